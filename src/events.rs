@@ -151,11 +151,12 @@ impl Told for Hub {
     /// Sends its events to the streams that follow, in their order. A stream without room for one
     /// leaves the hub: it ends, or reads the events in PostgreSQL.
     fn committed(&self, flight: &Flight) {
-        if flight.passed.is_empty() {
+        let count = flight.events().count();
+        if count == 0 {
             return;
         }
         crash::point("events_before_told");
-        telemetry::events(flight.passed.len());
+        telemetry::events(count);
         self.deliveries.notify_one();
         let mut users = self.users.lock();
         if users.by_id.is_empty() {
@@ -282,10 +283,7 @@ mod tests {
                 direction: Direction::FundingToSpot,
                 order_number: number,
             };
-            let states = vec![State::Init];
-            let (req_id, order_number, user) = (intent.req_id, number, intent.user);
-            let (attempt, reason) = (0, None);
-            flight.passed.push(Passed { req_id, order_number, user, states, attempt, reason });
+            let passed = vec![Passed { states: vec![State::Init], attempt: 0, reason: None }];
             let transfer = Transfer {
                 transfer_id: 1,
                 intent,
@@ -294,10 +292,17 @@ mod tests {
                 code: None,
                 retry_count: 0,
                 log_sequence: None,
+                funding: None,
+                refunded: false,
                 created_at: flight.at,
                 updated_at: flight.at,
             };
-            flight.accepted.push(Written { transfer, next_retry_at: None });
+            flight.accepted.push(Written {
+                transfer,
+                next_retry_at: None,
+                passed,
+                operations: Vec::new(),
+            });
         }
         flight
     }

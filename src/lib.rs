@@ -74,7 +74,7 @@
 //!
 //! - A participant decides each (transfer, operation) once. The decision is durable with its
 //!   effect, and every repeat gets it: successes and refusals alike ([`engine::recorded`],
-//!   `transfer_operations`).
+//!   columns `funding_*` and `refund_*` of `transfers_tb`).
 //! - Before a participant is asked, the intent to ask is durable.
 //! - An answer that is no decision moves nothing: [`domain::transfer::Event`] has no word for it.
 //!   The participant is asked again, without end.

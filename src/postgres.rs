@@ -136,6 +136,9 @@ pub enum Error {
         "the log is being rebuilt from PostgreSQL by `ubscore engine adopt`, and that is not finished"
     )]
     Unadopted,
+    /// A flight was read, and it cannot be noted beside the log: nothing of it may leave the process.
+    #[error("note a flight beside the log")]
+    Unnoted(#[source] std::io::Error),
     /// A row that this version cannot read.
     #[error("{table} holds what this version cannot read: {what}")]
     Row {

@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use domain::transfer::Op;
 use rustix::process::Signal;
 use ubscore::crash::POINTS;
 
 use crate::crash::start_alive_with;
 use crate::harness::{
-    Proxy, Server, Site, USERS, Way, crowd, endow, eventually, soak_rounds, while_watched,
+    DECISION, Proxy, Server, Site, USERS, Way, crowd, decides, endow, eventually, soak_rounds,
+    while_watched,
 };
 
 const USER: u64 = USERS[0];
@@ -122,10 +124,13 @@ impl Stage {
                 fs::remove_file(&self.slow).expect("removed");
             }
             Said::Pending => {
-                let held = self.site.hold("INSERT ON transfer_operations", "true");
+                let held = self.site.hold(
+                    DECISION,
+                    &Op::OF_TRANSFER.map(|op| format!("({})", decides(op))).join(" OR "),
+                );
                 work();
                 held.release();
-                self.site.sql("DROP TRIGGER hold ON transfer_operations");
+                self.site.sql("DROP TRIGGER hold ON transfers_tb");
             }
             Said::NetworkError => {
                 let cut = || {

@@ -69,31 +69,25 @@ const TAMPERINGS: &[Tampering] = &[
     },
     Tampering {
         action: "SET session_replication_role = replica; \
-               CREATE TABLE kept AS SELECT o.* FROM transfer_operations o JOIN transfers_tb t USING (req_id) \
-               WHERE t.state = 40 AND t.transfer_type = 2 AND t.amount = 3; \
-               DELETE FROM transfer_operations WHERE req_id IN (SELECT req_id FROM kept)",
-        undo: "INSERT INTO transfer_operations SELECT * FROM kept; DROP TABLE kept",
+               CREATE TABLE kept AS SELECT order_number, funding_at, funding_after FROM transfers_tb \
+               WHERE state = 40 AND transfer_type = 2 AND amount = 3; \
+               UPDATE transfers_tb SET funding_at = NULL, funding_after = NULL \
+               WHERE order_number IN (SELECT order_number FROM kept)",
+        undo: "UPDATE transfers_tb t SET funding_at = k.funding_at, funding_after = k.funding_after \
+               FROM kept k WHERE k.order_number = t.order_number; DROP TABLE kept",
         says: &["user 1001", "USDT", "difference -3", "COMMITTED", "DEPOSIT"],
     },
     Tampering {
         action: "SET session_replication_role = replica; \
-               UPDATE transfer_operations SET amount = 11 WHERE amount = 10 AND user_id = 1001",
+               UPDATE transfers_tb SET amount = 11 WHERE amount = 10 AND user_id = 1001",
         undo: "SET session_replication_role = replica; \
-               UPDATE transfer_operations SET amount = 10 WHERE amount = 11 AND user_id = 1001",
-        says: &["user 1001", "USDT", "WITHDRAW", "another user, asset or amount"],
+               UPDATE transfers_tb SET amount = 10 WHERE amount = 11 AND user_id = 1001",
+        says: &["user 1001", "USDT", "DEPOSIT", "another user, asset or amount"],
     },
     Tampering {
-        action: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
-               SELECT req_id, 3, 1, user_id, asset_id, amount FROM transfers_tb \
-               WHERE transfer_type = 1 AND amount = 10",
-        undo: "SET session_replication_role = replica; DELETE FROM transfer_operations WHERE op = 3",
+        action: "UPDATE transfers_tb SET refund_at = now() WHERE transfer_type = 1 AND amount = 10",
+        undo: "SET session_replication_role = replica; UPDATE transfers_tb SET refund_at = NULL",
         says: &["user 1001", "USDT", "difference 10", "REFUND"],
-    },
-    Tampering {
-        action: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
-               VALUES ('01ARZ3NDEKTSV4RRFFQ69G5FAV', 2, 1, 1002, 3, 4)",
-        undo: "SET session_replication_role = replica; DELETE FROM transfer_operations WHERE req_id = '01ARZ3NDEKTSV4RRFFQ69G5FAV'",
-        says: &["user 1002", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "difference 4", "no such transfer"],
     },
     Tampering {
         action: "SET session_replication_role = replica; \
@@ -102,33 +96,22 @@ const TAMPERINGS: &[Tampering] = &[
                UPDATE transfers_tb SET state = 40 WHERE transfer_type = 2 AND amount = 1",
         says: &["user 1001", "USDT", "FAILED"],
     },
+    // With its change of the balance, so that only the log has it.
     Tampering {
         action: "SET session_replication_role = replica; \
                CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
-               DELETE FROM transfers_tb WHERE req_id IN (SELECT req_id FROM kept)",
-        undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept",
-        says: &["user 1001", "USDT", "no such transfer"],
-    },
-    // With all rows of the transfer, so that only the log has it.
-    Tampering {
-        action: "SET session_replication_role = replica; \
-               CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
-               CREATE TABLE kept_operations AS \
-               SELECT o.* FROM transfer_operations o JOIN kept USING (req_id); \
-               DELETE FROM transfer_operations WHERE req_id IN (SELECT req_id FROM kept); \
                DELETE FROM transfers_tb WHERE req_id IN (SELECT req_id FROM kept); \
                UPDATE balances_tb SET available = available + 5 WHERE user_id = 1001 AND asset_id = 3; \
                UPDATE audit_totals SET journal = journal + 5 WHERE user_id = 1001 AND asset_id = 3",
         undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept; \
-               INSERT INTO transfer_operations SELECT * FROM kept_operations; DROP TABLE kept_operations; \
                UPDATE balances_tb SET available = available - 5 WHERE user_id = 1001 AND asset_id = 3; \
                UPDATE audit_totals SET journal = journal - 5 WHERE user_id = 1001 AND asset_id = 3",
         says: &["user 1001", "USDT", "difference 5", "no such transfer"],
     },
     Tampering {
-        action: "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
-               VALUES ('x', 2, 1, 1002, 3, 4)",
-        undo: "SET session_replication_role = replica; DELETE FROM transfer_operations WHERE req_id = 'x'",
+        action: "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
+                 transfer_type, source_type, state) VALUES (1, 'x', '', 1002, 3, 4, 1, 1, -10)",
+        undo: "SET session_replication_role = replica; DELETE FROM transfers_tb WHERE req_id = 'x'",
         says: &["a row is named x"],
     },
     Tampering {
@@ -185,7 +168,7 @@ fn journals_refuse_to_be_changed() {
     let site = watched();
     let server = site.start();
     history(&site, &server);
-    for table in ["transfer_operations", "external_operations", "transfers_tb"] {
+    for table in ["external_operations", "transfers_tb"] {
         for statement in [format!("UPDATE {table} SET amount = 1"), format!("DELETE FROM {table}")]
         {
             let refused = site.session().sql_refused(&statement);

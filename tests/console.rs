@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use domain::transfer::Op;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use ubscore::http::auth::Role;
@@ -134,7 +135,7 @@ fn a_cid_finds_its_transfers_without_their_user() {
     let others = post(OTHER, Way::ToFunding, "3", "same:1").req_id();
     post(USER, Way::ToSpot, "4", "same:2");
     site.wait_for_rest();
-    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let hold = site.hold_decision(Op::Deposit);
     let late = server.post_held(&site, USER, &Way::ToFunding.body_with_cid("USDT", "1", "late"));
     for (query, want) in [
         ("cid=same:1", vec![&others, &own]),
@@ -170,7 +171,7 @@ fn what_a_user_has_is_listed_with_what_has_ended() {
         server.transfer(OTHER, Way::ToSpot, amount);
     }
     site.wait_for_rest();
-    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let hold = site.hold_decision(Op::Deposit);
     let late = server.transfer_held(&site, USER, Way::ToFunding, "1");
     let want = names_by(&site, &format!("user_id = {USER} ORDER BY order_number DESC"));
     assert_eq!((want.len(), &want[0]), (4, &late));
@@ -282,7 +283,7 @@ fn a_transfers_timeline_has_one_order() {
     let req_id = server.transfer(USER, Way::ToFunding, "4").req_id();
     site.wait_for_rest();
     site.sql(&format!(
-        "UPDATE transfer_history SET at = at - interval '1 hour' WHERE req_id = '{req_id}' AND states = '{{-20}}'"
+        "UPDATE transfers_tb SET history[5].at = (history[5]).at - interval '1 hour' WHERE req_id = '{req_id}'"
     ));
     let shown = server.admin_get(&format!("{LIST}/{req_id}")).json();
     let column = |list: &str, key: &str| -> Vec<String> {
@@ -462,12 +463,12 @@ fn totals_tell_what_is_in_flight_by_recorded_operations() {
         });
     };
     wait_for_usdt((19_990 * COIN, 10 * COIN, 0));
-    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let hold = site.hold_decision(Op::Deposit);
     server.transfer_held(&site, USER, Way::ToFunding, "4");
     wait_for_usdt((19_990 * COIN, 6 * COIN, 4 * COIN));
     hold.release();
     site.wait_for_rest();
-    site.sql("DROP TRIGGER hold ON transfer_operations");
+    site.sql("DROP TRIGGER hold ON transfers_tb");
     wait_for_usdt((19_994 * COIN, 6 * COIN, 0));
     let hold = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
     server.transfer_committed(USER, Way::ToSpot, "5");

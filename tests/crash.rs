@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use domain::transfer::Op;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -301,7 +302,7 @@ fn a_start_gets_past_a_transfer_that_waits_for_a_lock() {
     let server = site.start();
     server.transfer_accepted(USER, Way::ToSpot, "5");
     site.wait_for_rest();
-    let held = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let held = site.hold_decision(Op::Deposit);
     server.transfer_accepted(USER, Way::ToFunding, "3");
     site.wait_for_held();
     server.kill();

@@ -314,9 +314,7 @@ fn short_requests() -> Site {
 fn a_client_that_does_not_read_is_cut_off_and_the_others_are_served() {
     // Long cids fill the buffers of the connection sooner.
     let cid = |caller: usize, count: u32| format!("{caller:0>32}-{count:0>31}");
-    let site = short_requests()
-        .with("UBSCORE__EVENTS__QUEUE_MAX", 16)
-        .with("UBSCORE__EVENTS__HEARTBEAT_MS", 50);
+    let site = short_requests().with("UBSCORE__EVENTS__QUEUE_MAX", 16);
     let server = site.start();
     let reader = server.follow(USER, Some("0"));
     assert!(matches!(reader.next(), Part::Position(_)));

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
+use domain::transfer::Op;
 use serde_json::{Value, json};
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    ADMIN, Balance, COIN, Reply, Request, Server, Site, Way, assert_refused, cli, eventually,
-    external, said, send, token, units,
+    ADMIN, Balance, COIN, DECISION, Reply, Request, Server, Site, Way, assert_refused, cli,
+    decides, eventually, external, said, send, token, units,
 };
 
 const USER: u64 = 1001;
@@ -316,7 +317,6 @@ struct Resting {
 }
 
 const STATE: &str = "UPDATE OF state ON transfers_tb";
-const OPERATION: &str = "INSERT ON transfer_operations";
 
 /// Goal: a transfer that a halt meets in any state advances only to UBSCore's decision. It survives
 /// a kill there, and ends after the resume without a restart. Method: a lock keeps it out of the
@@ -337,19 +337,19 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
     // Without fusion a transfer rests in each state.
     let cases = [
         // Funding's withdraw is undecided.
-        case(ToSpot, false, "10", (OPERATION, "NEW.op = 1"), "10", "40"),
+        case(ToSpot, false, "10", (DECISION, decides(Op::Withdraw)), "10", "40"),
         // The deposit was not asked for.
         case(ToSpot, false, "20", (STATE, "NEW.state = 30"), "20", "40"),
         // UBSCore has decided and only the mark is missing: it is recorded.
         case(ToSpot, false, "30", (STATE, "NEW.state = 40"), "40", "40"),
         case(ToSpot, true, "30", (STATE, "NEW.state = -20"), "-20", "-30"),
         // The refund would move Funding's money.
-        case(ToSpot, true, "-20", (OPERATION, "NEW.op = 3"), "-20", "-30"),
+        case(ToSpot, true, "-20", (DECISION, decides(Op::Refund)), "-20", "-30"),
         // UBSCore has paid, or has refused to; it is recorded.
         case(ToFunding, false, "10", (STATE, "NEW.state = 20"), "20", "40"),
         case(ToFunding, false, "20", (STATE, "NEW.state = 30"), "20", "40"),
         // The deposit would move Funding's money.
-        case(ToFunding, false, "30", (OPERATION, "NEW.op = 2"), "30", "40"),
+        case(ToFunding, false, "30", (DECISION, decides(Op::Deposit)), "30", "40"),
         case(ToFunding, true, "30", (STATE, "NEW.state = -20"), "30", "40"),
         // UBSCore has refunded.
         case(ToFunding, true, "-20", (STATE, "NEW.state = -30"), "-30", "-30"),
@@ -528,7 +528,7 @@ fn a_fused_commit_shrinks_to_what_is_decided() {
     let server = site.start();
     server.transfer_accepted(USER, Way::ToSpot, "50");
     site.wait_for_rest();
-    let hold = site.hold(OPERATION, "NEW.op = 2");
+    let hold = site.hold_decision(Op::Deposit);
     let reply = server.post_pending(USER, &Way::ToFunding.body_with_cid("USDT", "12", "held"));
     site.wait_for_held();
     halt(&server);

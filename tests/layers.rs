@@ -107,6 +107,34 @@ pub(crate) fn ask(op: Op, req_id: u128) -> Ask {
     Ask { op, intent }
 }
 
+/// The same of a transfer in which Funding decides the operation, with its row.
+pub(crate) fn ask_funding(site: &Site, op: Op, req_id: u128) -> Ask {
+    let direction = match op {
+        Op::Deposit => Direction::SpotToFunding,
+        _ => Direction::FundingToSpot,
+    };
+    written(
+        site,
+        changed(&ask(op, req_id), |intent| {
+            intent.direction = direction;
+            intent.order_number = u64::try_from(req_id).expect("few");
+        }),
+    )
+}
+
+/// Writes the row of a transfer, if there is none.
+fn written(site: &Site, ask: Ask) -> Ask {
+    let Intent { req_id, user, asset, amount, direction, order_number, .. } = &ask.intent;
+    let (way, amount) = (*direction as u8, amount.decimal(8));
+    site.sql(&format!(
+        "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, transfer_type, \
+           source_type, state) \
+         VALUES ({order_number}, '{req_id}', '', {user}, {}, {amount}, {way}, {way}, 10) ON CONFLICT DO NOTHING",
+        asset.0
+    ));
+    ask
+}
+
 /// The same with another amount, asset or user.
 fn changed(ask: &Ask, change: impl Fn(&mut Intent)) -> Ask {
     let mut changed = ask.clone();
@@ -145,7 +173,7 @@ fn refuses_bad_asks(adapter: &impl Adapter) {
 
 /// The operator's refusal on both adapters. It is recorded once and is final for the operation. An
 /// earlier record stands, and a refund is never refused.
-fn refuses_for_an_operator(adapter: &impl Adapter) {
+fn refuses_for_an_operator(adapter: &impl Adapter, ask: impl Fn(Op, u128) -> Ask) {
     let refuse = |ask: Ask| block_on(adapter.refuse(vec![ask]))[0].outcome;
     let resolved = Outcome::ExplicitFail(Code::ResolvedByOperator);
     let violation = Outcome::Unknown(Reason::Violation);
@@ -180,10 +208,10 @@ fn refuses_for_an_operator(adapter: &impl Adapter) {
 fn both_adapters_record_an_operators_refusal_once() {
     let site = Site::new();
     let (funding, _) = funding(&site);
-    refuses_for_an_operator(&funding);
+    refuses_for_an_operator(&funding, |op, number| ask_funding(&site, op, number));
     assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "14.00000000");
     let (engine, spot) = engine(&site);
-    refuses_for_an_operator(&spot);
+    refuses_for_an_operator(&spot, ask);
     drop(spot);
     engine.stop();
 }
@@ -197,6 +225,7 @@ fn funding_decides_once_and_checks_for_itself() {
     let (funding, _) = funding(&site);
     let balance = || site.sql_value("SELECT available FROM balances_tb");
     refuses_bad_asks(&funding);
+    let ask = |op, number| ask_funding(&site, op, number);
 
     let withdraw = ask(Op::Withdraw, 1);
     for _ in 0..2 {
@@ -220,9 +249,13 @@ fn funding_decides_once_and_checks_for_itself() {
     assert_eq!(query.outcome, Outcome::Success);
 
     // A recorded refusal is final: the money arrives later, and the decision stays.
-    let large = changed(&ask(Op::Withdraw, 3), |intent| {
-        intent.amount = Amount::new(1_000_000_001).expect("not zero");
-    });
+    let large = written(
+        &site,
+        changed(&self::ask(Op::Withdraw, 3), |intent| {
+            intent.amount = Amount::new(1_000_000_001).expect("not zero");
+            intent.order_number = 3;
+        }),
+    );
     let refused = Outcome::ExplicitFail(Code::InsufficientBalance);
     assert_eq!(outcome(&funding, large.clone()), refused);
     assert_eq!(outcome(&funding, ask(Op::Deposit, 4)), Outcome::Success);
@@ -256,6 +289,7 @@ fn funding_decides_once_and_checks_for_itself() {
 fn funding_of_a_superseded_process_is_fenced() {
     let site = Site::new();
     let (old, _) = funding(&site);
+    let ask = |op, number| ask_funding(&site, op, number);
     assert_eq!(outcome(&old, ask(Op::Withdraw, 1)), Outcome::Success);
     let successor = begin(&site);
     let fenced = Outcome::Unknown(Reason::Fenced);
@@ -273,6 +307,7 @@ fn funding_of_a_superseded_process_is_fenced() {
 fn funding_without_a_shard_writes_nothing() {
     let site = Site::new();
     let (_, incarnation) = funding(&site);
+    let ask = |op, number| ask_funding(&site, op, number);
     let stranger = Funding::new(store(&site, &incarnation, 63), catalog());
     assert_eq!(outcome(&stranger, ask(Op::Withdraw, 1)), Outcome::NetworkError);
     assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "10.00000000");

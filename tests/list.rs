@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use domain::transfer::Op;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use ubscore::http::auth::Role;
@@ -311,7 +312,7 @@ fn a_wait_ends_with_the_transfer_or_with_its_time() {
     let server = site.start();
     server.transfer_accepted(USER, Way::ToSpot, "10");
     site.wait_for_rest();
-    let held = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let held = site.hold_decision(Op::Deposit);
     let req_id = waiting(&server);
     let crowd: Vec<_> = (0..8).map(|_| ask(server.http, &req_id, LONGEST)).collect();
     let begun = Instant::now();
@@ -368,7 +369,7 @@ fn a_stop_answers_whoever_waits() {
     let mut server = site.start();
     server.transfer_accepted(USER, Way::ToSpot, "10");
     site.wait_for_rest();
-    let held = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let held = site.hold_decision(Op::Deposit);
     let req_id = waiting(&server);
     let token = token(USER, None);
     let request = format!(

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use domain::transfer::Op;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use ubscore::http::auth::Role;
@@ -18,7 +19,6 @@ use crate::harness::{
 const USER: u64 = 1001;
 const LIST: &str = "/admin/v1/transfers";
 const STATE: &str = "UPDATE OF state ON transfers_tb";
-const OPERATION: &str = "INSERT ON transfer_operations";
 const CODE: &str = "RESOLVED_BY_OPERATOR";
 
 /// A site with short lock timeouts, and an early report of stuck transfers.
@@ -192,7 +192,7 @@ fn a_resolve_that_is_given_up_does_nothing_later() {
     for fuse in [true, false] {
         let site = site(fuse).with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 300);
         let server = begin(&site);
-        let hold = site.hold(OPERATION, "NEW.op = 2");
+        let hold = site.hold_decision(Op::Deposit);
         let req_id = stick(&site, &server, Way::ToFunding, "held", "30");
         for _ in 0..2 {
             assert_refused(&resolve(&server, &req_id), 503, "SYSTEM_ERROR");
@@ -203,7 +203,7 @@ fn a_resolve_that_is_given_up_does_nothing_later() {
         assert_refused(&answered, 409, "NOT_RESOLVABLE");
         assert_eq!(answered.json()["state"], json!("COMMITTED"), "{answered:?}");
         assert_eq!(server.usdt(USER), Balance::at_rest(9_962 * COIN, 38 * COIN));
-        site.sql("DROP TRIGGER hold ON transfer_operations");
+        site.sql("DROP TRIGGER hold ON transfers_tb");
 
         let lock = site.lock_usdt(&[USER]);
         let req_id = stick(&site, &server, Way::ToFunding, "away", "30");
@@ -358,7 +358,7 @@ fn a_success_that_is_recorded_cannot_be_resolved() {
         site.sql("DROP TRIGGER hold ON transfers_tb");
 
         server.set_status(USER, "SPOT", "DISABLED");
-        let hold = site.hold(OPERATION, "NEW.op = 3");
+        let hold = site.hold_decision(Op::Refund);
         let refunding = stick(&site, &server, Way::ToSpot, "refused", "-20");
         let answered = resolve(&server, &refunding);
         assert_refused(&answered, 409, "NOT_RESOLVABLE");

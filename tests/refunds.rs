@@ -1,6 +1,7 @@
 //! Targets that refuse: the source gets its money back, to the unit, in any later state of the
 //! source.
 
+use domain::transfer::Op;
 use serde_json::{Value, json};
 
 use crate::harness::{Reply, Server, Site, Way, assert_refused};
@@ -105,7 +106,7 @@ fn a_refund_reaches_a_source_that_was_closed_meanwhile() {
                 let (source, target) = way.accounts();
                 server.set_status(USER, target, "DISABLED");
                 let held = match way {
-                    Way::ToSpot => site.hold("INSERT ON transfer_operations", "NEW.op = 3"),
+                    Way::ToSpot => site.hold_decision(Op::Refund),
                     Way::ToFunding => {
                         site.hold("UPDATE OF state ON transfers_tb", "NEW.state = -20")
                     }

@@ -154,16 +154,15 @@ fn rust_and_postgresql_give_one_verdict_in_every_cell() {
                 cells += 1;
                 let user = user(&session, cells, status, held);
                 let (number, name) = (op.number(), format!("cell-{cells}"));
-                if let Some(undone) = op.row().undoes {
-                    let undone = undone.number();
-                    session.sql(&format!(
-                        "INSERT INTO transfer_operations (req_id, op, outcome, user_id, asset_id, amount) \
-                         VALUES ('{name}', {undone}, 1, {user}, 3, 10)"
-                    ));
-                }
-                let decided = format!(
-                    "SELECT COALESCE(funding_operate('{name}', {number}::smallint, {user}, 3, 10), '')"
-                );
+                let way = if op == Op::Deposit { 2 } else { 1 };
+                let withdrawn = op.row().undoes.map_or("NULL", |_| "now()");
+                session.sql(&format!(
+                    "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
+                       transfer_type, source_type, state, funding_at) \
+                     VALUES ({cells}, '{name}', '', {user}, 3, 10, {way}, {way}, 10, {withdrawn})"
+                ));
+                let decided =
+                    format!("SELECT COALESCE(funding_operate('{name}', {number}::smallint), '')");
                 let verdict = op.verdict(Participant::Funding, status, held >= UNITS);
                 let cell = format!("{op} {status:?} {held}");
                 assert_eq!(session.sql(&decided), [[written(verdict)]], "{cell}");
@@ -192,7 +191,7 @@ fn every_table_and_column_of_the_specification_is_there() {
             "transfers_tb",
             "req_id cid fingerprint user_id asset_id amount transfer_type source_type \
              state error_code error_message retry_count next_retry_at order_number log_sequence \
-             created_at updated_at",
+             created_at updated_at funding_at funding_code funding_after refund_at refund_after history",
         ),
         ("transfer_history", "req_id states at attempt actor reason event_id"),
         ("transfer_operations", "req_id op outcome code user_id asset_id amount balance_after at"),
@@ -267,6 +266,45 @@ fn a_cid_is_found_by_its_index_with_its_user_and_without() {
     }
     let of_cids = "SELECT indexname FROM pg_indexes WHERE tablename = 'transfers_tb' AND indexdef LIKE '%cid%'";
     assert_eq!(site.sql(of_cids), [["transfers_tb_cid_user_id_key".to_owned()]]);
+}
+
+/// Goal: a decision of Funding stands. Method: a row for each kind of decision, and each statement
+/// that would change, remove or contradict it.
+#[test]
+fn a_decision_of_funding_is_written_once() {
+    let site = Site::new();
+    site.start().stop();
+    let session = site.session();
+    let row = |number: u8, way: u8, outcome: &str, values: &str| {
+        format!(
+            "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
+               transfer_type, source_type, state, {outcome}) \
+             VALUES ({number}, 'x{number}', '', 1, 3, 1, {way}, {way}, 30, {values})"
+        )
+    };
+    let paid = "funding_at, funding_after";
+    session.sql(&row(1, 1, paid, "now(), 5"));
+    session.sql(&row(2, 2, "funding_at, funding_code", "now(), 'ACCOUNT_DISABLED'"));
+    session.sql(&row(3, 1, &format!("{paid}, refund_at, refund_after"), "now(), 5, now(), 6"));
+    for (number, change, state) in [
+        (1, "funding_at = NULL, funding_after = NULL", "UB003"),
+        (1, "funding_after = 6", "UB003"),
+        (1, "funding_code = 'ACCOUNT_FROZEN'", "UB003"),
+        (2, "funding_code = NULL", "UB003"),
+        (2, "refund_at = now()", "23514"),
+        (3, "refund_at = NULL", "UB003"),
+        (3, "refund_after = 7", "UB003"),
+    ] {
+        let change = format!("UPDATE transfers_tb SET {change} WHERE order_number = {number}");
+        assert_eq!(session.sql_refused(&change), state, "{change}");
+    }
+    session
+        .sql("UPDATE transfers_tb SET refund_at = now(), refund_after = 6 WHERE order_number = 1");
+    for (way, outcome, values) in
+        [(2, "refund_at", "now()"), (1, "refund_at", "now()"), (1, "funding_code", "'NO_FUNDS'")]
+    {
+        assert_eq!(session.sql_refused(&row(9, way, outcome, values)), "23514", "{outcome}");
+    }
 }
 
 /// PostgreSQL itself refuses every invalid balance.

@@ -7,6 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use domain::transfer::Op;
 use promql_parser::label::MatchOp;
 use promql_parser::parser::{self, Expr};
 use promql_parser::util::{ExprVisitor, walk_expr};
@@ -266,7 +267,7 @@ fn money_in_flight_is_shown_while_it_is() {
     let server = site.start();
     server.set_status(USER, "SPOT", "DISABLED");
     let says = |line: &str| server.metrics().lines().any(|found| found == line);
-    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
+    let hold = site.hold_decision(Op::Refund);
     server.transfer_held(&site, USER, Way::ToSpot, "12.5");
     eventually("the refund in the gauges", || {
         let pending = "ubscore_transfers_nonterminal{state=\"COMPENSATING\"} 1";
@@ -407,7 +408,7 @@ fn every_line_about_a_transfer_names_it() {
     let back = server.transfer(USER, Way::ToFunding, "1");
     site.wait_for_rest();
     server.set_status(USER, "SPOT", "DISABLED");
-    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
+    let hold = site.hold_decision(Op::Refund);
     let held = server.transfer_held(&site, USER, Way::ToSpot, "1");
     server.says("blocked; others go on");
     hold.release();

@@ -297,7 +297,7 @@ fn what_is_new_is_found_without_reading_what_is_old() {
     let site = site(&endpoint);
     let read_whole = || {
         let counts = "SELECT relname, seq_scan FROM pg_stat_user_tables \
-                      WHERE relname IN ('transfer_history', 'webhook_deliveries') ORDER BY relname";
+                      WHERE relname IN ('transfers_tb', 'webhook_deliveries') ORDER BY relname";
         site.sql(counts)
     };
     // The schema's own start reads both.

@@ -109,66 +109,139 @@ CREATE TABLE balances_tb (
 
 -- ## Transfers
 
--- Half of each page stays free for the version that a transfer ends with.
+-- What one commit writes into the history of a transfer.
+CREATE TYPE transfer_step AS (
+    states   SMALLINT[],                         -- in the order passed
+    at       TIMESTAMPTZ,
+    attempt  INTEGER,                            -- tries before
+    actor    TEXT,
+    reason   TEXT,                               -- the code of a refusal, or an operator's reason
+    event_id BIGINT                              -- incarnation << 40 | counter
+);
+
+-- One row for each transfer. More than half of each page stays free for the longer version that a
+-- transfer ends with.
 --
 -- No index names `state`, not even in a predicate: every state change would be a non-HOT update.
+-- The columns that change come last, so that the log of an update leaves out the others.
 CREATE TABLE transfers_tb (
     order_number  BIGINT PRIMARY KEY,            -- of the accept: incarnation << 40 | counter
-    req_id        VARCHAR(26) NOT NULL UNIQUE,
-    cid           VARCHAR(64),
-    fingerprint   VARCHAR(128) NOT NULL,         -- from:to:asset:amount, the same for a repeat
     user_id       BIGINT NOT NULL,
+    created_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
     asset_id      INTEGER NOT NULL,
-    amount        DECIMAL(30,8) NOT NULL CHECK (amount > 0),
     transfer_type SMALLINT NOT NULL
                   CHECK (transfer_type IN (1, 2)),           -- 1 Funding->Spot, 2 Spot->Funding
     source_type   SMALLINT NOT NULL
                   CHECK (source_type = transfer_type),       -- 1 Funding, 2 Trading
+    req_id        VARCHAR(26) NOT NULL UNIQUE,
+    cid           VARCHAR(64),
+    fingerprint   VARCHAR(128) NOT NULL,         -- from:to:asset:amount, the same for a repeat
+    amount        DECIMAL(30,8) NOT NULL CHECK (amount > 0),
+
     state         SMALLINT NOT NULL CHECK (state IN (0, 10, 20, 30, 40, -10, -20, -30)),
+    retry_count   INTEGER NOT NULL DEFAULT 0,
+    updated_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    log_sequence  BIGINT,                        -- of UBSCore's last outcome for this transfer
+    next_retry_at TIMESTAMPTZ,
     error_code    VARCHAR(40),
     error_message TEXT,                          -- from operators; a code has its own sentence
-    retry_count   INTEGER NOT NULL DEFAULT 0,
-    next_retry_at TIMESTAMPTZ,
-    log_sequence  BIGINT,                        -- of UBSCore's last outcome for this transfer
-    created_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    updated_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    UNIQUE (cid, user_id)                        -- also finds a cid without its user
-) WITH (fillfactor = 50);
+    -- The decision of Funding's operation: the withdrawal of type 1, or the deposit of type 2. Once
+    -- it is set, it stands.
+    funding_at    TIMESTAMPTZ,                   -- NULL: undecided
+    funding_code  VARCHAR(40),                   -- NULL: it succeeded
+    funding_after DECIMAL(38,8),                 -- the available balance after a success
+    -- The refund of a withdrawal. It is never refused.
+    refund_at     TIMESTAMPTZ,
+    refund_after  DECIMAL(38,8),
+    history       transfer_step[] NOT NULL DEFAULT '{}',     -- in the order of commits
+    UNIQUE (cid, user_id),                       -- also finds a cid without its user
+    CONSTRAINT transfers_funding_check CHECK (funding_at IS NOT NULL OR funding_code IS NULL),
+    CONSTRAINT transfers_refund_check CHECK (
+        refund_at IS NULL
+        OR transfer_type = 1 AND funding_at IS NOT NULL AND funding_code IS NULL)
+) WITH (fillfactor = 45);
 
 CREATE INDEX transfers_by_user ON transfers_tb (user_id, order_number);
 
--- One row for each commit that moves a transfer.
-CREATE TABLE transfer_history (
-    req_id   VARCHAR(26) NOT NULL,
-    states   SMALLINT[] NOT NULL,                -- in the order passed
-    at       TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    attempt  INTEGER NOT NULL,
-    actor    TEXT NOT NULL,
-    reason   TEXT,
-    event_id BIGINT                              -- see journal_tb
+-- Rows of a flight, see src/postgres/flight/flight.sql: a transfer that goes on, a transfer that is
+-- tried again later, an external operation, an account and a balance before and after, and an entry
+-- for the auditors.
+CREATE TYPE flight_move AS (
+    order_number  BIGINT,
+    before        SMALLINT,                      -- the state
+    user_id       BIGINT,
+    asset_id      INTEGER,
+    amount        NUMERIC,
+    state         SMALLINT,
+    error_code    TEXT,
+    log_sequence  BIGINT,
+    retry_count   INTEGER,                       -- NULL: the tries stay
+    next_retry_at TIMESTAMPTZ,
+    funding_at    TIMESTAMPTZ,
+    funding_code  TEXT,
+    funding_after NUMERIC,
+    refund_at     TIMESTAMPTZ,
+    refund_after  NUMERIC,
+    history       transfer_step[]
 );
 
-CREATE INDEX transfer_history_by_transfer ON transfer_history (req_id);
+CREATE TYPE flight_deferral AS (
+    req_id        TEXT,
+    state         SMALLINT,
+    retry_count   INTEGER,
+    next_retry_at TIMESTAMPTZ
+);
 
--- The idempotency record of a Funding operation and, if it succeeded, its ledger entry.
-CREATE TABLE transfer_operations (
-    req_id        VARCHAR(26) NOT NULL,
-    op            SMALLINT NOT NULL CHECK (op IN (1, 2, 3)),      -- 1 withdraw, 2 deposit, 3 refund
-    outcome       SMALLINT NOT NULL CHECK (outcome IN (1, 2)),    -- 1 success, 2 refused
-    code          VARCHAR(40) CHECK ((code IS NULL) = (outcome = 1)),
-    user_id       BIGINT NOT NULL,
-    asset_id      INTEGER NOT NULL,
-    amount        DECIMAL(30,8) NOT NULL,
-    balance_after DECIMAL(38,8),
-    at            TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    xid           BIGINT NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),  -- see audit_state
-    PRIMARY KEY (req_id, op)
-) WITH (fillfactor = 80);
+CREATE TYPE flight_external AS (
+    idem_key      TEXT,
+    op            SMALLINT,
+    code          TEXT,
+    user_id       BIGINT,
+    asset_id      INTEGER,
+    amount        NUMERIC,
+    balance_after NUMERIC,
+    order_number  BIGINT
+);
 
--- Rows come nearly in the order of their transactions. A summary of each range of pages finds the
--- newest, costs an insert nothing, and leaves updates of other columns HOT.
-CREATE INDEX transfer_operations_by_xid ON transfer_operations USING brin (xid)
-    WITH (pages_per_range = 32, autosummarize = on);
+CREATE TYPE flight_account AS (
+    user_id BIGINT,
+    before  SMALLINT,                            -- the status; NULL: there is no row
+    after   SMALLINT
+);
+
+CREATE TYPE flight_balance AS (
+    user_id  BIGINT,
+    asset_id INTEGER,
+    before   NUMERIC,                            -- available; NULL: there is no row
+    frozen   NUMERIC,
+    version  BIGINT,
+    after    NUMERIC                             -- NULL: it stays
+);
+
+CREATE TYPE flight_note AS (
+    actor   TEXT,
+    action  TEXT,
+    subject TEXT,
+    detail  TEXT,
+    reason  TEXT
+);
+
+-- The same as one row for each commit that moves a transfer.
+CREATE VIEW transfer_history AS
+    SELECT t.req_id, s.states, s.at, s.attempt, s.actor, s.reason, s.event_id
+      FROM transfers_tb t CROSS JOIN LATERAL unnest(t.history) AS s;
+
+-- The same as one row for each decision of Funding.
+CREATE VIEW transfer_operations AS
+    SELECT req_id, transfer_type AS op,          -- 1 withdraw, 2 deposit, 3 refund
+           CASE WHEN funding_code IS NULL THEN 1 ELSE 2 END::SMALLINT AS outcome, -- 2 refused
+           funding_code AS code, user_id, asset_id, amount, funding_after AS balance_after,
+           funding_at AS at
+      FROM transfers_tb WHERE funding_at IS NOT NULL
+    UNION ALL
+    SELECT req_id, 3::SMALLINT, 1::SMALLINT, NULL, user_id, asset_id, amount, refund_after,
+           refund_at
+      FROM transfers_tb WHERE refund_at IS NOT NULL;
 
 
 -- ## Money from outside
@@ -184,12 +257,8 @@ CREATE TABLE external_operations (
     amount        DECIMAL(30,8) NOT NULL,
     balance_after DECIMAL(38,8),
     at            TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    xid           BIGINT NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
     order_number  BIGINT UNIQUE                  -- of its record in UBSCore's log
 ) WITH (fillfactor = 80);
-
-CREATE INDEX external_operations_by_xid ON external_operations USING brin (xid)
-    WITH (pages_per_range = 32, autosummarize = on);
 
 
 -- ## The watermark
@@ -264,9 +333,8 @@ INSERT INTO audit_state DEFAULT VALUES;
 
 -- The events of each transfer: one for each commit that moves it.
 CREATE VIEW transfer_events AS
-    SELECT t.user_id, t.order_number, h.event_id, t.req_id, h.states, h.at
-      FROM transfers_tb t JOIN transfer_history h USING (req_id)
-     WHERE h.event_id IS NOT NULL;
+    SELECT t.user_id, t.order_number, s.event_id, t.req_id, s.states, s.at
+      FROM transfers_tb t CROSS JOIN LATERAL unnest(t.history) AS s;
 
 -- Events up to event_id existed when processes of this database had lived for seen_ms, by
 -- watermark_clock. The age of events, and of journal rows, is taken from it: no stepped clock

@@ -35,10 +35,11 @@ use super::mismatch::{Kind, Mismatch};
 use super::settled::{self, Settled};
 use crate::adapters::spot::Spot;
 use crate::postgres::audit_reader::{AuditReader, Ending, Page};
+use crate::postgres::store::Transfer;
 use crate::telemetry::chain;
 use domain::account::UserId;
 use domain::asset::{AssetId, Catalog};
-use domain::transfer::{Direction, Op, Participant, ReqId};
+use domain::transfer::{Intent, Op, ReqId};
 
 /// Records of the log that one round reads.
 const RECORDS_PER_ROUND: u64 = 20_000;
@@ -473,43 +474,30 @@ struct Judged<'a> {
 
 impl Judged<'_> {
     fn verdict(&self) -> Result<Fit, Box<Mismatch>> {
-        let Page { transfer, operations, unreadable, .. } = self.page;
+        let Page { transfer, unreadable, .. } = self.page;
         if let Some(why) = unreadable {
             return Err(self.mismatch(0, Kind::UnreadableRow(why.clone())));
         }
         let Some(transfer) = transfer else {
-            let at_home = operations.is_empty();
             let paid = self.spot.iter().flatten().any(|spot| spot.sequence <= self.durable);
-            return match at_home && !paid {
-                true => Ok(Fit::Open),
-                false => Err(self.mismatch(self.lone_difference(), Kind::NoTransfer)),
+            return match paid {
+                true => Err(self.mismatch(self.lone_difference(), Kind::NoTransfer)),
+                false => Ok(Fit::Open),
             };
         };
         let intent = &transfer.intent;
-        for operation in operations {
-            let op = operation.op;
-            let same = (operation.user, operation.asset, operation.amount)
-                == (intent.user, intent.asset, intent.amount);
-            if !same {
-                return Err(self.mismatch(0, Kind::OtherBody { op, on: Participant::Funding }));
-            }
-            if intent.direction.is_on_spot(op) {
-                let units = i128::from(intent.amount.units());
-                return Err(self.mismatch(units, Kind::Misplaced { op }));
-            }
-        }
         for (op, spot) in Op::OF_TRANSFER.into_iter().zip(self.spot) {
             let Some(spot) = spot else { continue };
             let same = (spot.user, spot.asset, spot.amount)
                 == (intent.user.number(), intent.asset.0, intent.amount.units());
             if !same {
-                return Err(self.mismatch(0, Kind::OtherBody { op, on: Participant::Spot }));
+                return Err(self.mismatch(0, Kind::OtherBody { op }));
             }
         }
         if !transfer.state.is_terminal() && intent.order_number < self.over {
             return Err(self.mismatch(0, Kind::Passed { state: transfer.state }));
         }
-        let seen = |op: Op| self.seen(intent.direction, intent.order_number, op);
+        let seen = |op: Op| self.seen(transfer, op);
         let operations = Operations::of(seen);
         match fit(Some(transfer.state), intent.direction, intent.amount, operations) {
             Fit::Broken { op, difference } => {
@@ -519,10 +507,10 @@ impl Judged<'_> {
         }
     }
 
-    fn seen(&self, direction: Direction, order_number: u64, op: Op) -> Seen {
+    fn seen(&self, transfer: &Transfer, op: Op) -> Seen {
+        let Intent { direction, order_number, .. } = transfer.intent;
         if !direction.is_on_spot(op) {
-            let found = self.page.operations.iter().find(|operation| operation.op == op);
-            return Seen::in_snapshot(found.map(|operation| operation.decision));
+            return Seen::in_snapshot(transfer.on_funding(op));
         }
         match op.place_in_transfer().and_then(|place| self.spot[place].as_ref()) {
             None if order_number < self.watermark => Seen::Forgotten,
@@ -536,21 +524,16 @@ impl Judged<'_> {
 
     /// The net effect of operations that have no transfer, smallest units.
     fn lone_difference(&self) -> i128 {
-        let funding = self.page.operations.iter();
-        let funding: i128 = funding.map(|o| o.op.effect(o.decision, o.amount.units())).sum();
         let spot = Op::OF_TRANSFER.into_iter().zip(self.spot);
         let spot = spot.filter_map(|(op, spot)| spot.as_ref().map(|spot| (op, spot)));
-        funding + spot.map(|(op, spot)| op.effect(spot.decision, spot.amount)).sum::<i128>()
+        spot.map(|(op, spot)| op.effect(spot.decision, spot.amount)).sum::<i128>()
     }
 
     fn mismatch(&self, difference: i128, kind: Kind) -> Box<Mismatch> {
         let intent = self.page.transfer.as_ref().map(|transfer| &transfer.intent);
-        let funding = self.page.operations.first();
         let spot = self.spot.iter().flatten().next();
         let user = intent.map(|intent| intent.user);
-        let user = user.or(funding.map(|operation| operation.user));
         let asset = intent.map(|intent| intent.asset);
-        let asset = asset.or(funding.map(|operation| operation.asset));
         let asset = asset.or(spot.map(|spot| AssetId(spot.asset)));
         let user = user.or(spot.and_then(|spot| UserId::new(spot.user)));
         let mismatch = Mismatch::new(kind).with_transfer(self.page.req_id);

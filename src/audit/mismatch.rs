@@ -6,7 +6,7 @@ use std::fmt;
 use domain::account::UserId;
 use domain::amount::{plain_text, signed_text, units_text};
 use domain::asset::{AssetId, Catalog};
-use domain::transfer::{Op, Participant, ReqId, State};
+use domain::transfer::{Op, ReqId, State};
 use wal::Sequence;
 
 use crate::postgres::audit_reader::Unbalanced;
@@ -90,14 +90,7 @@ pub enum Kind {
     NoTransfer,
     /// The operation and its transfer have different bodies.
     OtherBody {
-        /// The operation.
-        op: Op,
-        /// Its account.
-        on: Participant,
-    },
-    /// Funding has an operation of Spot.
-    Misplaced {
-        /// The operation.
+        /// The operation, on Spot.
         op: Op,
     },
     /// The watermark has passed a transfer that is not terminal.
@@ -230,15 +223,9 @@ impl Mismatch {
             Kind::NoTransfer => {
                 "there are operations, but PostgreSQL has no such transfer".to_owned()
             }
-            Kind::OtherBody { op, on } => format!(
-                "its {} on {} has another user, asset or amount",
-                op.name(),
-                match on {
-                    Participant::Funding => "Funding",
-                    Participant::Spot => "Spot",
-                }
-            ),
-            Kind::Misplaced { op } => format!("Funding has a {}, which belongs to Spot", op.name()),
+            Kind::OtherBody { op } => {
+                format!("its {} on Spot has another user, asset or amount", op.name())
+            }
             Kind::Passed { state } => {
                 format!("its state is {}, but the watermark has passed it", state.name())
             }

@@ -34,7 +34,7 @@ use wal::Sequence;
 
 use super::fit::{Fit, Operations, Seen, fit};
 use super::unproven::Unproven;
-use crate::postgres::audit_reader::{Operation, Page};
+use crate::postgres::audit_reader::Page;
 use crate::postgres::cut::LostStatus;
 use crate::postgres::repair_writer::Renumbering;
 use crate::postgres::store::Transfer;
@@ -278,19 +278,14 @@ pub fn lacking(page: &Page, ledger: &Ledger, from: Sequence) -> Result<Vec<Lacki
     if intent.order_number < ledger.watermark() {
         return Err(Unproven::BelowUbscore);
     }
-    let same = |there: &Operation| {
-        (there.user, there.asset, there.amount) == (intent.user, intent.asset, intent.amount)
-            && !intent.direction.is_on_spot(there.op)
-    };
     let seen = |op: Op| {
         let on_spot =
             proven.iter().find(|(proven, _)| *proven == op).map(|(_, decision)| *decision);
-        let on_funding = page.operations.iter().find(|there| there.op == op);
-        Seen::in_snapshot(on_spot.or(on_funding.map(|there| there.decision)))
+        Seen::in_snapshot(on_spot.or(transfer.on_funding(op)))
     };
     let operations = Operations::of(seen);
     let fitting = fit(Some(transfer.state), intent.direction, intent.amount, operations);
-    if !page.operations.iter().all(same) || matches!(fitting, Fit::Broken { .. }) {
+    if matches!(fitting, Fit::Broken { .. }) {
         return Err(Unproven::Contradiction);
     }
     let decided = proven.into_iter().filter(|(op, _)| lacking.contains(op));
@@ -540,6 +535,8 @@ mod tests {
             code: Some(CODE),
             retry_count: 0,
             log_sequence: Some(9),
+            funding: None,
+            refunded: false,
             created_at: Timestamp::UNIX_EPOCH,
             updated_at: Timestamp::UNIX_EPOCH,
         }

@@ -34,7 +34,7 @@ use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::settled;
 use super::unproven::Unproven;
 use super::verify::{Stores, compare};
-use crate::postgres::audit_reader::{AuditReader, Ending, Operation, Page};
+use crate::postgres::audit_reader::{AuditReader, Ending, Page};
 use crate::postgres::cut::Past;
 use crate::postgres::repair_writer::external::{ExternalRepair, Way};
 use crate::postgres::repair_writer::{Posting, Renumbering, TransferRepair};
@@ -357,32 +357,24 @@ fn repair_of(
         }
         Some(transfer) => Some(transfer.state),
     };
-    let recorded = |op: Op| page.operations.iter().find(|operation| operation.op == op);
-    let (to, code, wanted) = target(logged, intent.order_number < below.log, |op| {
-        recorded(op).is_some_and(|operation| is_success(operation.decision))
-    })?;
-    let same = |there: &Operation| {
-        (there.user, there.asset, there.amount) == (intent.user, intent.asset, intent.amount)
-    };
-    if !page.operations.iter().all(same) {
-        return Err(Unproven::OtherBody);
-    }
+    let recorded = |op: Op| page.transfer.as_ref().and_then(|transfer| transfer.on_funding(op));
+    let taken = |op: Op| recorded(op) == Some(Decision::Success);
+    let (to, code, wanted) = target(logged, intent.order_number < below.log, taken)?;
     let mut postings = Vec::new();
     for posting in wanted {
         match recorded(posting.op) {
             None => postings.push(posting),
-            Some(there) if is_success(there.decision) == is_success(posting.decision) => {}
+            Some(there) if is_success(there) == is_success(posting.decision) => {}
             Some(_) => return Err(Unproven::OtherFunding),
         }
     }
-    let known = |op: Op| postings.iter().any(|posting| posting.op == op) || recorded(op).is_some();
-    if page.operations.iter().any(|there| !known(there.op) || !is_wanted(there.op, to, intent)) {
+    let mut there = Op::OF_TRANSFER.into_iter().filter(|op| recorded(*op).is_some());
+    if there.any(|op| !is_wanted(op, to, intent)) {
         return Err(Unproven::Surplus);
     }
     // A repair moves the logged amount once at most. A refund gives back only a recorded withdraw.
     let moving = || postings.iter().filter(|posting| posting.moves);
     assert!(moving().count() <= 1, "{}: {postings:?}", intent.req_id);
-    let taken = |op: Op| recorded(op).is_some_and(|there| is_success(there.decision));
     let undoes_nothing =
         moving().any(|posting| posting.op.row().undoes.is_some_and(|op| !taken(op)));
     assert!(!undoes_nothing, "{}: {postings:?}", intent.req_id);

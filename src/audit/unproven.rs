@@ -30,9 +30,6 @@ pub enum Unproven {
     /// The final states differ.
     #[error("the two stores have different final states of it")]
     OtherEnd,
-    /// The bodies differ.
-    #[error("Funding has an operation of it with another user, asset or amount")]
-    OtherBody,
     /// The decisions of Funding differ.
     #[error("Funding has another decision")]
     OtherFunding,

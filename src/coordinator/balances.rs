@@ -13,7 +13,7 @@ use crate::adapters::{Adapter, Outcome};
 use crate::postgres::reads::Reads;
 use domain::account::UserId;
 use domain::asset::{Asset, AssetId};
-use domain::transfer::{Direction, Op, Participant};
+use domain::transfer::{Decision, Direction, Op, Participant};
 
 /// One asset of one user. `None`: the account does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl<F: Adapter> Coordinator<Spot, F> {
         let mut balances = Vec::with_capacity(assets.len());
         for (asset, spot) in assets.iter().zip(spots) {
             let mut moved = Vec::new();
-            for (transfer, funding) in &view.transfers {
+            for transfer in &view.transfers {
                 if transfer.intent.asset == asset.id {
                     let direction = transfer.intent.direction;
                     let amount = u128::from(transfer.intent.amount.units());
@@ -92,7 +92,9 @@ impl<F: Adapter> Coordinator<Spot, F> {
                     for (has, op) in has.iter_mut().zip(Op::OF_TRANSFER) {
                         *has = match op.participant(direction) {
                             Participant::Spot => self.in_cut(req_id, op, spot.sequence).await?,
-                            Participant::Funding => funding.contains(&op),
+                            Participant::Funding => {
+                                transfer.on_funding(op) == Some(Decision::Success)
+                            }
                         };
                     }
                     let [withdrawn, deposited, refunded] = has;

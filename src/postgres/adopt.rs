@@ -122,8 +122,6 @@ impl Asked {
                 AND column_name LIKE 'spot\\_%' AND column_name NOT IN ({SPOT_SUMS}) \
              UNION ALL SELECT 'transfers_tb, transfer_type ' || transfer_type FROM \
               (SELECT DISTINCT transfer_type FROM transfers_tb WHERE transfer_type NOT IN (1, 2)) AS t \
-             UNION ALL SELECT 'transfer_operations, op ' || op FROM \
-              (SELECT DISTINCT op FROM transfer_operations WHERE op NOT IN (1, 2, 3)) AS o \
              UNION ALL SELECT 'external_operations, op ' || op FROM \
               (SELECT DISTINCT op FROM external_operations WHERE op NOT IN (4, 5)) AS e \
              UNION ALL SELECT 'balances_tb, account_type ' || account_type FROM \

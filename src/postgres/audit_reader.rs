@@ -31,15 +31,15 @@ pub use self::externals::{Decided, EXTERNAL_COLUMNS, external_from_row};
 use self::sums::{Candidate, Columns, Flights, Part, Sum, Sums};
 use super::columns::{self, bigint};
 use super::cut::Witness;
-use super::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
+use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::identity_from_text;
 use super::journal::{self, DamagedRow};
 use super::store::Transfer;
 use super::{Address, Error, Limits, connect};
 use domain::account::UserId;
-use domain::amount::{Amount, plain_text, units_from_text};
+use domain::amount::{plain_text, units_from_text};
 use domain::asset::{AssetId, Catalog};
-use domain::transfer::{Decision, Op, ReqId};
+use domain::transfer::ReqId;
 
 /// Transfers read by one statement.
 const TRANSFERS_PER_READ: usize = 5_000;
@@ -54,31 +54,14 @@ const UNBALANCED_MAX: usize = 100;
 /// Begins a transaction that reads in one snapshot.
 const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
 
-/// A Funding operation as recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
-    /// Which one.
-    pub op: Op,
-    /// What was decided.
-    pub decision: Decision,
-    /// Whose account.
-    pub user: UserId,
-    /// Of what.
-    pub asset: AssetId,
-    /// How much.
-    pub amount: Amount,
-}
-
 /// What PostgreSQL has of one transfer.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// Its name.
     pub req_id: ReqId,
-    /// The transfer, `None` where there are only operations or nothing.
+    /// The transfer, `None`: PostgreSQL has none.
     pub transfer: Option<Transfer>,
-    /// Its Funding operations.
-    pub operations: Vec<Operation>,
-    /// Why one of its rows cannot be read.
+    /// Why its row cannot be read.
     pub unreadable: Option<String>,
 }
 
@@ -156,10 +139,10 @@ pub struct AuditReader {
     known: Vec<State>,
     /// Sweeps that have come to an end since it was begun anew.
     sweeps: u32,
-    /// The last account, transfer and operation the sweep has passed.
-    swept: (i64, i64, String),
+    /// The last account and transfer the sweep has passed.
+    swept: (i64, i64),
     /// Where it will stand if this opening is kept.
-    next: (i64, i64, String),
+    next: (i64, i64),
     /// The rows of the journal that this opening has read.
     part: Part,
     /// The rows read so far, if nothing is kept.
@@ -187,7 +170,7 @@ impl AuditReader {
         let limits =
             Limits { statement_timeout, idle_in_transaction_timeout: statement_timeout, ..limits };
         let start = beginning();
-        let (swept, next) = (start.clone(), start);
+        let (swept, next) = (start, start);
         let (client, incarnation, known, sweeps) = (None, 0, Vec::new(), 0);
         let (part, unkept) = (Part::default(), Unkept::default());
         AuditReader {
@@ -316,7 +299,7 @@ impl AuditReader {
 
         let mut names: BTreeSet<String> = named.iter().map(ToString::to_string).collect();
         self.name_transfers(client, &mut names, &mut findings).await?;
-        let (last_user, mut last_number, mut last_operation) = self.swept.clone();
+        let (last_user, mut last_number) = self.swept;
         let (mut until_user, mut user_rows) = (last_user, SWEEP_ROWS);
         if !findings.behind {
             (until_user, user_rows) = next_users(client, last_user).await?;
@@ -325,14 +308,13 @@ impl AuditReader {
             self.compare_balances(client, (last_user, until_user), &mut findings).await?;
         }
         if !findings.behind {
-            let sizes;
-            (last_number, last_operation, sizes) =
-                next_names(client, last_number, &last_operation, &mut names).await?;
-            findings.swept = [user_rows, sizes[0], sizes[1]].iter().all(|rows| *rows < SWEEP_ROWS);
+            let transfers;
+            (last_number, transfers) = next_names(client, last_number, &mut names).await?;
+            findings.swept = user_rows < SWEEP_ROWS && transfers < SWEEP_ROWS;
         }
         self.next = match findings.swept {
             true => beginning(),
-            false => (until_user, last_number, last_operation),
+            false => (until_user, last_number),
         };
         if findings.swept && findings.damaged.is_empty() {
             self.compare_externals(client, &mut findings).await?;
@@ -340,10 +322,7 @@ impl AuditReader {
         }
         let names: Vec<String> = names.into_iter().collect();
         for names in names.chunks(TRANSFERS_PER_READ) {
-            // The row of a transfer and its operations are of one moment.
-            client.batch_execute(SNAPSHOT).await?;
             self.read_pages(client, names, &mut findings).await?;
-            client.batch_execute("COMMIT").await?;
         }
         Ok(findings)
     }
@@ -448,8 +427,7 @@ impl AuditReader {
                 strange.push(format!("a row is named {name}, which is no transfer"));
                 continue;
             };
-            let (transfer, operations, unreadable) = (None, Vec::new(), None);
-            pages.push(Page { req_id, transfer, operations, unreadable });
+            pages.push(Page { req_id, transfer: None, unreadable: None });
             known.push(name);
         }
         let pages = &mut pages[first..];
@@ -462,15 +440,6 @@ impl AuditReader {
             let Some(index) = at(row.try_get(2)?) else { continue };
             match transfer_from_row(&row, &catalog) {
                 Ok(transfer) => pages[index].transfer = Some(transfer),
-                Err(error) => pages[index].unreadable = Some(error.to_string()),
-            }
-        }
-        let operations = "SELECT req_id, op, code, user_id, asset_id, amount \
-                          FROM transfer_operations WHERE req_id = ANY($1)";
-        for row in client.query(operations, &[&names]).await? {
-            let Some(index) = at(row.try_get(0)?) else { continue };
-            match operation_from_row(&row, &catalog) {
-                Ok(operation) => pages[index].operations.push(operation),
                 Err(error) => pages[index].unreadable = Some(error.to_string()),
             }
         }
@@ -522,14 +491,14 @@ impl AuditReader {
         match ending {
             Ending::Again => {}
             Ending::GoOn => {
-                self.swept = self.next.clone();
+                self.swept = self.next;
                 self.unkept.sums.merge(&part.sums);
                 self.unkept.read = part.to;
             }
             Ending::Keep(log_sequence) => {
                 let client = self.client().await?;
                 self.fold(&client, &part, log_sequence).await?;
-                self.swept = self.next.clone();
+                self.swept = self.next;
                 self.client = Some(client);
             }
         }
@@ -632,9 +601,9 @@ fn sentence(what: &str, difference: &str) -> String {
     what.replace("{}", &words)
 }
 
-/// Before every account, transfer and operation, whatever their numbers.
-fn beginning() -> (i64, i64, String) {
-    (i64::MIN, i64::MIN, String::new())
+/// Before every account and transfer, whatever their numbers.
+fn beginning() -> (i64, i64) {
+    (i64::MIN, i64::MIN)
 }
 
 /// The progress that is kept between two rounds.
@@ -678,32 +647,21 @@ async fn next_users(client: &Client, after: i64) -> Result<(i64, i64), Error> {
     Ok((until_user, user_rows))
 }
 
-/// The next part of the sweep: transfers in the order of their accepts, and operations in that of
-/// their names, since each may lack the other. Returns the last of both, and how many there were.
+/// The next part of the sweep: transfers in the order of their accepts. Returns the last one, and
+/// how many there were.
 async fn next_names(
     client: &Client,
     mut last_number: i64,
-    last_operation: &str,
     names: &mut BTreeSet<String>,
-) -> Result<(i64, String, [i64; 2]), Error> {
+) -> Result<(i64, i64), Error> {
     let page = "SELECT req_id, order_number FROM transfers_tb \
                 WHERE order_number > $1 ORDER BY order_number LIMIT $2";
     let rows = client.query(page, &[&last_number, &SWEEP_ROWS]).await?;
-    let transfers = i64::try_from(rows.len()).expect("a page");
     for row in &rows {
         names.insert(row.try_get(0)?);
         last_number = row.try_get(1)?;
     }
-    let page = "SELECT DISTINCT req_id FROM transfer_operations \
-                WHERE req_id > $1 ORDER BY req_id LIMIT $2";
-    let rows = client.query(page, &[&last_operation, &SWEEP_ROWS]).await?;
-    let operations = i64::try_from(rows.len()).expect("a page");
-    let mut last_operation = last_operation.to_owned();
-    for row in &rows {
-        last_operation = row.try_get(0)?;
-        names.insert(last_operation.clone());
-    }
-    Ok((last_number, last_operation, [transfers, operations]))
+    Ok((last_number, i64::try_from(rows.len()).expect("a page")))
 }
 
 /// The accounts of these users, and those in `sums`, whose balances are not equal to their totals
@@ -721,19 +679,4 @@ async fn unbalanced(
         Ok(Candidate { account, difference: row.try_get(2)?, version: row.try_get(3)? })
     };
     rows.iter().map(candidate).collect()
-}
-
-fn operation_from_row(row: &Row, catalog: &Catalog) -> Result<Operation, Error> {
-    let name: &str = row.try_get(0)?;
-    let bad =
-        |what: &str| Error::Row { table: "transfer_operations", what: format!("{name}: {what}") };
-    let asset = columns::asset(row, 4, catalog)?.ok_or_else(|| bad("asset_id"))?;
-    let amount = Amount::from_decimal(row.try_get(5)?, asset.precision);
-    Ok(Operation {
-        op: columns::op(row, 1)?.ok_or_else(|| bad("op"))?,
-        decision: decision(row, 2)?,
-        user: columns::user(row, 3)?.ok_or_else(|| bad("user_id"))?,
-        asset: asset.id,
-        amount: amount.ok_or_else(|| bad("amount"))?,
-    })
 }

@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::columns::bigint;
-use super::database::{TRANSFER_COLUMNS, transfer_from_row};
+use super::database::{TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT, transfer_from_row};
 use super::flight::TOOL_ATTEMPT;
 use super::flight::entries::{self, Entry};
 use super::reads::Reads;
@@ -22,7 +22,7 @@ use domain::asset::Catalog;
 use domain::transfer::State;
 
 /// The column after [`TRANSFER_COLUMNS`].
-const EVENT_FROM: usize = 15;
+const EVENT_FROM: usize = TRANSFER_COLUMNS_COUNT;
 /// Ids that are read at once: 16 bytes each. The transfers of a user are searched once for so many.
 const IDS_MAX: usize = 10_000;
 

@@ -26,7 +26,6 @@ use wal::Sequence;
 use super::incarnation::ORDER_NUMBER_BITS;
 use super::store::{External, Failure, Page, Transfer, Unfinished};
 use domain::account::{AccountStatus, UserId};
-use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Cid, Decision, Op, ReqId, State};
@@ -63,10 +62,6 @@ pub struct Flight {
     pub moved: Vec<Moved>,
     /// Transfers that are tried again later.
     pub deferred: Vec<Deferred>,
-    /// The history of both: an event each, with the ids from `event_first` on.
-    pub passed: Vec<Passed>,
-    /// Decisions of Funding's operations.
-    pub operations: Vec<Operation>,
     /// Decided external operations.
     pub externals: Vec<Decided>,
     /// Accounts that the decisions rest on, by user.
@@ -75,6 +70,26 @@ pub struct Flight {
     pub balances: Vec<BalanceRow>,
     /// Entries for the auditors.
     pub audited: Vec<Audited>,
+}
+
+impl Flight {
+    /// The transfers that it writes: those that go on, then the new ones.
+    fn written(&self) -> impl Iterator<Item = &Written> {
+        self.moved.iter().map(|moved| &moved.to).chain(&self.accepted)
+    }
+
+    /// The events, in the order of their ids: each id, its states, and the transfer at the end of
+    /// the flight.
+    pub fn events(&self) -> impl Iterator<Item = (u64, &Passed, &Transfer)> {
+        let rows = self.written();
+        let passed = rows.flat_map(|row| row.passed.iter().map(|passed| (passed, &row.transfer)));
+        (self.event_first..).zip(passed).map(|(id, (passed, transfer))| (id, passed, transfer))
+    }
+
+    /// The operations of transfers that it decides.
+    pub fn operations(&self) -> impl Iterator<Item = (&Transfer, &Operation)> {
+        self.written().flat_map(|row| row.operations.iter().map(|done| (&row.transfer, done)))
+    }
 }
 
 /// [`Flight::attempt`] of the flights of tools: this number and above. The condition of an index
@@ -98,22 +113,6 @@ impl EventIds {
     }
 }
 
-impl Flight {
-    /// The events, in the order of their ids: each id, its states, and the transfer at the end of
-    /// the flight.
-    pub fn events(&self) -> impl Iterator<Item = (u64, &Passed, &Transfer)> {
-        let transfer = |req_id: ReqId| {
-            let accepted = self.accepted.iter();
-            let mut written = accepted.chain(self.moved.iter().map(|moved| &moved.to));
-            written.find(|written| written.transfer.intent.req_id == req_id)
-        };
-        (self.event_first..).zip(&self.passed).map(move |(id, passed)| {
-            let written = transfer(passed.req_id).expect("a flight writes what it takes on");
-            (id, passed, &written.transfer)
-        })
-    }
-}
-
 /// Gets each flight of a shard that is committed, in their order.
 pub trait Told: Send + Sync {
     /// A flight is committed, and no caller has its answer yet. Its worker calls this: never wait.
@@ -131,6 +130,10 @@ pub struct Written {
     pub transfer: Transfer,
     /// When it is tried again, if a try of its state has failed.
     pub next_retry_at: Option<Timestamp>,
+    /// Its history in this flight.
+    pub passed: Vec<Passed>,
+    /// Funding's decisions in this flight.
+    pub operations: Vec<Operation>,
 }
 
 /// A transfer that goes on.
@@ -140,6 +143,8 @@ pub struct Moved {
     pub from: State,
     /// As it stands afterwards.
     pub to: Written,
+    /// Whether its tries are those of `to`. An operation alone leaves them as they are.
+    pub tries: bool,
 }
 
 /// A try that did not move a transfer.
@@ -158,12 +163,6 @@ pub struct Deferred {
 /// The states that one commit takes a transfer through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// Which transfer.
-    pub req_id: ReqId,
-    /// Its order number.
-    pub order_number: u64,
-    /// Its owner.
-    pub user: UserId,
     /// In the order passed.
     pub states: Vec<State>,
     /// Tries before.
@@ -173,23 +172,13 @@ pub struct Passed {
 }
 
 /// A decision of Funding about an operation of a transfer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Which transfer.
-    pub req_id: ReqId,
-    /// Its order number. 0 where it was read back.
-    pub order_number: u64,
     /// WITHDRAW, DEPOSIT or REFUND.
     pub op: Op,
-    /// The account.
-    pub user: UserId,
-    /// Of what.
-    pub asset: AssetId,
-    /// How much.
-    pub amount: Amount,
     /// Success or refusal.
     pub decision: Decision,
-    /// The available balance after a success, smallest units. `None` where it was read back.
+    /// The available balance after a success, smallest units.
     pub balance_after: Option<u128>,
 }
 
@@ -254,8 +243,6 @@ pub struct Wanted {
     pub transfers: Vec<ReqId>,
     /// Transfers by their users' idempotency keys.
     pub cids: Vec<(UserId, Cid)>,
-    /// Decisions of Funding.
-    pub operations: Vec<(ReqId, Op)>,
     /// External operations by their idempotency keys.
     pub externals: Vec<String>,
 }
@@ -277,8 +264,6 @@ pub struct Found {
     pub balances: Vec<(UserId, AssetId, Balance)>,
     /// Transfers.
     pub transfers: Vec<Transfer>,
-    /// Decisions of Funding.
-    pub operations: Vec<Operation>,
     /// External operations.
     pub externals: Vec<Decided>,
     /// Rows that exist and cannot be read, with the reason.
@@ -292,8 +277,6 @@ pub enum Key {
     ReqId(ReqId),
     /// A user's idempotency key.
     Cid(UserId, Cid),
-    /// A Funding operation.
-    Operation(ReqId, Op),
     /// An external operation's idempotency key.
     External(String),
     /// An account.
@@ -305,7 +288,7 @@ pub enum Key {
 /// A kind of rows that a flight is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {
-    /// A transfer is elsewhere, or not there.
+    /// A transfer is elsewhere, has another outcome on Funding, or is not there.
     Transfers,
     /// An account has another status.
     Accounts,

@@ -141,8 +141,8 @@ async fn read(
         (sums.deposited, sums.withdrawn) = (sum(&row, 1)?, sum(&row, 2)?);
     }
     let moving = "SELECT req_id, order_number, asset_id, amount::text, transfer_type, \
-          ARRAY(SELECT o.op FROM transfer_operations o WHERE o.req_id = t.req_id AND o.outcome = 1) \
-        FROM transfers_tb t \
+          funding_operations(transfer_type, funding_at, funding_code, refund_at) \
+        FROM transfers_tb \
         WHERE (order_number >= $1 OR order_number = ANY ($2)) \
           AND (state NOT IN (40, -10, -30) OR log_sequence > $3)";
     let numbers: Vec<i64> = under_way.iter().copied().map(bigint).collect();

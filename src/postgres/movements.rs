@@ -84,9 +84,8 @@ async fn funding(
     catalog: &Catalog,
     user: UserId,
 ) -> Result<Vec<FundingMovement>, Error> {
-    let statement = "SELECT at, op, o.asset_id, o.amount, balance_after::text, req_id \
-           FROM transfers_tb t JOIN transfer_operations o USING (req_id) \
-          WHERE t.user_id = $1 AND o.user_id = $1 AND outcome = 1 \
+    let statement = "SELECT at, op, asset_id, amount, balance_after::text, req_id \
+           FROM transfer_operations WHERE user_id = $1 AND outcome = 1 \
          UNION ALL SELECT at, op, asset_id, amount, balance_after::text, idem_key \
            FROM external_operations WHERE user_id = $1 AND outcome = 1 \
          ORDER BY 1, 6, 2";
@@ -123,9 +122,9 @@ async fn transfers(
         let transfer = transfer_from_row(&row, catalog)?;
         passages.push(TransferMoves { transfer, passed: Vec::new() });
     }
-    let history = "SELECT order_number, states, at \
-                     FROM transfers_tb JOIN transfer_history USING (req_id) \
-                    WHERE user_id = $1 ORDER BY order_number, at";
+    let history = "SELECT order_number, step.states, step.at \
+                     FROM transfers_tb CROSS JOIN LATERAL unnest(history) WITH ORDINALITY AS step \
+                    WHERE user_id = $1 ORDER BY order_number, ordinality";
     for row in client.query(history, &[&user.bigint()]).await? {
         let order_number = columns::count(&row, 0, "transfers_tb")?;
         let number = |moves: &TransferMoves| moves.transfer.intent.order_number;
@@ -134,7 +133,7 @@ async fn transfers(
         let at: Timestamp = row.try_get(2)?;
         let states: Vec<i16> = row.try_get(1)?;
         for number in states {
-            let state = State::from_number(number).ok_or_else(|| bad("transfer_history", "state"));
+            let state = State::from_number(number).ok_or_else(|| bad("transfers_tb", "history"));
             passages[index].passed.push((state?, at));
         }
     }

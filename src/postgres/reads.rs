@@ -24,7 +24,7 @@ use crate::pause::Pauses;
 use domain::account::{AccountStatus, UserId};
 use domain::amount::units_from_text;
 use domain::asset::{AssetId, Catalog};
-use domain::transfer::{Op, ReqId, State};
+use domain::transfer::{ReqId, State};
 
 /// One state a transfer has passed through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ pub struct FundingView {
     pub exists: bool,
     /// Available and frozen smallest units by asset.
     pub balances: Vec<(AssetId, u128, u128)>,
-    /// Transfers that may be counted differently by the two stores, each with its successful Funding operations.
-    pub transfers: Vec<(Transfer, Vec<Op>)>,
+    /// Transfers that may be counted differently by the two stores.
+    pub transfers: Vec<Transfer>,
 }
 
 /// The read side, and the catalog it keeps up to date.
@@ -162,10 +162,7 @@ impl Reads {
             view.balances.push(balance_from_row(&row, &catalog)?);
         }
         let transfers = format!(
-            "SELECT {TRANSFER_COLUMNS}, \
-               ARRAY(SELECT o.op FROM transfer_operations o \
-                     WHERE o.req_id = t.req_id AND o.outcome = 1) \
-             FROM transfers_tb t \
+            "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
              WHERE user_id = $1 AND order_number >= $2 \
                AND (state NOT IN (40, -10, -30) OR log_sequence > $3)"
         );
@@ -174,12 +171,7 @@ impl Reads {
         for row in
             transaction.query(&transfers, &[&user.bigint(), &order_number, &sequence]).await?
         {
-            let operations: Vec<i16> = row.try_get(15)?;
-            let operations = operations
-                .into_iter()
-                .filter_map(|number| u8::try_from(number).ok().and_then(Op::from_number))
-                .collect();
-            view.transfers.push((transfer_from_row(&row, &catalog)?, operations));
+            view.transfers.push(transfer_from_row(&row, &catalog)?);
         }
         transaction.commit().await?;
         Ok(view)
@@ -205,15 +197,16 @@ async fn history(
     transaction: &deadpool_postgres::Transaction<'_>,
     req_id: ReqId,
 ) -> Result<Vec<Passed>, Error> {
-    // In the order in which they were written, whatever any clock did.
-    let history = "SELECT states, at, attempt, reason FROM transfer_history \
-                   WHERE req_id = $1 ORDER BY event_id NULLS FIRST, at";
+    // In the order of the commits, whatever any clock did.
+    let history = "SELECT step.states, step.at, step.attempt, step.reason \
+                     FROM transfers_tb CROSS JOIN LATERAL unnest(history) WITH ORDINALITY AS step \
+                    WHERE req_id = $1 ORDER BY ordinality";
     let statement = transaction.prepare_cached(history).await?;
     let mut passed = Vec::new();
     for row in transaction.query(&statement, &[&req_id.to_string()]).await? {
         for number in row.try_get::<_, Vec<i16>>(0)? {
             let state = State::from_number(number).ok_or_else(|| Error::Row {
-                table: "transfer_history",
+                table: "transfers_tb",
                 what: format!("{req_id}: state {number}"),
             })?;
             let attempt = u32::try_from(row.try_get::<_, i32>(2)?).unwrap_or(0);

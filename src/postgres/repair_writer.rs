@@ -6,7 +6,7 @@ pub mod external;
 use std::fmt;
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Transaction};
 use wal::{Identity, Sequence};
 
@@ -22,10 +22,6 @@ use domain::asset::{Asset, Catalog};
 use domain::code::Code;
 use domain::transfer::op::Effect;
 use domain::transfer::{Decision, Intent, Op, State};
-
-/// A step of a transfer in its history.
-const HISTORY: &str = "INSERT INTO transfer_history (req_id, states, attempt, actor, reason, event_id) \
-     VALUES ($1, ARRAY[$2::smallint], 0, 'repair', $3, $4)";
 
 /// Who repairs and why, as `admin_audit` has it.
 #[derive(Clone, Copy, Debug)]
@@ -168,12 +164,17 @@ pub async fn renumber(
         let event_id = bigint(flight.passed(intent.order_number, intent.user, &[*state]));
         let (req_id, state) = (intent.req_id.to_string(), state.number());
         let log_sequence = bigint(*log_sequence);
-        let update = "UPDATE transfers_tb SET log_sequence = $3 WHERE req_id = $1 AND state = $2";
-        if transaction.execute(update, &[&req_id, &state, &log_sequence]).await? == 0 {
+        let update = "UPDATE transfers_tb SET log_sequence = $3, \
+             history = history || ROW(ARRAY[state], clock_timestamp(), 0, 'repair', $4, $5)::transfer_step \
+             WHERE req_id = $1 AND state = $2";
+        if transaction
+            .execute(update, &[&req_id, &state, &log_sequence, &reason, &event_id])
+            .await?
+            == 0
+        {
             // Nobody writes beside us. Whatever this is, another run looks at it.
             return Err(Error::Superseded);
         }
-        transaction.execute(HISTORY, &[&req_id, &state, &reason, &event_id]).await?;
         let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                      VALUES ($1, 'repair', $2, $3, $4)";
         let detail = format!("decided again on Spot; {renumbering}");
@@ -298,6 +299,8 @@ async fn write_repair(
     let amount = intent.amount.decimal(asset.precision);
     let code = code.map(Code::name);
     let log_sequence = bigint(*log_sequence);
+    // Its caller rolls this back if nothing is written.
+    let event_id = bigint(flight.passed(intent.order_number, intent.user, &[*to]));
     let written = match from {
         None => {
             let (source, target) = intent.direction.accounts();
@@ -306,8 +309,10 @@ async fn write_repair(
             let order_number = bigint(intent.order_number);
             let cid = intent.cid.as_ref().map(|cid| cid.as_str());
             let insert = "INSERT INTO transfers_tb (order_number, req_id, cid, fingerprint, user_id, \
-                 asset_id, amount, transfer_type, source_type, state, error_code, log_sequence) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11) ON CONFLICT DO NOTHING";
+                 asset_id, amount, transfer_type, source_type, state, error_code, log_sequence, history) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11, \
+                 ARRAY[ROW(ARRAY[$9::smallint], clock_timestamp(), 0, 'repair', $12, $13)::transfer_step]) \
+                 ON CONFLICT DO NOTHING";
             let kind = i16::from(intent.direction as u8);
             let asset = asset_number(intent.asset);
             transaction
@@ -325,16 +330,30 @@ async fn write_repair(
                         &to.number(),
                         &code,
                         &log_sequence,
+                        &reason,
+                        &event_id,
                     ],
                 )
                 .await?
         }
         Some(from) => {
             let update = "UPDATE transfers_tb SET state = $3, error_code = COALESCE(error_code, $4), \
-                 log_sequence = $5, next_retry_at = NULL, updated_at = clock_timestamp() \
+                 log_sequence = $5, next_retry_at = NULL, updated_at = clock_timestamp(), \
+                 history = history || ROW(ARRAY[$3::smallint], clock_timestamp(), 0, 'repair', $6, $7)::transfer_step \
                  WHERE req_id = $1 AND state = $2";
             transaction
-                .execute(update, &[&req_id, &from.number(), &to.number(), &code, &log_sequence])
+                .execute(
+                    update,
+                    &[
+                        &req_id,
+                        &from.number(),
+                        &to.number(),
+                        &code,
+                        &log_sequence,
+                        &reason,
+                        &event_id,
+                    ],
+                )
                 .await?
         }
     };
@@ -347,8 +366,6 @@ async fn write_repair(
             return Ok(posted);
         }
     }
-    let event_id = bigint(flight.passed(intent.order_number, intent.user, &[*to]));
-    transaction.execute(HISTORY, &[&req_id, &to.number(), &reason, &event_id]).await?;
     if *to == State::SourceDone {
         ask_for_deposit((transaction, flight), repair, reason).await?;
     }
@@ -380,17 +397,22 @@ async fn post(
     if *moves && after.is_none() {
         return Ok(Repaired::Short);
     }
-    let (outcome, code) = match decision {
-        Decision::Success => (1_i16, None),
-        Decision::Refused(code) => (2, Some(code.name())),
+    let code = decision.code().map(Code::name);
+    // A decision that is there stands.
+    let (update, values): (&str, &[&(dyn ToSql + Sync)]) = match op {
+        Op::Refund => (
+            "UPDATE transfers_tb SET refund_at = clock_timestamp(), refund_after = $2 \
+              WHERE req_id = $1 AND refund_at IS NULL",
+            &[&req_id, &after],
+        ),
+        _ => (
+            "UPDATE transfers_tb \
+                SET funding_at = clock_timestamp(), funding_after = $2, funding_code = $3 \
+              WHERE req_id = $1 AND funding_at IS NULL",
+            &[&req_id, &after, &code],
+        ),
     };
-    let insert = "INSERT INTO transfer_operations \
-         (req_id, op, outcome, code, user_id, asset_id, amount, balance_after) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
-    let number = i16::from(*op as u8);
-    let values: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
-        &[&req_id, &number, &outcome, &code, &user, &asset_id, &amount, &after];
-    if transaction.execute(insert, values).await? == 0 {
+    if transaction.execute(update, values).await? == 0 {
         return Ok(Repaired::Occupied);
     }
     flight.posted(transaction, carried(intent, *op, *decision, *moves)).await?;
@@ -404,14 +426,15 @@ async fn ask_for_deposit(
     TransferRepair { intent, to, log_sequence, .. }: &TransferRepair,
     reason: &str,
 ) -> Result<(), Error> {
-    let step = "SELECT state FROM transfer_step($1, $2, ARRAY[$3]::smallint[], $4, \
-                ARRAY[$5]::smallint[], ARRAY[$6]::smallint[], NULL, $7, 0, 'repair', $8)";
+    let step = "SELECT funding_code FROM transfer_step($1, $2, ARRAY[$3]::smallint[], $4, \
+                ARRAY[$5]::smallint[], ARRAY[$6]::smallint[], NULL, $7, 0, 'repair', $8, $9)";
     let req_id = intent.req_id.to_string();
     let [asked, done, refused] = [State::TargetPending, State::Committed, State::Compensating];
     let numbers = [asked, done, refused].map(State::number);
     let op = Op::Deposit;
     let (number, log_sequence) = (i16::from(op as u8), bigint(*log_sequence));
-    let values: &[&(dyn tokio_postgres::types::ToSql + Sync)] = &[
+    let event_id = flight.event_next();
+    let values: &[&(dyn ToSql + Sync)] = &[
         &req_id,
         &to.number(),
         &numbers[0],
@@ -420,16 +443,14 @@ async fn ask_for_deposit(
         &numbers[2],
         &log_sequence,
         &reason,
+        &bigint(event_id),
     ];
-    transaction.query_one(step, values).await?;
-    let code = "SELECT code FROM transfer_operations WHERE req_id = $1 AND op = $2";
-    let decision = decision(&transaction.query_one(code, &[&req_id, &number]).await?, 0)?;
+    let decision = decision(&transaction.query_one(step, values).await?, 0)?;
     let end = if decision == Decision::Success { done } else { refused };
     let moves = decision == Decision::Success;
     flight.posted(transaction, carried(intent, op, decision, moves)).await?;
-    let event_id = bigint(flight.passed(intent.order_number, intent.user, &[asked, end]));
-    let event = "UPDATE transfer_history SET event_id = $2 WHERE req_id = $1 AND event_id IS NULL";
-    transaction.execute(event, &[&req_id, &event_id]).await?;
+    let passed = flight.passed(intent.order_number, intent.user, &[asked, end]);
+    assert_eq!(passed, event_id, "the event of the step");
     Ok(())
 }
 

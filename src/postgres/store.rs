@@ -12,7 +12,7 @@ use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
-use domain::transfer::{Cid, Decision, Intent, Op, ReqId, State};
+use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId, State};
 
 /// A transfer as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,10 +31,36 @@ pub struct Transfer {
     pub retry_count: u32,
     /// The log's record of UBSCore's last outcome for it.
     pub log_sequence: Option<Sequence>,
+    /// The decision of Funding's part: the WITHDRAW of a transfer to Spot, or the DEPOSIT of a
+    /// transfer from Spot. `None`: undecided.
+    pub funding: Option<Decision>,
+    /// Whether Funding has given the amount back.
+    pub refunded: bool,
     /// When it was accepted, by the store's clock.
     pub created_at: Timestamp,
     /// When it last moved, by the store's clock.
     pub updated_at: Timestamp,
+}
+
+impl Transfer {
+    /// The decision of an operation on Funding; `None`: undecided, or Spot decides it.
+    pub fn on_funding(&self, op: Op) -> Option<Decision> {
+        let here = op.participant(self.intent.direction) == Participant::Funding;
+        match op {
+            Op::Withdraw | Op::Deposit => self.funding.filter(|_| here),
+            Op::Refund => (here && self.refunded).then_some(Decision::Success),
+            _ => None,
+        }
+    }
+
+    /// Keeps the decision of an operation on Funding.
+    pub fn decided(&mut self, op: Op, decision: Decision) {
+        assert_eq!(op.participant(self.intent.direction), Participant::Funding, "{op}");
+        match op {
+            Op::Refund => self.refunded = true,
+            _ => self.funding = Some(decision),
+        }
+    }
 }
 
 /// The body of a request in a form that compares as a value: from, to, asset and amount.

@@ -11,6 +11,8 @@ use tokio_postgres::{Client, Statement};
 use super::columns::{self, bigint};
 use super::events::{Event, entries_from_row, event_from_row, fenced, with_transfers};
 use super::flight::entries::Entry;
+use super::flights::FlightRow;
+use super::pin::Pin;
 use super::reads::Reads;
 use super::watermark::milliseconds;
 use super::{Address, Error, Limits, connect, connect_by_keys};
@@ -93,6 +95,7 @@ struct Uncollected {
     /// The shard's cursor.
     from: i64,
     incarnation: i64,
+    attempt: i64,
     event_first: i64,
     at: Timestamp,
     entries: Vec<Entry>,
@@ -113,6 +116,7 @@ fn in_turn(mut rows: Vec<Uncollected>) -> (Vec<Uncollected>, bool) {
 /// A connection of its own for deliveries to one endpoint. It ends with the first error.
 pub struct Deliveries {
     client: Client,
+    pin: Option<Arc<Pin>>,
     incarnation: i64,
     endpoint: String,
     catalog: Arc<ArcSwap<Catalog>>,
@@ -137,9 +141,9 @@ impl Deliveries {
     ) -> Result<Deliveries, Error> {
         let client = connect_by_keys(config, limits).await?;
         let journal = format!(
-            "SELECT j.shard, j.flight, j.entries, c.flight, j.incarnation, j.event_first, j.at \
-               FROM webhook_cursor c CROSS JOIN LATERAL \
-                    (SELECT shard, flight, incarnation, event_first, at, \
+            "SELECT j.shard, j.flight, j.entries, c.flight, j.incarnation, j.event_first, j.at, \
+                    j.attempt FROM webhook_cursor c CROSS JOIN LATERAL \
+                    (SELECT shard, flight, incarnation, attempt, event_first, at, \
                             CASE WHEN event_count > 0 THEN entries ELSE '' END AS entries \
                        FROM journal_tb WHERE shard = c.shard AND flight > c.flight \
                       ORDER BY flight LIMIT {ROWS_MAX}) AS j \
@@ -177,6 +181,7 @@ impl Deliveries {
         let incarnation = bigint(incarnation);
         Ok(Deliveries {
             client,
+            pin: config.pin().cloned(),
             incarnation,
             endpoint,
             catalog,
@@ -186,6 +191,16 @@ impl Deliveries {
             note,
             backlog,
         })
+    }
+
+    /// Keeps a flight that was read, before anything of it is sent.
+    fn keep(&self, row: &Uncollected) -> Result<(), Error> {
+        let Uncollected { shard, flight, incarnation, attempt, .. } = *row;
+        let number = |number: i64| u64::try_from(number).unwrap_or(0);
+        let [flight, incarnation, attempt] = [flight, incarnation, attempt].map(number);
+        let shard = u32::try_from(shard).unwrap_or(u32::MAX);
+        let row = FlightRow { shard, flight, incarnation, attempt };
+        self.pin.as_ref().map_or(Ok(()), |pin| pin.answered(row)).map_err(Error::Unnoted)
     }
 
     /// Makes deliveries of the next rows of the journal.
@@ -203,6 +218,7 @@ impl Deliveries {
                 incarnation: row.try_get(4)?,
                 event_first: row.try_get(5)?,
                 at: row.try_get(6)?,
+                attempt: row.try_get(7)?,
                 entries: entries_from_row(row)?,
             })
         });
@@ -213,6 +229,7 @@ impl Deliveries {
         let (mut shards, mut from, mut until) = (Vec::new(), Vec::new(), Vec::new());
         for of_shard in rows.chunk_by(|one, next| one.shard == next.shard) {
             let (first, last) = (&of_shard[0], &of_shard[of_shard.len() - 1]);
+            self.keep(last)?;
             shards.push(first.shard);
             from.push(first.from);
             until.push(last.flight);
@@ -381,12 +398,13 @@ mod tests {
     #[test]
     fn rows_of_a_later_incarnation_wait_for_a_shard_with_more_rows() {
         let row = |shard, flight, incarnation| {
-            let (from, event_first, entries) = (0, 1, Vec::new());
+            let (from, attempt, event_first, entries) = (0, 0, 1, Vec::new());
             Uncollected {
                 shard,
                 flight,
                 from,
                 incarnation,
+                attempt,
                 event_first,
                 at: Timestamp::UNIX_EPOCH,
                 entries,

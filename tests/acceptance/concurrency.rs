@@ -1,5 +1,6 @@
 //! CON-001 to CON-004.
 
+use domain::transfer::Op;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -17,7 +18,7 @@ fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
     let site = impatient(false);
     let server = start_endowed(&site);
     let before = server.usdt(USER);
-    let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+    let hold = site.hold_decision(Op::Deposit);
     let req_id = server.transfer_held(&site, USER, Way::ToFunding, "12");
     wait_for_state(&site, &req_id, "30");
     server.kill();
@@ -26,7 +27,7 @@ fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
     let seen = crowd(8, |worker| {
         site.sql_value(&format!(
             "SELECT state FROM transfer_step('{req_id}', 30::smallint, '{{}}', 2::smallint, '{{40}}', \
-             '{{-20}}', NULL, NULL, 0, 'worker {worker}', NULL)"
+             '{{-20}}', NULL, NULL, 0, 'worker {worker}', NULL, NULL)"
         ))
     });
     assert_eq!(seen, ["40"; 8], "each gets the current state");
@@ -47,7 +48,7 @@ fn con_001_a_process_that_comes_back_to_its_transfer_moves_nothing() {
         let site = impatient(fuse);
         let mut old = start_endowed(&site);
         let before = old.usdt(USER);
-        let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+        let hold = site.hold_decision(Op::Deposit);
         let req_id = old.transfer_held(&site, USER, Way::ToFunding, "12");
         site.wait_for_held();
         old.signal(Signal::STOP);

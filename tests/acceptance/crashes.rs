@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::thread;
 
+use domain::transfer::Op;
 use rustix::process::Signal;
 use serde_json::json;
 use ubscore::crash;
@@ -209,7 +210,7 @@ fn cra_003_a_withdraw_that_outlives_its_process_is_made_once() {
             let site = Site::fused(dies_fused);
             let server = start_endowed(&site);
             let before = server.usdt(USER);
-            let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 1");
+            let hold = site.hold_decision(Op::Withdraw);
             let body = Way::ToSpot.body_with_cid("USDT", "2", "sent");
             thread::scope(|scope| {
                 let path = "/api/v1/internal_transfer";

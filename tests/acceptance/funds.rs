@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use domain::transfer::Op;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -83,7 +84,7 @@ fn fnd_002_a_target_that_does_not_answer_is_asked_until_the_money_is_there() {
         let site = impatient(fuse);
         let server = start_endowed(&site);
         let before = server.usdt(USER);
-        let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+        let hold = site.hold_decision(Op::Deposit);
         let req_id = server.transfer_held(&site, USER, Way::ToFunding, "12");
         let spot = before.spot.map(|units| units - 12 * COIN);
         let on_the_way = Balance { spot, in_flight: 12 * COIN, ..before };

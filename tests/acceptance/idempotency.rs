@@ -3,14 +3,14 @@
 use domain::transfer::Op;
 use serde_json::json;
 use ubscore::adapters::spot::Spot;
-use ubscore::adapters::{Adapter, Outcome};
+use ubscore::adapters::{Adapter, Ask, Outcome};
 
 use super::{
     SUCCEEDS, USER, after, assert_passed, funding_operations, impatient, recorded_operations,
     start_endowed, stored_state, success,
 };
 use crate::harness::{COIN, Site, Way, block_on, crowd};
-use crate::layers::{ask, engine, funding, outcome};
+use crate::layers::{ask, ask_funding, engine, funding, outcome};
 
 /// The transfer of the adapter tests; 4 USDT.
 const REQ_ID: u128 = 1;
@@ -18,11 +18,11 @@ const REQ_ID: u128 = 1;
 const BEFORE: u128 = 2;
 
 /// Asks for an operation of one transfer twice, and then four times at once: it succeeds each time.
-fn repeat(adapter: &impl Adapter, op: Op) {
+fn repeat(adapter: &impl Adapter, ask: &Ask) {
     for _ in 0..2 {
-        assert_eq!(outcome(adapter, ask(op, REQ_ID)), Outcome::Success);
+        assert_eq!(outcome(adapter, ask.clone()), Outcome::Success);
     }
-    assert_eq!(crowd(4, |_| outcome(adapter, ask(op, REQ_ID))), [Outcome::Success; 4]);
+    assert_eq!(crowd(4, |_| outcome(adapter, ask.clone())), [Outcome::Success; 4]);
 }
 
 fn funding_balance(site: &Site) -> String {
@@ -38,12 +38,12 @@ fn spot_balance(spot: &Spot) -> Option<u128> {
 fn idp_001_a_withdraw_called_twice_deducts_once() {
     let site = Site::new();
     let (funding, _) = funding(&site);
-    repeat(&funding, Op::Withdraw);
+    repeat(&funding, &ask_funding(&site, Op::Withdraw, REQ_ID));
     assert_eq!(funding_balance(&site), "6.00000000");
 
     let (engine, spot) = engine(&site);
     assert_eq!(outcome(&spot, ask(Op::Deposit, BEFORE)), Outcome::Success);
-    repeat(&spot, Op::Withdraw);
+    repeat(&spot, &ask(Op::Withdraw, REQ_ID));
     assert_eq!(spot_balance(&spot), Some(0));
     drop(spot);
     engine.stop();
@@ -53,11 +53,11 @@ fn idp_001_a_withdraw_called_twice_deducts_once() {
 fn idp_002_a_deposit_called_twice_credits_once() {
     let site = Site::new();
     let (funding, _) = funding(&site);
-    repeat(&funding, Op::Deposit);
+    repeat(&funding, &ask_funding(&site, Op::Deposit, REQ_ID));
     assert_eq!(funding_balance(&site), "14.00000000");
 
     let (engine, spot) = engine(&site);
-    repeat(&spot, Op::Deposit);
+    repeat(&spot, &ask(Op::Deposit, REQ_ID));
     assert_eq!(spot_balance(&spot), Some(4 * COIN));
     drop(spot);
     engine.stop();
@@ -68,14 +68,14 @@ fn idp_002_a_deposit_called_twice_credits_once() {
 fn idp_003_a_refund_called_twice_credits_once() {
     let site = Site::new();
     let (funding, _) = funding(&site);
-    assert_eq!(outcome(&funding, ask(Op::Withdraw, REQ_ID)), Outcome::Success);
-    repeat(&funding, Op::Refund);
+    assert_eq!(outcome(&funding, ask_funding(&site, Op::Withdraw, REQ_ID)), Outcome::Success);
+    repeat(&funding, &ask_funding(&site, Op::Refund, REQ_ID));
     assert_eq!(funding_balance(&site), "10.00000000");
 
     let (engine, spot) = engine(&site);
     assert_eq!(outcome(&spot, ask(Op::Deposit, BEFORE)), Outcome::Success);
     assert_eq!(outcome(&spot, ask(Op::Withdraw, REQ_ID)), Outcome::Success);
-    repeat(&spot, Op::Refund);
+    repeat(&spot, &ask(Op::Refund, REQ_ID));
     assert_eq!(spot_balance(&spot), Some(4 * COIN));
     drop(spot);
     engine.stop();

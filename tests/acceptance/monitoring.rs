@@ -1,5 +1,6 @@
 //! MON-001 to MON-004: each alert as a log event, in the metrics and at the webhook.
 
+use domain::transfer::Op;
 use serde_json::{Value, json};
 use ubscore::alert::Alert;
 
@@ -17,7 +18,7 @@ fn mon_001_a_transfer_stuck_in_target_pending_is_critical() {
             .with("UBSCORE__ALERT__STUCK_MS", 1_000)
             .with("UBSCORE__ALERT__REPEAT_MS", 500);
         let server = start_endowed(&site);
-        let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+        let hold = site.hold_decision(Op::Deposit);
         let req_id = server.transfer_held(&site, USER, Way::ToFunding, "12");
         let body = assert_raised(&server, &webhook, Alert::TransferStuck);
         assert_eq!(body["severity"], json!("CRITICAL"));
@@ -47,7 +48,7 @@ fn mon_002_a_refund_that_fails_three_times_is_critical() {
         let server = start_endowed(&site);
         let before = server.usdt(USER);
         server.set_status(USER, "SPOT", "DISABLED");
-        let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 3");
+        let hold = site.hold_decision(Op::Refund);
         let req_id = server.transfer_held(&site, USER, Way::ToSpot, "12");
         let body = assert_raised(&server, &webhook, Alert::CompensationFailing);
         assert_eq!(body["severity"], json!("CRITICAL"));

@@ -1,5 +1,6 @@
 //! FSM-001 to FSM-006: the recorded states of a transfer, with fused transitions and without.
 
+use domain::transfer::Op;
 use serde_json::json;
 
 use super::{
@@ -89,7 +90,7 @@ fn fsm_005_a_target_that_does_not_answer_is_asked_for_ever() {
         let site = impatient(fuse);
         let server = start_endowed(&site);
         let before = server.usdt(USER);
-        let hold = site.hold("INSERT ON transfer_operations", "NEW.op = 2");
+        let hold = site.hold_decision(Op::Deposit);
         let reply = server.post_pending(USER, &Way::ToFunding.body_with_cid("USDT", "12", "held"));
         assert_eq!((reply.status, &reply.json()["state"]), (202, &json!("PENDING")), "{reply:?}");
         let req_id = reply.req_id();
@@ -126,7 +127,7 @@ fn fsm_006_a_refund_that_is_not_answered_is_asked_for_ever() {
             let before = server.usdt(USER);
             server.set_status(USER, way.accounts().1, "DISABLED");
             let hold = match way {
-                Way::ToSpot => site.hold("INSERT ON transfer_operations", "NEW.op = 3"),
+                Way::ToSpot => site.hold_decision(Op::Refund),
                 Way::ToFunding => site.hold("UPDATE OF state ON transfers_tb", "NEW.state = -30"),
             };
             let req_id = server.transfer_held(&site, USER, way, "12");

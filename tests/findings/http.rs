@@ -123,8 +123,6 @@ fn f11_a_transfer_that_postgresql_lacks_is_an_alert_and_rests() {
     site.cut_connections();
     site.sql(&format!(
         "SET session_replication_role = replica; \
-         DELETE FROM transfer_operations WHERE req_id = '{req_id}'; \
-         DELETE FROM transfer_history WHERE req_id = '{req_id}'; \
          DELETE FROM transfers_tb WHERE req_id = '{req_id}'; \
          SET session_replication_role = origin"
     ));

@@ -121,7 +121,6 @@ CREATE TABLE external_operations (
     amount numeric(30,8) NOT NULL,
     balance_after numeric(38,8),
     at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
-    xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     order_number bigint,
     CONSTRAINT external_operations_check CHECK (((code IS NULL) = (outcome = 1))),
     CONSTRAINT external_operations_op_check CHECK ((op = ANY (ARRAY[4, 5]))),
@@ -174,48 +173,51 @@ CREATE TABLE transfer_events (
     at timestamp with time zone
 );
 CREATE TABLE transfer_history (
-    req_id character varying(26) NOT NULL,
-    states smallint[] NOT NULL,
-    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
-    attempt integer NOT NULL,
-    actor text NOT NULL,
+    req_id character varying(26),
+    states smallint[],
+    at timestamp with time zone,
+    attempt integer,
+    actor text,
     reason text,
     event_id bigint
 );
 CREATE TABLE transfer_operations (
-    req_id character varying(26) NOT NULL,
-    op smallint NOT NULL,
-    outcome smallint NOT NULL,
-    code character varying(40),
-    user_id bigint NOT NULL,
-    asset_id integer NOT NULL,
-    amount numeric(30,8) NOT NULL,
+    req_id character varying(26),
+    op smallint,
+    outcome smallint,
+    code character varying,
+    user_id bigint,
+    asset_id integer,
+    amount numeric(30,8),
     balance_after numeric(38,8),
-    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
-    xid bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
-    CONSTRAINT transfer_operations_check CHECK (((code IS NULL) = (outcome = 1))),
-    CONSTRAINT transfer_operations_op_check CHECK ((op = ANY (ARRAY[1, 2, 3]))),
-    CONSTRAINT transfer_operations_outcome_check CHECK ((outcome = ANY (ARRAY[1, 2]))),
-    CONSTRAINT transfer_operations_pkey PRIMARY KEY (req_id, op)
-) WITH (fillfactor=80);
+    at timestamp with time zone
+);
 CREATE TABLE transfers_tb (
     order_number bigint NOT NULL,
+    user_id bigint NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    asset_id integer NOT NULL,
+    transfer_type smallint NOT NULL,
+    source_type smallint NOT NULL,
     req_id character varying(26) NOT NULL,
     cid character varying(64),
     fingerprint character varying(128) NOT NULL,
-    user_id bigint NOT NULL,
-    asset_id integer NOT NULL,
     amount numeric(30,8) NOT NULL,
-    transfer_type smallint NOT NULL,
-    source_type smallint NOT NULL,
     state smallint NOT NULL,
+    retry_count integer NOT NULL DEFAULT 0,
+    updated_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    log_sequence bigint,
+    next_retry_at timestamp with time zone,
     error_code character varying(40),
     error_message text,
-    retry_count integer NOT NULL DEFAULT 0,
-    next_retry_at timestamp with time zone,
-    log_sequence bigint,
-    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
-    updated_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    funding_at timestamp with time zone,
+    funding_code character varying(40),
+    funding_after numeric(38,8),
+    refund_at timestamp with time zone,
+    refund_after numeric(38,8),
+    history transfer_step[] NOT NULL DEFAULT '{}'::transfer_step[],
+    CONSTRAINT transfers_funding_check CHECK (((funding_at IS NOT NULL) OR (funding_code IS NULL))),
+    CONSTRAINT transfers_refund_check CHECK (((refund_at IS NULL) OR ((transfer_type = 1) AND (funding_at IS NOT NULL) AND (funding_code IS NULL)))),
     CONSTRAINT transfers_tb_amount_check CHECK ((amount > (0)::numeric)),
     CONSTRAINT transfers_tb_check CHECK ((source_type = transfer_type)),
     CONSTRAINT transfers_tb_cid_user_id_key UNIQUE (cid, user_id),
@@ -223,7 +225,7 @@ CREATE TABLE transfers_tb (
     CONSTRAINT transfers_tb_req_id_key UNIQUE (req_id),
     CONSTRAINT transfers_tb_state_check CHECK ((state = ANY (ARRAY[0, 10, 20, 30, 40, '-10'::integer, '-20'::integer, '-30'::integer]))),
     CONSTRAINT transfers_tb_transfer_type_check CHECK ((transfer_type = ANY (ARRAY[1, 2])))
-) WITH (fillfactor=50);
+) WITH (fillfactor=45);
 CREATE TABLE watermark_clock (
     singleton boolean NOT NULL DEFAULT true,
     incarnation bigint NOT NULL DEFAULT 0,
@@ -283,10 +285,7 @@ CREATE TABLE webhook_deliveries (
 CREATE INDEX admin_audit_halts ON admin_audit USING btree (id) WHERE (action = 'halt'::text);
 CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
 CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
-CREATE INDEX external_operations_by_xid ON external_operations USING brin (xid) WITH (pages_per_range='32', autosummarize='on');
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
-CREATE INDEX transfer_history_by_transfer ON transfer_history USING btree (req_id);
-CREATE INDEX transfer_operations_by_xid ON transfer_operations USING brin (xid) WITH (pages_per_range='32', autosummarize='on');
 CREATE INDEX transfers_by_user ON transfers_tb USING btree (user_id, order_number);
 CREATE INDEX webhook_deliveries_by_transfer ON webhook_deliveries USING btree (endpoint, req_id, event_id) WHERE (status = 1);
 CREATE INDEX webhook_deliveries_dead ON webhook_deliveries USING btree (event_id, endpoint) WHERE (status = 3);
@@ -311,7 +310,8 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION funding_credit(p_user bigint, p_asset integer, p_amount numeric) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_debit(p_user bigint, p_asset integer, p_amount numeric) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_effect(p_op smallint, p_amount numeric) RETURNS numeric LANGUAGE sql IMMUTABLE
--- FUNCTION funding_operate(p_req_id character varying, p_op smallint, p_user bigint, p_asset integer, p_amount numeric) RETURNS character varying LANGUAGE plpgsql VOLATILE
+-- FUNCTION funding_operate(p_req_id character varying, p_op smallint) RETURNS character varying LANGUAGE plpgsql VOLATILE
+-- FUNCTION funding_operations(p_type smallint, p_funding_at timestamp with time zone, p_funding_code character varying, p_refund_at timestamp with time zone) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION funding_refusal(p_op smallint, p_status smallint) RETURNS character varying LANGUAGE sql IMMUTABLE
 -- FUNCTION journal_at(p_event bigint) RETURNS TABLE(shard integer, flight bigint, incarnation bigint, event_first bigint, event_count integer, open_from bigint) LANGUAGE plpgsql STABLE
 -- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
@@ -319,7 +319,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION journal_trim(p_event bigint, p_late bigint, p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION spot_operations(p_type smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
--- FUNCTION transfer_step(p_req_id character varying, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code character varying, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
+-- FUNCTION transfer_step(p_req_id character varying, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code character varying, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text, p_event_id bigint) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
 -- FUNCTION transfers_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION watermark_lived(p_incarnation bigint, p_lived_ms bigint) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION watermark_observe(p_incarnation bigint, p_number bigint, p_lived_ms bigint, p_keep_ms bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
@@ -338,9 +338,8 @@ CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECU
 CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION journal_guard();
-CREATE TRIGGER transfer_operations_guard BEFORE DELETE OR UPDATE ON transfer_operations FOR EACH ROW EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
-CREATE TRIGGER transfers_guard BEFORE UPDATE OF state ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
+CREATE TRIGGER transfers_guard BEFORE UPDATE OF state, funding_at, funding_code, funding_after, refund_at, refund_after ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
 CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, source_type ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
 
 -- ROW audit_state {"singleton": true, "incarnation": 0, "log_sequence": 0}

@@ -45,6 +45,27 @@ pub(crate) fn place(bytes: &[u8], word: &[u8]) -> Option<usize> {
     bytes.windows(word.len()).position(|window| window == word)
 }
 
+/// The begin of a flight's statement, in the message that prepares it.
+const FLIGHT: &[u8] = b"\0-- One flight, in one statement";
+
+/// The statements of flights that clients have prepared, by name.
+#[derive(Default)]
+pub(crate) struct Flights(Mutex<Vec<Vec<u8>>>);
+
+impl Flights {
+    /// Whether a client's bytes carry out a flight. Its statement may be prepared in them.
+    pub(crate) fn is_sent(&self, bytes: &[u8]) -> bool {
+        let mut names = self.0.lock().expect("not poisoned");
+        if let Some(end) = place(bytes, FLIGHT) {
+            // Such as s12.
+            let begin = bytes[..end].iter().rposition(|byte| *byte == b's').expect("a name");
+            names.push([&[0], &bytes[begin..end], &[0]].concat());
+        }
+        // Behind the name of a portal, which is empty.
+        names.iter().any(|name| place(bytes, name).is_some())
+    }
+}
+
 /// Sits between a client and PostgreSQL, on a socket of its own, and drops bytes as configured.
 pub(crate) struct Proxy {
     pub(crate) url: String,

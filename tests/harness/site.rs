@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use domain::transfer::Op;
 use rustix::process::Pid;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 use ubscore::clock::SystemClock;
@@ -35,6 +36,23 @@ const PATIENT: [(&str, u32); 8] = [
 /// Gives a command the long timeouts of a [`Site`]'s servers, if it does not run on one.
 pub(crate) fn patient(command: &mut Command) -> &mut Command {
     command.envs(PATIENT.map(|(name, wait_ms)| (name, wait_ms.to_string())))
+}
+
+/// The event of a decision of Funding, for [`Site::hold`].
+pub(crate) const DECISION: &str = "INSERT OR UPDATE ON transfers_tb";
+
+/// The condition of a decision of Funding about this operation, for [`Site::hold`].
+pub(crate) fn decides(op: Op) -> &'static str {
+    match op {
+        Op::Withdraw => {
+            "NEW.transfer_type = 1 AND OLD.funding_at IS NULL AND NEW.funding_at IS NOT NULL"
+        }
+        Op::Deposit => {
+            "NEW.transfer_type = 2 AND OLD.funding_at IS NULL AND NEW.funding_at IS NOT NULL"
+        }
+        Op::Refund => "OLD.refund_at IS NULL AND NEW.refund_at IS NOT NULL",
+        other => panic!("{other} is of no transfer"),
+    }
 }
 
 /// The transfers that are not terminal.
@@ -324,15 +342,19 @@ impl Site {
     /// Makes each row's `event`, such as `UPDATE OF state ON transfers_tb`, wait if `condition`
     /// holds.
     pub(crate) fn hold(&self, event: &str, condition: &str) -> Hold {
-        let session = self.session();
+        let (session, name) = (self.session(), format!("hold_{}", unique()));
         session.sql(&format!(
-            "CREATE OR REPLACE FUNCTION hold() RETURNS TRIGGER LANGUAGE plpgsql AS $$ \
-             BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END $$; \
-             CREATE TRIGGER hold BEFORE {event} FOR EACH ROW WHEN ({condition}) \
-             EXECUTE FUNCTION hold(); \
+            "CREATE FUNCTION {name}() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN \
+             IF {condition} THEN PERFORM pg_advisory_xact_lock(7); END IF; RETURN NEW; END $$; \
+             CREATE TRIGGER hold BEFORE {event} FOR EACH ROW EXECUTE FUNCTION {name}(); \
              SELECT pg_advisory_lock(7)"
         ));
         Hold(session)
+    }
+
+    /// Makes each decision of Funding about this operation wait.
+    pub(crate) fn hold_decision(&self, op: Op) -> Hold {
+        self.hold(DECISION, decides(op))
     }
 
     /// Waits until a statement waits for [`Site::hold`].
@@ -485,7 +507,7 @@ impl Site {
     pub(crate) fn commits(&self, req_id: &str) -> Vec<String> {
         let statement = format!(
             "SELECT array_to_string(states, ' ') FROM transfer_history \
-             WHERE req_id = '{req_id}' ORDER BY at"
+             WHERE req_id = '{req_id}' ORDER BY event_id"
         );
         self.sql(&statement).into_iter().map(|row| row[0].clone()).collect()
     }

@@ -45,8 +45,8 @@ fn functions_of_another_version_are_replaced() {
            FOR EACH ROW EXECUTE FUNCTION retired(); \
          COMMENT ON FUNCTION funding_debit IS NULL; \
          DROP TRIGGER transfers_delete_guard ON transfers_tb; \
-         DROP TRIGGER transfer_operations_guard ON transfer_operations; \
-         CREATE TRIGGER transfer_operations_guard BEFORE DELETE ON transfer_operations \
+         DROP TRIGGER external_operations_guard ON external_operations; \
+         CREATE TRIGGER external_operations_guard BEFORE DELETE ON external_operations \
            FOR EACH ROW EXECUTE FUNCTION journal_guard()",
     );
     site.sql(OTHER_VERSION);

@@ -60,7 +60,8 @@ use super::law::Law;
 use super::number;
 use super::postgres::{Fate, Flight, Postgres, TABLES};
 use crate::harness::{
-    COMMIT, Passing, Proxy, Session, Site, Speaker, block_on, place, soak_rounds, tells_of_a_commit,
+    COMMIT, Flights, Passing, Proxy, Session, Site, Speaker, block_on, place, soak_rounds,
+    tells_of_a_commit,
 };
 
 /// Flights of one seed.
@@ -106,21 +107,20 @@ enum Loses {
 }
 
 const BEGIN: &[u8] = b"BEGIN\0";
-/// The beginning of an actor's name. For a proxy, a flight of one statement begins with it.
-const ACTOR: &[u8] = b"coordinator/";
 /// Set in the proxy's state as soon as a flight has begun.
 const BEGUN: u8 = 0x80;
 /// Kind and length before a message's text.
 const MESSAGE_HEADER_BYTES: usize = 5;
 
 fn lossy_proxy(site: &Site, loses: &Arc<AtomicU8>) -> Proxy {
-    let loses = Arc::clone(loses);
+    let (loses, flights) = (Arc::clone(loses), Flights::default());
     Proxy::start(site, move |speaker, bytes| {
         let commit = place(bytes, COMMIT);
         let several = place(bytes, BEGIN).is_some();
         // The end of a flight of several may come on its own, and late: after an answer to its
         // beginning.
-        let alone = !several && commit.is_none() && place(bytes, ACTOR).is_some();
+        let flies = speaker == Speaker::Client && flights.is_sent(bytes);
+        let alone = !several && commit.is_none() && flies;
         if speaker == Speaker::Client && (several || alone) {
             loses.fetch_or(BEGUN, Ordering::SeqCst);
         }
@@ -184,7 +184,7 @@ fn agrees(real: &Said, modeled: &Said, calls: usize) -> bool {
         // An error without a held row: a deadlock, a cancelled statement, or a page of a file.
         (Said::Split | Said::Retry, Said::Blocked(_)) => true,
         // Of several faults in one batch the server meets another one first.
-        (Said::Retry, Said::Refused(..)) if calls > 1 => true,
+        (Said::Retry | Said::Blocked(_), Said::Refused(..)) if calls > 1 => true,
         (Said::Refused(..), Said::Refused(..)) if calls > 1 => true,
         // Refused before anything is sent.
         (Said::Refused(_, true), Said::Fenced) => true,
@@ -665,13 +665,22 @@ impl Pair {
                 Call::Defer { user, asset, req_id, state, retry_count, delay_ms }
             }
             14..16 => {
-                let mut intent = if self.chance.one_in(2) { self.intent() } else { self.known() };
+                let mut intent = match self.chance.one_in(30) {
+                    true => self.intent(),
+                    false => self.present(),
+                };
                 if self.chance.one_in(30) {
                     intent.amount = self.amount();
                 }
-                let ops = [Op::Withdraw, Op::Withdraw, Op::Withdraw, Op::Deposit, Op::Deposit];
-                let op = if self.chance.one_in(30) { Op::Refund } else { self.chance.pick(&ops) };
-                self.intents.push(intent.clone());
+                let asked = match intent.direction {
+                    Direction::FundingToSpot => Op::Withdraw,
+                    Direction::SpotToFunding => Op::Deposit,
+                };
+                let op = match self.chance.below(30) {
+                    0 => self.chance.pick(&[Op::Withdraw, Op::Deposit]),
+                    1 => Op::Refund,
+                    _ => asked,
+                };
                 let refuse = self.resolving.one_in(3);
                 Call::Operate { op, intent, refuse }
             }
@@ -876,6 +885,8 @@ fn requested(intent: Intent) -> Transfer {
         code: None,
         retry_count: 0,
         log_sequence: None,
+        funding: None,
+        refunded: false,
         created_at: epoch,
         updated_at: epoch,
     }

@@ -8,22 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::account::AccountStatus;
-use domain::amount::Amount;
-use domain::asset::AssetId;
 use domain::code::Code;
-use domain::transfer::{Decision, Op, ReqId};
+use domain::transfer::{Decision, Intent, Op};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use ubscore::postgres::flight::{
     Balance, Compared, Decided, Flight, Found, Journal, Last, Operation, Stopped, Told, Wanted,
 };
-use ubscore::postgres::store::{Failure, Page, Unfinished};
+use ubscore::postgres::store::{Failure, Page, Transfer, Unfinished};
 
 use super::law::Law;
 use super::postgres::{Fact, Fate, Passed, Postgres, Row, admits, said};
 use super::process::Process;
 use super::world::{Bug, Point, World};
-use domain::account::UserId;
 
 /// A client's time limit for a flight.
 const FLIGHT_LIMIT: Duration = Duration::from_millis(60);
@@ -129,27 +126,40 @@ impl Postgres {
             if let Some(cid) = cid {
                 self.cids.set(cid, number);
             }
-            let next = row.next_retry_at.map(milliseconds);
-            self.transfers.set(number, (row.transfer.clone(), next));
             self.facts.push(Fact::Accepted(intent.clone()));
+            for done in &row.operations {
+                self.write_operation(&row.transfer, *done, bug);
+            }
+            let next = row.next_retry_at.map(milliseconds);
+            self.keep(row.transfer.clone(), next);
         }
         let mut differs = None;
         for moved in &flight.moved {
             let to = &moved.to.transfer;
             let number = to.intent.order_number;
-            let stands = self.transfers.get(&number).map(|(stands, _)| stands);
-            match stands {
-                Some(stands) if stands.state == moved.from && stands.intent == to.intent => {
+            match &self.transfers.get(&number).cloned() {
+                Some((stands, stands_next))
+                    if stands.state == moved.from && stands.intent == to.intent =>
+                {
                     if !admits(moved.from, to.state) {
                         return Err(Stopped::Refused { violation: true, source: said("no way") });
                     }
-                    let next = moved.to.next_retry_at.map(milliseconds);
-                    let to = ubscore::postgres::store::Transfer {
+                    let mut next = moved.to.next_retry_at.map(milliseconds);
+                    let mut to = Transfer {
                         created_at: stands.created_at,
                         fingerprint: stands.fingerprint.clone(),
                         ..to.clone()
                     };
-                    self.transfers.set(number, (to, next));
+                    if !moved.tries {
+                        (to.retry_count, next) = (stands.retry_count, *stands_next);
+                    }
+                    for done in &moved.to.operations {
+                        if !self.is_undecided(&to, done.op) {
+                            differs = differs.or(Some(Compared::Transfers));
+                        }
+                        self.write_operation(&to, *done, bug);
+                    }
+                    self.keep(to, next);
                 }
                 _ => differs = differs.or(Some(Compared::Transfers)),
             }
@@ -165,13 +175,10 @@ impl Postgres {
                 self.transfers.set(transfer.intent.order_number, (transfer, next));
             }
         }
-        for row in &flight.operations {
-            self.write_operation(row, bug)?;
-        }
-        for row in &flight.passed {
-            let passed =
-                Passed { states: row.states.clone(), attempt: row.attempt, reason: row.reason };
-            self.facts.push(Fact::Passed(row.req_id.number(), passed));
+        for (_, passed, transfer) in flight.events() {
+            let (attempt, reason) = (passed.attempt, passed.reason);
+            let passed = Passed { states: passed.states.clone(), attempt, reason };
+            self.facts.push(Fact::Passed(transfer.intent.req_id.number(), passed));
         }
         for Decided { external, decision, balance_after } in &flight.externals {
             if self.externals.get(&external.idem_key).is_some() {
@@ -215,14 +222,20 @@ impl Postgres {
         differs.map_or(Ok(()), |compared| Err(Stopped::Differs(compared)))
     }
 
-    fn write_operation(&mut self, row: &Operation, bug: Option<Bug>) -> Result<(), Stopped> {
-        let key = (row.req_id.number(), row.op.number());
-        if self.operations.get(&key).is_some() {
-            return Err(Stopped::Taken { ours: false, source: said("duplicate key") });
-        }
-        let user = row.user.number();
+    /// A decision that stands is never replaced, and a refund rests on a withdrawal that stands.
+    fn is_undecided(&self, transfer: &Transfer, op: Op) -> bool {
+        let recorded =
+            |op: Op| self.operations.get(&(transfer.intent.req_id.number(), op.number()));
+        let undone = op.row().undoes.map(recorded);
+        recorded(op).is_none()
+            && undone.is_none_or(|undone| undone.is_some_and(|row| row.3.is_none()))
+    }
+
+    fn write_operation(&mut self, transfer: &Transfer, row: Operation, bug: Option<Bug>) {
+        let intent = &transfer.intent;
+        let key = (intent.req_id.number(), row.op.number());
         let mut code = row.decision.code();
-        if is_unpaid(row, self, bug) && bug == Some(Bug::RefundRefused) {
+        if is_unpaid(intent, row.op, self, bug) && bug == Some(Bug::RefundRefused) {
             code = Some(Code::AccountDisabled);
         }
         let forgets = match bug {
@@ -232,14 +245,13 @@ impl Postgres {
             _ => false,
         };
         if !forgets {
-            let operation = (user, row.asset.0, row.amount.units(), code);
+            let operation = (intent.user.number(), intent.asset.0, intent.amount.units(), code);
             self.operations.set(key, operation);
             if let Some(after) = row.balance_after {
                 self.behind.set(key, after);
             }
             self.facts.push(Fact::Operation(key.0, row.op, operation));
         }
-        Ok(())
     }
 
     /// Reads rows.
@@ -263,10 +275,6 @@ impl Postgres {
             let row = number.and_then(|number| self.transfers.get(number));
             found.transfers.extend(row.map(|(transfer, _)| transfer.clone()));
         }
-        for (req_id, op) in &wanted.operations {
-            let row = self.operations.get(&(req_id.number(), op.number()));
-            found.operations.extend(row.map(|row| operation(*req_id, *op, *row)));
-        }
         for idem_key in &wanted.externals {
             let row = self.externals.get(idem_key);
             found.externals.extend(row.map(|(external, code, after)| Decided {
@@ -279,27 +287,10 @@ impl Postgres {
     }
 }
 
-fn operation(
-    req_id: ReqId,
-    op: Op,
-    (user, asset, amount, code): (u64, u32, u64, Option<Code>),
-) -> Operation {
-    Operation {
-        req_id,
-        order_number: 0,
-        op,
-        user: UserId::new(user).expect("a user"),
-        asset: AssetId(asset),
-        amount: Amount::new(amount).expect("not zero"),
-        decision: code.map_or(Decision::Success, Decision::Refused),
-        balance_after: None,
-    }
-}
-
 /// Whether a planted bug keeps this refund from its account.
-fn is_unpaid(row: &Operation, postgres: &Postgres, bug: Option<Bug>) -> bool {
-    let status = postgres.accounts.get(&row.user.number());
-    row.op == Op::Refund
+fn is_unpaid(intent: &Intent, op: Op, postgres: &Postgres, bug: Option<Bug>) -> bool {
+    let status = postgres.accounts.get(&intent.user.number());
+    op == Op::Refund
         && match bug {
             Some(Bug::RefundByReqIdOnly) => true,
             Some(Bug::RefundRefused) => status != Some(&AccountStatus::Active),
@@ -309,9 +300,10 @@ fn is_unpaid(row: &Operation, postgres: &Postgres, bug: Option<Bug>) -> bool {
 
 /// The units that a planted bug keeps from a balance.
 fn unpaid_refunds(flight: &Flight, key: (u64, u32), postgres: &Postgres, bug: Option<Bug>) -> u128 {
-    let rows = flight.operations.iter().filter(|row| (row.user.number(), row.asset.0) == key);
-    let unpaid = rows.filter(|row| is_unpaid(row, postgres, bug));
-    unpaid.map(|row| u128::from(row.amount.units())).sum()
+    let rows = flight.operations().map(|(transfer, row)| (&transfer.intent, row.op));
+    let rows = rows.filter(|(intent, _)| (intent.user.number(), intent.asset.0) == key);
+    let unpaid = rows.filter(|(intent, op)| is_unpaid(intent, *op, postgres, bug));
+    unpaid.map(|(intent, _)| u128::from(intent.amount.units())).sum()
 }
 
 fn milliseconds(time: Timestamp) -> u64 {

@@ -161,7 +161,7 @@ impl Law {
 
     /// A flight with events was committed.
     pub(super) fn to_be_sent(&mut self, shard: u32, flight: &Flight) {
-        if !flight.passed.is_empty() {
+        if flight.events().next().is_some() {
             let unsent = self.unsent.entry(shard).or_default();
             unsent.push_back((flight.number, flight.attempt));
         }
@@ -169,7 +169,7 @@ impl Law {
 
     /// The events of a flight were sent to streams.
     pub(super) fn sent(&mut self, incarnation: u64, shard: u32, flight: &Flight) {
-        if flight.passed.is_empty() || incarnation < self.latest {
+        if flight.events().next().is_none() || incarnation < self.latest {
             return;
         }
         let next = self.unsent.get_mut(&shard).and_then(VecDeque::pop_front);

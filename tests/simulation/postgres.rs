@@ -11,7 +11,9 @@ use std::time::Duration;
 use domain::account::AccountStatus;
 use domain::amount::PRECISION_MAX;
 use domain::code::Code;
-use domain::transfer::{Cid, Decision, Event, ExternalOperation, Intent, Op, ReqId, State};
+use domain::transfer::{
+    Cid, Decision, Direction, Event, ExternalOperation, Intent, Op, ReqId, State,
+};
 use jiff::Timestamp;
 use ubscore::postgres::store::{
     Call, External, Failure, FundingPart, Page, Reply, Sought, Transfer, TransitionPath, Unfinished,
@@ -30,9 +32,12 @@ const EPOCH_S: i64 = 1_767_225_600;
 pub(super) const TABLES: [&str; 8] = [
     "SELECT order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, state, error_code, \
        retry_count, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
-    "SELECT req_id, row_number() OVER (PARTITION BY req_id ORDER BY event_id), array_to_string(states, ' '), attempt, \
-       reason FROM transfer_history",
-    "SELECT req_id, op, outcome, code, user_id, asset_id, amount, balance_after FROM transfer_operations",
+    "SELECT req_id, ordinality, array_to_string(step.states, ' '), step.attempt, step.reason \
+       FROM transfers_tb CROSS JOIN LATERAL unnest(history) WITH ORDINALITY AS step",
+    "SELECT req_id, transfer_type, CASE WHEN funding_code IS NULL THEN 1 ELSE 2 END, funding_code, user_id, asset_id, \
+       amount, funding_after FROM transfers_tb WHERE funding_at IS NOT NULL \
+     UNION ALL SELECT req_id, 3, 1, NULL, user_id, asset_id, amount, refund_after FROM transfers_tb \
+      WHERE refund_at IS NOT NULL",
     "SELECT idem_key, op, outcome, code, user_id, asset_id, amount, balance_after, order_number \
        FROM external_operations",
     "SELECT user_id, status FROM accounts_tb",
@@ -502,7 +507,16 @@ impl Postgres {
                 Reply::Done
             }
             Call::Operate { op, intent, refuse } => {
+                let found = self.read(intent.req_id.number());
+                let found = found.filter(|found| found.intent == *intent);
+                let mut transfer = found.ok_or(Refusal::Violation(index))?;
+                let decided = self.operations.get(&(intent.req_id.number(), *op as u8)).is_some();
                 let code = self.operate(index, (*op, *refuse), intent)?;
+                if !decided {
+                    transfer.updated_at = self.now;
+                    let (_, next) = self.transfers.get(&intent.order_number).expect("read above");
+                    self.keep(transfer, *next);
+                }
                 Reply::Operation(Some(code.map_or(Decision::Success, Decision::Refused)))
             }
             Call::QueryOperation { req_id, op } => {
@@ -560,6 +574,8 @@ impl Postgres {
             code: None,
             retry_count: 0,
             log_sequence: None,
+            funding: None,
+            refunded: false,
             created_at: self.now,
             updated_at: self.now,
         };
@@ -599,11 +615,26 @@ impl Postgres {
         transfer.updated_at = self.now;
         let passed = Passed { states, attempt, reason: code.or(refused) };
         self.facts.push(Fact::Passed(transfer.intent.req_id.number(), passed));
-        self.transfers.set(transfer.intent.order_number, (transfer.clone(), None));
-        Ok(transfer)
+        Ok(self.keep(transfer, None))
     }
 
-    /// `funding_operate`, or `funding_refuse`: the row first, and with it the decision, once.
+    /// Writes the row of a transfer, with the decisions that stand.
+    pub(super) fn keep(&mut self, mut transfer: Transfer, next: Option<u64>) -> Transfer {
+        let Intent { req_id, direction, order_number, .. } = transfer.intent;
+        let decision = |op: Op| {
+            let code = self.operations.get(&(req_id.number(), op as u8)).map(|row| row.3);
+            code.map(|code| code.map_or(Decision::Success, Decision::Refused))
+        };
+        transfer.funding = match direction {
+            Direction::FundingToSpot => decision(Op::Withdraw),
+            Direction::SpotToFunding => decision(Op::Deposit),
+        };
+        transfer.refunded = decision(Op::Refund).is_some();
+        self.transfers.set(order_number, (transfer.clone(), next));
+        transfer
+    }
+
+    /// Decides an operation of Funding, once.
     fn operate(
         &mut self,
         index: usize,
@@ -612,14 +643,13 @@ impl Postgres {
     ) -> Result<Option<Code>, Refusal> {
         let (user, asset, amount) = (intent.user.number(), intent.asset.0, intent.amount.units());
         let key = (intent.req_id.number(), op as u8);
-        if refuse && !matches!(op, Op::Withdraw | Op::Deposit) {
+        let to_spot = intent.direction == Direction::FundingToSpot;
+        let here = if to_spot { op != Op::Deposit } else { op == Op::Deposit };
+        if !here || refuse && !matches!(op, Op::Withdraw | Op::Deposit) {
             return Err(Refusal::Violation(index));
         }
-        if let Some(&(known_user, known_asset, known_amount, code)) = self.operations.get(&key) {
-            return match (known_user, known_asset, known_amount) == (user, asset, amount) {
-                true => Ok(code),
-                false => Err(Refusal::Violation(index)),
-            };
+        if let Some(&(.., code)) = self.operations.get(&key) {
+            return Ok(code);
         }
         let withdrawn = self.operations.get(&(key.0, Op::Withdraw as u8)).copied();
         let status = self.accounts.get(&user).copied();

@@ -165,6 +165,8 @@ pub(super) mod tests {
             code: None,
             retry_count: 0,
             log_sequence: None,
+            funding: None,
+            refunded: false,
             created_at: Timestamp::UNIX_EPOCH,
             updated_at: Timestamp::UNIX_EPOCH,
         }

@@ -18,7 +18,7 @@ use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
 use domain::asset::{AssetId, Catalog};
 use domain::code::Code;
-use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId};
+use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId, State};
 
 /// Rows that were read for one batch, beyond accounts and balances.
 #[derive(Debug, Default)]
@@ -28,7 +28,6 @@ pub struct Known {
     pub careful: bool,
     transfers: HashMap<ReqId, Transfer>,
     cids: HashMap<(UserId, Cid), ReqId>,
-    operations: HashMap<(ReqId, Op), Operation>,
     externals: HashMap<String, Decided>,
     unreadable: BTreeMap<Key, String>,
     read: BTreeSet<Key>,
@@ -44,7 +43,6 @@ impl Known {
     pub fn learn(&mut self, wanted: &Wanted, found: Found) {
         self.read.extend(wanted.transfers.iter().map(|req_id| Key::ReqId(*req_id)));
         self.read.extend(wanted.cids.iter().map(|(user, cid)| Key::Cid(*user, cid.clone())));
-        self.read.extend(wanted.operations.iter().map(|(req_id, op)| Key::Operation(*req_id, *op)));
         self.read.extend(wanted.externals.iter().map(|key| Key::External(key.clone())));
         for transfer in found.transfers {
             let intent = &transfer.intent;
@@ -52,9 +50,6 @@ impl Known {
                 self.cids.insert((intent.user, cid.clone()), intent.req_id);
             }
             self.transfers.insert(intent.req_id, transfer);
-        }
-        for row in found.operations {
-            self.operations.insert((row.req_id, row.op), row);
         }
         for row in found.externals {
             self.externals.insert(row.external.idem_key.clone(), row);
@@ -80,9 +75,10 @@ impl Known {
 
     /// The decision that is recorded for an operation.
     pub fn decision(&self, req_id: ReqId, op: Op) -> Reply {
-        match self.unreadable.get(&Key::Operation(req_id, op)) {
+        let transfer = self.transfers.get(&req_id);
+        match self.unreadable.get(&Key::ReqId(req_id)) {
             Some(why) => Reply::Unreadable(why.clone()),
-            None => Reply::Operation(self.operations.get(&(req_id, op)).map(|row| row.decision)),
+            None => Reply::Operation(transfer.and_then(|transfer| transfer.on_funding(op))),
         }
     }
 
@@ -128,21 +124,23 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
                     rows.transfers.insert(intent.req_id);
                     rows.cids.extend(intent.cid.clone().map(|cid| (intent.user, cid)));
                 }
-                rows.of_transition(intent, transition, known.careful);
+                rows.of_transition(intent, transition);
             }
             Call::Step { transfer, transition, .. } => {
                 if known.careful {
                     rows.transfers.insert(transfer.intent.req_id);
                 }
-                rows.of_transition(&transfer.intent, transition, known.careful);
+                rows.of_transition(&transfer.intent, transition);
             }
-            Call::Operate { op, intent, .. } => rows.of_operation(*op, intent, true),
+            Call::Operate { intent, .. } => {
+                rows.transfers.insert(intent.req_id);
+                rows.of_funding(intent.user, intent.asset);
+            }
             Call::External(external) => {
                 if known.careful {
                     rows.externals.insert(external.idem_key.clone());
                 }
-                rows.accounts.insert(external.user);
-                rows.balances.insert((external.user, external.asset));
+                rows.of_funding(external.user, external.asset);
             }
             Call::SetFundingStatus { user, .. } => drop(rows.accounts.insert(*user)),
             Call::Defer { .. }
@@ -159,7 +157,6 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
     });
     wanted.transfers.retain(|req_id| !known.read.contains(&Key::ReqId(*req_id)));
     wanted.cids.retain(|(user, cid)| !known.read.contains(&Key::Cid(*user, cid.clone())));
-    wanted.operations.retain(|(req_id, op)| !known.read.contains(&Key::Operation(*req_id, *op)));
     wanted.externals.retain(|key| !known.read.contains(&Key::External(key.clone())));
     wanted
 }
@@ -169,8 +166,9 @@ pub fn wanted_behind(calls: &[Call]) -> Wanted {
     let mut rows = Rows::default();
     for call in calls {
         match call {
-            Call::QueryOperation { req_id, op } => drop(rows.operations.insert((*req_id, *op))),
-            Call::Find(Sought::ReqId(req_id)) => drop(rows.transfers.insert(*req_id)),
+            Call::QueryOperation { req_id, .. } | Call::Find(Sought::ReqId(req_id)) => {
+                rows.transfers.insert(*req_id);
+            }
             Call::Find(Sought::Cid(user, cid)) => drop(rows.cids.insert((*user, cid.clone()))),
             Call::FindExternal(external) => {
                 rows.externals.insert(external.idem_key.clone());
@@ -193,25 +191,19 @@ struct Rows {
     balances: BTreeSet<(UserId, AssetId)>,
     transfers: BTreeSet<ReqId>,
     cids: BTreeSet<(UserId, Cid)>,
-    operations: BTreeSet<(ReqId, Op)>,
     externals: BTreeSet<String>,
 }
 
 impl Rows {
-    fn of_transition(&mut self, intent: &Intent, transition: &TransitionPath, careful: bool) {
-        if let Some(part) = &transition.funding {
-            self.of_operation(part.op, intent, careful);
+    fn of_transition(&mut self, intent: &Intent, transition: &TransitionPath) {
+        if transition.funding.is_some() {
+            self.of_funding(intent.user, intent.asset);
         }
     }
 
-    /// `recorded`: an earlier decision is looked for.
-    fn of_operation(&mut self, op: Op, intent: &Intent, recorded: bool) {
-        self.accounts.insert(intent.user);
-        self.balances.insert((intent.user, intent.asset));
-        if recorded {
-            self.operations.insert((intent.req_id, op));
-        }
-        self.operations.extend(op.row().undoes.map(|undone| (intent.req_id, undone)));
+    fn of_funding(&mut self, user: UserId, asset: AssetId) {
+        self.accounts.insert(user);
+        self.balances.insert((user, asset));
     }
 
     fn wanted(self) -> Wanted {
@@ -220,7 +212,6 @@ impl Rows {
             balances: self.balances.into_iter().collect(),
             transfers: self.transfers.into_iter().collect(),
             cids: self.cids.into_iter().collect(),
-            operations: self.operations.into_iter().collect(),
             externals: self.externals.into_iter().collect(),
         }
     }
@@ -238,8 +229,7 @@ pub struct Draft<'a> {
     written: HashMap<ReqId, Place>,
     cids: HashMap<(UserId, Cid), ReqId>,
     deferred: BTreeMap<ReqId, Deferred>,
-    /// Operations and external operations that this flight decides.
-    operations: HashMap<(ReqId, Op), usize>,
+    /// External operations that this flight decides.
     externals: HashMap<String, usize>,
 }
 
@@ -278,7 +268,6 @@ impl<'a> Draft<'a> {
             written: HashMap::new(),
             cids: HashMap::new(),
             deferred: BTreeMap::new(),
-            operations: HashMap::new(),
             externals: HashMap::new(),
         }
     }
@@ -325,7 +314,7 @@ impl<'a> Draft<'a> {
                 Reply::Done
             }
             Call::Operate { op, intent, refuse } => {
-                Reply::Operation(Some(self.operate(*op, *refuse, intent)?))
+                Reply::Operation(Some(self.operate_alone(*op, *refuse, intent)?))
             }
             Call::External(external) => self.external(external)?,
             Call::SetFundingStatus { user, status, actor, reason } => {
@@ -366,15 +355,17 @@ impl<'a> Draft<'a> {
             code: None,
             retry_count: 0,
             log_sequence: None,
+            funding: None,
+            refunded: false,
             created_at: self.flight.at,
             updated_at: self.flight.at,
         };
-        let transfer = self.pass(transfer, transition, None, 0)?;
+        let written = self.pass(transfer, transition, None, 0)?;
+        let transfer = Box::new(written.transfer.clone());
         self.written.insert(intent.req_id, Place::Accepted(self.flight.accepted.len()));
         self.cids.extend(intent.cid.clone().map(|cid| ((intent.user, cid), intent.req_id)));
-        let written = Written { transfer: transfer.clone(), next_retry_at: None };
         self.flight.accepted.push(written);
-        Ok(Reply::Transfer(Box::new(transfer)))
+        Ok(Reply::Transfer(transfer))
     }
 
     /// The transfer that already has this name, or this user's cid.
@@ -433,6 +424,9 @@ impl<'a> Draft<'a> {
                 if written.transfer.state == deferred.state {
                     written.transfer.retry_count = deferred.retry_count;
                     written.next_retry_at = Some(deferred.next_retry_at);
+                    if let Place::Moved(place) = place {
+                        self.flight.moved[place].tries = true;
+                    }
                 }
             }
         }
@@ -463,21 +457,37 @@ impl<'a> Draft<'a> {
                 }
                 Some(found) => transfer = found,
             }
+        } else if transition.funding.iter().any(|part| transfer.on_funding(part.op).is_some()) {
+            let what = format!("a decision of {req_id} must be read before a state rests on it");
+            return Err(Objected { violation: false, what });
         }
         let from = transfer.state;
         transfer.log_sequence = log_sequence.or(transfer.log_sequence);
-        let transfer = self.pass(transfer, transition, code, attempt)?;
+        let to = self.pass(transfer, transition, code, attempt)?;
+        let transfer = Box::new(to.transfer.clone());
         // A move ends the wait for a next try.
         self.deferred.remove(&req_id);
-        let to = Written { transfer: transfer.clone(), next_retry_at: None };
-        match place {
-            Some(place) => *self.at_mut(place) = to,
-            None => {
-                self.written.insert(req_id, Place::Moved(self.flight.moved.len()));
-                self.flight.moved.push(Moved { from, to });
+        self.write(from, to, true);
+        Ok(Reply::Transfer(transfer))
+    }
+
+    /// Adds to the row of a transfer that was `from` here before this flight.
+    fn write(&mut self, from: State, to: Written, tries: bool) {
+        let req_id = to.transfer.intent.req_id;
+        let Some(place) = self.written.get(&req_id).copied() else {
+            self.written.insert(req_id, Place::Moved(self.flight.moved.len()));
+            return self.flight.moved.push(Moved { from, to, tries });
+        };
+        let row = self.at_mut(place);
+        row.transfer = to.transfer;
+        row.passed.extend(to.passed);
+        row.operations.extend(to.operations);
+        if tries {
+            row.next_retry_at = to.next_retry_at;
+            if let Place::Moved(place) = place {
+                self.flight.moved[place].tries = true;
             }
         }
-        Ok(Reply::Transfer(Box::new(transfer)))
     }
 
     /// Takes a transfer through the states of a transition, with Funding's part.
@@ -487,13 +497,14 @@ impl<'a> Draft<'a> {
         transition: &TransitionPath,
         code: Option<Code>,
         attempt: u32,
-    ) -> Result<Transfer, Objected> {
+    ) -> Result<Written, Objected> {
         let req_id = transfer.intent.req_id;
         let mut states = transition.path.clone();
-        let mut refused = None;
+        let (mut refused, mut operations) = (None, Vec::new());
         if let Some(part) = &transition.funding {
-            let decision = self.operate(part.op, part.refuse, &transfer.intent)?;
-            refused = decision.code();
+            let done = self.operate(part.op, part.refuse, &mut transfer)?;
+            refused = transfer.on_funding(part.op).and_then(Decision::code);
+            operations.extend(done);
             states.extend(if refused.is_none() { &part.on_success } else { &part.on_refused });
         }
         let Some(&state) = states.last() else {
@@ -508,59 +519,69 @@ impl<'a> Draft<'a> {
         transfer.code = transfer.code.or(code).or(refused);
         transfer.retry_count = 0;
         transfer.updated_at = self.flight.at;
-        let reason = code.or(refused);
-        let Intent { order_number, user, .. } = transfer.intent;
-        self.flight.passed.push(Passed { req_id, order_number, user, states, attempt, reason });
-        Ok(transfer)
+        let passed = vec![Passed { states, attempt, reason: code.or(refused) }];
+        Ok(Written { transfer, next_retry_at: None, passed, operations })
     }
 
-    /// Decides an operation of a transfer, once: an earlier decision is returned as it is.
-    fn operate(&mut self, op: Op, refuse: bool, intent: &Intent) -> Result<Decision, Objected> {
+    /// Decides an operation without a change of state.
+    fn operate_alone(
+        &mut self,
+        op: Op,
+        refuse: bool,
+        intent: &Intent,
+    ) -> Result<Decision, Objected> {
         let req_id = intent.req_id;
+        self.readable(&Key::ReqId(req_id))?;
+        let mut transfer = match self.current(req_id) {
+            None => return Err(violation(format!("there is no transfer {req_id}"))),
+            Some(found) if found.intent != *intent => {
+                return Err(violation(format!("transfer {req_id} has another body")));
+            }
+            Some(found) => found,
+        };
+        if let Some(done) = self.operate(op, refuse, &mut transfer)? {
+            let from = transfer.state;
+            transfer.updated_at = self.flight.at;
+            // One statement writes a row once.
+            let deferred = self.deferred.remove(&req_id).filter(|deferred| deferred.state == from);
+            let next_retry_at = deferred.as_ref().map(|deferred| deferred.next_retry_at);
+            let (passed, operations) = (Vec::new(), vec![done]);
+            let to = Written { transfer: transfer.clone(), next_retry_at, passed, operations };
+            self.write(from, to, deferred.is_some());
+        }
+        Ok(transfer.on_funding(op).expect("decided above"))
+    }
+
+    /// Decides an operation of a transfer, once: `None` if it has been decided. The transfer has
+    /// the decision.
+    fn operate(
+        &mut self,
+        op: Op,
+        refuse: bool,
+        transfer: &mut Transfer,
+    ) -> Result<Option<Operation>, Objected> {
+        let Intent { req_id, user, asset, amount, direction, .. } = transfer.intent;
+        let of_transfer = op.place_in_transfer().is_some();
+        if !of_transfer || op.participant(direction) != Participant::Funding {
+            return Err(violation(format!("{op} of {req_id} is not on Funding")));
+        }
         if refuse && !op.row().refusable {
             return Err(violation(format!("{op} of {req_id} is never refused")));
         }
-        let same = |row: &Operation| {
-            (row.user, row.asset, row.amount) == (intent.user, intent.asset, intent.amount)
-        };
-        if let Some(row) = self.recorded(req_id, op)? {
-            return match same(row) {
-                true => Ok(row.decision),
-                false => Err(violation(format!("{op} of {req_id} is recorded with another body"))),
-            };
+        if transfer.on_funding(op).is_some() {
+            return Ok(None);
         }
-        if let Some(undone) = op.row().undoes {
-            let row = self.recorded(req_id, undone)?;
-            let succeeded = row.is_some_and(|row| same(row) && row.decision == Decision::Success);
-            if !succeeded {
-                return Err(violation(format!("{op} of {req_id}, which has no {undone}")));
-            }
+        if let Some(undone) = op.row().undoes
+            && transfer.on_funding(undone) != Some(Decision::Success)
+        {
+            return Err(violation(format!("{op} of {req_id}, which has no {undone}")));
         }
         let (decision, balance_after) = match refuse {
             true => (Decision::Refused(Code::ResolvedByOperator), None),
-            false => self.book(op, intent.user, intent.asset, intent.amount)?,
+            false => self.book(op, user, asset, amount)?,
         };
-        self.operations.insert((req_id, op), self.flight.operations.len());
-        self.flight.operations.push(Operation {
-            req_id,
-            order_number: intent.order_number,
-            op,
-            user: intent.user,
-            asset: intent.asset,
-            amount: intent.amount,
-            decision,
-            balance_after,
-        });
-        Ok(decision)
-    }
-
-    /// The earlier decision, of this flight or of one before it.
-    fn recorded(&self, req_id: ReqId, op: Op) -> Result<Option<&Operation>, Objected> {
-        if let Some(place) = self.operations.get(&(req_id, op)) {
-            return Ok(Some(&self.flight.operations[*place]));
-        }
-        self.readable(&Key::Operation(req_id, op))?;
-        Ok(self.known.operations.get(&(req_id, op)))
+        transfer.decided(op, decision);
+        Ok(Some(Operation { op, decision, balance_after }))
     }
 
     /// Objects to a row that cannot be read.

@@ -102,14 +102,15 @@ pub fn of(flight: &Flight) -> Vec<Entry> {
             ((row.user, row.asset), stands.map_or(0, |balance| balance.version))
         })
         .collect();
-    let passed = flight.passed.iter().map(|row| Entry::Passed {
-        order_number: row.order_number,
-        user: row.user.number(),
-        states: row.states.iter().map(|state| state.number()).collect(),
+    let passed = flight.events().map(|(_, passed, transfer)| Entry::Passed {
+        order_number: transfer.intent.order_number,
+        user: transfer.intent.user.number(),
+        states: passed.states.iter().map(|state| state.number()).collect(),
     });
-    let posted = flight.operations.iter().map(|row| {
-        let body = (row.order_number, row.op, row.user, row.asset);
-        (body, row.amount, row.decision)
+    let posted = flight.operations().map(|(transfer, done)| {
+        let intent = &transfer.intent;
+        let body = (intent.order_number, done.op, intent.user, intent.asset);
+        (body, intent.amount, done.decision)
     });
     let external = flight.externals.iter().map(|row| {
         let external = &row.external;

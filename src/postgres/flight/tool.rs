@@ -81,10 +81,15 @@ impl ToolFlight {
         if !states.last().is_some_and(|state| state.is_terminal()) {
             self.open_from = self.open_from.min(order_number);
         }
-        let id = self.event_first + event_count(&self.entries);
+        let id = self.event_next();
         let states = states.iter().map(|state| state.number()).collect();
         self.entries.push(Entry::Passed { order_number, user: user.number(), states });
         id
+    }
+
+    /// The id of the next event.
+    pub(crate) fn event_next(&self) -> u64 {
+        self.event_first + event_count(&self.entries)
     }
 
     /// Adds an operation that this transaction has carried out, with the version of its balance.

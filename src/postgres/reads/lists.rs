@@ -14,7 +14,9 @@ use tokio_postgres::{Client, Row};
 use tracing::error;
 
 use super::{Passed, Reads, history, snapshot};
-use crate::postgres::database::{TRANSFER_COLUMNS, decision, transfer_from_row};
+use crate::postgres::database::{
+    TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT, decision, transfer_from_row,
+};
 use crate::postgres::store::Transfer;
 use crate::postgres::{Error, columns};
 use domain::account::UserId;
@@ -28,7 +30,7 @@ const ROWS_PER_PAGE: i64 = 10_000;
 const LISTED_COLUMNS: &str =
     "next_retry_at, (extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint";
 /// Where it begins.
-const LISTED_FROM: usize = 15;
+const LISTED_FROM: usize = TRANSFER_COLUMNS_COUNT;
 
 /// A transfer in a list.
 #[derive(Clone, Debug)]

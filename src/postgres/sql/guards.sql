@@ -1,9 +1,18 @@
 -- Guards: triggers that refuse a change that would break a rule, with UB003. They hold against
 -- every role, and against a mistake in the program.
 
--- A transfer only goes to states that follow its own.
+-- A transfer only goes to states that follow its own, and a decision of Funding stands.
 CREATE FUNCTION transfers_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
+    IF OLD.funding_at IS NOT NULL
+       AND ((OLD.funding_at, OLD.funding_code, OLD.funding_after)
+            IS DISTINCT FROM (NEW.funding_at, NEW.funding_code, NEW.funding_after)
+            OR OLD.refund_at IS NOT NULL
+               AND (OLD.refund_at, OLD.refund_after)
+                   IS DISTINCT FROM (NEW.refund_at, NEW.refund_after)) THEN
+        RAISE EXCEPTION 'a decision of Funding about transfer % stands', OLD.req_id
+            USING ERRCODE = 'UB003';
+    END IF;
     IF OLD.state <> NEW.state AND NOT transfer_state_admits(OLD.state, NEW.state) THEN
         RAISE EXCEPTION 'transfer % cannot go from state % to %', OLD.req_id, OLD.state, NEW.state
             USING ERRCODE = 'UB003';
@@ -13,8 +22,9 @@ END
 $$;
 
 -- In the function and not in a WHEN: PostgreSQL parses a WHEN again for every statement.
-CREATE TRIGGER transfers_guard BEFORE UPDATE OF state ON transfers_tb
-    FOR EACH ROW EXECUTE FUNCTION transfers_guard();
+CREATE TRIGGER transfers_guard
+    BEFORE UPDATE OF state, funding_at, funding_code, funding_after, refund_at, refund_after
+    ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
 
 -- A journal is written once: a row never changes.
 CREATE FUNCTION journal_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
@@ -23,8 +33,6 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER transfer_operations_guard BEFORE UPDATE OR DELETE ON transfer_operations
-    FOR EACH ROW EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER external_operations_guard BEFORE UPDATE OR DELETE ON external_operations
     FOR EACH ROW EXECUTE FUNCTION journal_guard();
 

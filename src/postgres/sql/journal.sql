@@ -2,7 +2,7 @@
 -- its events, and it is old enough (see events_purge).
 
 -- Deletes rows of the journal that are folded into audit_totals and have only events below p_event:
--- an unbroken low end of each shard, at most p_rows of a shard, and never its last p_spare rows. The
+-- an unbroken low end of each shard, at most p_rows of one, and never its last p_spare rows. The
 -- last row below p_event stays: it was the last one of the shard at that event (see journal_at). A
 -- row with events that are not in webhook_deliveries yet stays until they are below p_late. Returns
 -- the largest number of rows that were deleted of one shard.

@@ -28,6 +28,15 @@ LANGUAGE sql IMMUTABLE AS $$
                 ELSE '{}' END
 $$;
 
+-- The operations of a transfer that succeeded on Funding: that of its type, and the refund.
+CREATE FUNCTION funding_operations(
+    p_type SMALLINT, p_funding_at TIMESTAMPTZ, p_funding_code VARCHAR, p_refund_at TIMESTAMPTZ)
+RETURNS SMALLINT[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_refund_at IS NOT NULL THEN ARRAY[p_type, 3::SMALLINT]
+                WHEN p_funding_at IS NOT NULL AND p_funding_code IS NULL THEN ARRAY[p_type]
+                ELSE '{}' END
+$$;
+
 -- The change of a Funding balance by an operation that succeeded.
 CREATE FUNCTION funding_effect(p_op SMALLINT, p_amount NUMERIC) RETURNS NUMERIC
 LANGUAGE sql IMMUTABLE AS $$

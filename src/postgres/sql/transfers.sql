@@ -12,7 +12,7 @@
 CREATE FUNCTION transfer_step(
     p_req_id VARCHAR, p_from SMALLINT, p_path SMALLINT[], p_op SMALLINT, p_success SMALLINT[],
     p_refused SMALLINT[], p_code VARCHAR, p_log_sequence BIGINT, p_attempt INTEGER, p_actor TEXT,
-    p_reason TEXT)
+    p_reason TEXT, p_event_id BIGINT)
 RETURNS transfers_tb LANGUAGE plpgsql AS $$
 DECLARE
     v_row    transfers_tb%ROWTYPE;
@@ -28,14 +28,16 @@ BEGIN
         IF v_row.state <> p_from THEN
             RETURN v_row;
         END IF;
-        v_code := funding_operate(p_req_id, p_op, v_row.user_id, v_row.asset_id, v_row.amount);
+        v_code := funding_operate(p_req_id, p_op);
         v_states := v_states || CASE WHEN v_code IS NULL THEN p_success ELSE p_refused END;
     END IF;
     UPDATE transfers_tb
        SET state = v_states[cardinality(v_states)],
            error_code = COALESCE(error_code, p_code, v_code),
            log_sequence = COALESCE(p_log_sequence, log_sequence), retry_count = 0,
-           next_retry_at = NULL, updated_at = clock_timestamp()
+           next_retry_at = NULL, updated_at = clock_timestamp(),
+           history = history || (v_states, clock_timestamp(), p_attempt, p_actor,
+                                 COALESCE(p_code, v_code, p_reason), p_event_id)::transfer_step
      WHERE req_id = p_req_id AND state = p_from
     RETURNING * INTO v_row;
     IF NOT FOUND THEN
@@ -45,8 +47,6 @@ BEGIN
         END IF;
         RETURN v_row;
     END IF;
-    INSERT INTO transfer_history (req_id, states, attempt, actor, reason)
-    VALUES (p_req_id, v_states, p_attempt, p_actor, COALESCE(p_code, v_code, p_reason));
     RETURN v_row;
 END
 $$;

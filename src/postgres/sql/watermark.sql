@@ -122,8 +122,10 @@ BEGIN
            COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 4), 0),
            COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 5), 0)
       FROM (
-        SELECT o.user_id, o.asset_id, 'funding' AS place, o.op, o.amount
-          FROM transfers_tb t JOIN transfer_operations o ON o.req_id = t.req_id AND o.outcome = 1
+        SELECT t.user_id, t.asset_id, 'funding' AS place, done.op, t.amount
+          FROM transfers_tb t
+         CROSS JOIN LATERAL unnest(funding_operations(
+                   t.transfer_type, t.funding_at, t.funding_code, t.refund_at)) AS done (op)
          WHERE t.order_number >= v_old AND t.order_number < v_new
         UNION ALL
         SELECT t.user_id, t.asset_id, 'spot', claimed.op, t.amount
@@ -180,8 +182,10 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
     WITH below AS (
         SELECT t.* FROM transfers_tb t, engine_state e WHERE t.order_number < e.watermark
     ), rows AS (
-        SELECT o.user_id, o.asset_id, 'funding' || o.op AS part, o.amount
-          FROM below JOIN transfer_operations o USING (req_id) WHERE o.outcome = 1
+        SELECT b.user_id, b.asset_id, 'funding' || done.op AS part, b.amount
+          FROM below b
+         CROSS JOIN LATERAL unnest(funding_operations(
+                   b.transfer_type, b.funding_at, b.funding_code, b.refund_at)) AS done (op)
         UNION ALL
         SELECT b.user_id, b.asset_id, 'spot' || claimed.op, b.amount
           FROM below b

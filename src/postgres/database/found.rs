@@ -1,0 +1,172 @@
+//! The rows that decisions rest on, as they are read.
+
+use tokio_postgres::{Client, Row, Statement};
+
+use super::{TRANSFER_COLUMNS, decision, precision, transfer_from_row, unreadable};
+use crate::postgres::Error;
+use crate::postgres::columns::{self, asset_number};
+use crate::postgres::flight::{Balance, Decided, Found, Key, Wanted};
+use crate::postgres::store::External;
+use domain::account::AccountStatus;
+use domain::amount::{Amount, units_from_text};
+use domain::asset::Catalog;
+use domain::transfer::ReqId;
+
+/// The statements of [`read`]. All but the first return the place of the wanted row.
+pub(super) struct Reads {
+    accounts: Statement,
+    balances: Statement,
+    transfers: Statement,
+    cids: Statement,
+    externals: Statement,
+}
+
+impl Reads {
+    pub(super) async fn prepare(client: &Client) -> Result<Reads, tokio_postgres::Error> {
+        Ok(Reads {
+            accounts: client.prepare("SELECT user_id, status FROM accounts_tb \
+                         WHERE user_id = ANY ($1) AND account_type = 1").await?,
+            balances: client.prepare("SELECT place, available::text, frozen::text, version \
+             FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS a (user_id, asset_id, place) \
+             CROSS JOIN LATERAL (SELECT available, frozen, version FROM balances_tb b \
+               WHERE b.user_id = a.user_id AND b.asset_id = a.asset_id AND b.account_type = 1 OFFSET 0) AS b").await?,
+            transfers: client.prepare(&format!(
+            "SELECT {TRANSFER_COLUMNS}, place FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
+             CROSS JOIN LATERAL (SELECT * FROM transfers_tb WHERE req_id = a.name OFFSET 0) AS t"
+            )).await?,
+            cids: client.prepare(&format!(
+            "SELECT {TRANSFER_COLUMNS}, place \
+             FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS a (owner, name, place) \
+             CROSS JOIN LATERAL (SELECT * FROM transfers_tb \
+               WHERE user_id = a.owner AND cid = a.name OFFSET 0) AS t"
+            )).await?,
+            externals: client.prepare("SELECT place, x.code, x.user_id, x.asset_id, x.amount, x.op, x.order_number, \
+               x.balance_after::text \
+             FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
+             CROSS JOIN LATERAL (SELECT code, user_id, asset_id, amount, op, order_number, balance_after \
+               FROM external_operations WHERE idem_key = a.name OFFSET 0) AS x").await?,
+        })
+    }
+}
+
+/// Reads the wanted rows.
+pub(super) async fn read(
+    client: &Client,
+    reads: &Reads,
+    wanted: &Wanted,
+    catalog: &Catalog,
+) -> Result<Found, Error> {
+    let mut found = Found::default();
+    if !wanted.accounts.is_empty() {
+        let users: Vec<i64> = wanted.accounts.iter().map(|user| user.bigint()).collect();
+        for row in client.query(&reads.accounts, &[&users]).await? {
+            let Some(user) = columns::user(&row, 0)? else { continue };
+            let number: i16 = row.try_get(1)?;
+            match u8::try_from(number).ok().and_then(AccountStatus::from_number) {
+                Some(status) => found.accounts.push((user, status)),
+                None => {
+                    let what = format!("account of {user}: status {number}");
+                    found.unreadable.push((Key::Account(user), what));
+                }
+            }
+        }
+    }
+    if !wanted.balances.is_empty() {
+        let users: Vec<i64> = wanted.balances.iter().map(|(user, _)| user.bigint()).collect();
+        let assets: Vec<i32> =
+            wanted.balances.iter().map(|(_, asset)| asset_number(*asset)).collect();
+        for row in client.query(&reads.balances, &[&users, &assets]).await? {
+            let (user, asset) = wanted.balances[place(&row)?];
+            match balance(&row, precision(catalog, asset))? {
+                Some(balance) => found.balances.push((user, asset, balance)),
+                None => {
+                    let what = format!("balance of {user} in asset {}", asset.0);
+                    found.unreadable.push((Key::Balance(user, asset), what));
+                }
+            }
+        }
+    }
+    if !wanted.transfers.is_empty() {
+        let names: Vec<String> = wanted.transfers.iter().map(ReqId::to_string).collect();
+        for row in client.query(&reads.transfers, &[&names]).await? {
+            let key = |place: usize| Key::ReqId(wanted.transfers[place]);
+            found.transfer(&row, catalog, key)?;
+        }
+    }
+    if !wanted.cids.is_empty() {
+        let users: Vec<i64> = wanted.cids.iter().map(|(user, _)| user.bigint()).collect();
+        let cids: Vec<&str> = wanted.cids.iter().map(|(_, cid)| cid.as_str()).collect();
+        for row in client.query(&reads.cids, &[&users, &cids]).await? {
+            let key = |place: usize| {
+                let (user, cid) = &wanted.cids[place];
+                Key::Cid(*user, cid.clone())
+            };
+            found.transfer(&row, catalog, key)?;
+        }
+    }
+    if !wanted.externals.is_empty() {
+        for row in client.query(&reads.externals, &[&wanted.externals]).await? {
+            let idem_key = &wanted.externals[place(&row)?];
+            match decided(&row, idem_key, catalog) {
+                Ok(decided) => found.externals.push(decided),
+                Err(error) => {
+                    found.unreadable.push((Key::External(idem_key.clone()), error.to_string()));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl Found {
+    /// Adds a row of [`TRANSFER_COLUMNS`] and its place.
+    fn transfer(
+        &mut self,
+        row: &Row,
+        catalog: &Catalog,
+        key: impl Fn(usize) -> Key,
+    ) -> Result<(), Error> {
+        match transfer_from_row(row, catalog) {
+            Ok(transfer) => self.transfers.push(transfer),
+            Err(error) => {
+                let place: i64 = row.try_get("place")?;
+                let place = usize::try_from(place).expect("counted from 1") - 1;
+                self.unreadable.push((key(place), error.to_string()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first column: the place of the wanted row, from 0.
+fn place(row: &Row) -> Result<usize, Error> {
+    let place: i64 = row.try_get(0)?;
+    Ok(usize::try_from(place).expect("counted from 1") - 1)
+}
+
+/// A balance behind its place; `None`: it is no whole number of units.
+fn balance(row: &Row, precision: u8) -> Result<Option<Balance>, Error> {
+    let available = units_from_text(row.try_get(1)?, precision);
+    let frozen = units_from_text(row.try_get(2)?, precision);
+    let version = u64::try_from(row.try_get::<_, i64>(3)?).ok();
+    let all = available.zip(frozen).zip(version);
+    Ok(all.map(|((available, frozen), version)| Balance { available, frozen, version }))
+}
+
+/// An external operation behind a place.
+fn decided(row: &Row, idem_key: &str, catalog: &Catalog) -> Result<Decided, Error> {
+    let bad = |what: &str| unreadable("external_operations", format!("{idem_key}: {what}"));
+    let asset = columns::asset(row, 3, catalog)?.ok_or_else(|| bad("asset_id"))?;
+    let (asset, precision) = (asset.id, asset.precision);
+    let user = columns::user(row, 2)?.ok_or_else(|| bad("user_id"))?;
+    let amount = Amount::from_decimal(row.try_get(4)?, precision);
+    let amount = amount.ok_or_else(|| bad("amount"))?;
+    let op = columns::op(row, 5)?.ok_or_else(|| bad("op"))?;
+    let order_number = columns::count(row, 6, "external_operations")?;
+    let after = row.try_get::<_, Option<&str>>(7)?;
+    let after =
+        after.map(|text| units_from_text(text, precision).ok_or_else(|| bad("balance_after")));
+    let (idem_key, actor) = (idem_key.to_owned(), String::new());
+    let external = External { idem_key, op, user, asset, amount, actor, order_number };
+    Ok(Decided { external, decision: decision(row, 1)?, balance_after: after.transpose()? })
+}
