@@ -205,7 +205,7 @@ fn write(folder: &Path) {
     assert_eq!(server.post(HELD, &under_way).status, 202);
     server.kill();
     hold.release();
-    site.sql("DROP TRIGGER hold ON transfers_tb; DROP FUNCTION hold()");
+    site.sql("DROP TRIGGER hold ON transfers_tb");
     answers.push(json!({"user": HELD, "body": body, "status": 200}));
     answers.push(json!({"user": HELD, "body": under_way, "status": 200}));
 

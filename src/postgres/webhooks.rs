@@ -9,6 +9,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::columns::{self, bigint};
+use super::database::TRANSFER_COLUMNS_COUNT;
 use super::events::{Event, entries_from_row, event_from_row, fenced, with_transfers};
 use super::flight::entries::Entry;
 use super::flights::FlightRow;
@@ -20,7 +21,7 @@ use domain::asset::Catalog;
 use domain::transfer::State;
 
 /// Where what follows the event begins.
-const MORE_FROM: usize = 18;
+const MORE_FROM: usize = TRANSFER_COLUMNS_COUNT + 3;
 /// Rows of the journal that are read at once, of each shard. A row has up to a few hundred events.
 const ROWS_MAX: usize = 64;
 /// Dead letters that are counted; with more, there are at least so many.
