@@ -41,8 +41,6 @@ const STANDING: [&str; 10] = [
     "external_operations",
     "journal_tb",
     "pauses_tb",
-    "transfer_history",
-    "transfer_operations",
     "webhook_deliveries",
 ];
 /// The column of these tables that may change: an approval that was not decided in time ends.
