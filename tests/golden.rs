@@ -33,7 +33,7 @@ const HELD: u64 = 1002;
 /// Of the webhook endpoint.
 const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
 /// Tables with rows that stay as they are over a start.
-const STANDING: [&str; 10] = [
+const STANDING: [&str; 8] = [
     "accounts_tb",
     "admin_audit",
     "approvals_tb",
