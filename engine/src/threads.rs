@@ -529,8 +529,8 @@ mod tests {
         true
     }
 
-    /// The core thread spins between commands that come close together, and not behind one call with
-    /// many commands.
+    /// The core thread spins between commands that come close together, and not behind one call
+    /// with many commands.
     #[test]
     fn only_commands_that_come_close_together_are_spun_for() {
         let mut pace = Pace::default();

@@ -61,14 +61,10 @@ async fn repair(
     let tokens = (args.token_file.as_deref(), args.approver_token_file.as_deref());
     let actor = actor("ubscore repair", args.apply, tokens, &target.config)?;
     if args.apply {
-        let asked = Asked::connect(&target.address, &target.limits).await?;
-        ensure!(!asked.bound().await?.begun, postgres::Error::Unadopted);
+        refuse_begun(target).await?;
     }
     let author = args.reason.as_deref().map(|reason| Author { actor: &actor, reason });
-    // The lock keeps every other writer out. Opening the log also makes its last records durable
-    // before PostgreSQL relies on them.
-    let open = || Closed::open(target.engine.clone()).context("open the log");
-    let mut closed = author.map(|_| tokio::task::block_in_place(open)).transpose()?;
+    let mut closed = author.map(|_| open_log(target)).transpose()?;
     let lost_flights = target.lost_flights().await?;
     let mut planned = plan(stores.again()).await.context("compare the two stores")?;
     let catalog = stores.catalog.load_full();
@@ -155,6 +151,20 @@ async fn repair(
     }
     print_end(args.format, word, (count, outside), left.len(), out)?;
     Ok(left.len())
+}
+
+/// Refuses a log that `engine adopt` has begun to rebuild.
+async fn refuse_begun(target: &Target) -> anyhow::Result<()> {
+    let asked = Asked::connect(&target.address, &target.limits).await?;
+    ensure!(!asked.bound().await?.begun, postgres::Error::Unadopted);
+    Ok(())
+}
+
+/// Opens the log. Its lock keeps every other writer out, and its last records become durable before
+/// PostgreSQL relies on them.
+fn open_log(target: &Target) -> anyhow::Result<Closed> {
+    let open = || Closed::open(target.engine.clone()).context("open the log");
+    tokio::task::block_in_place(open)
 }
 
 /// Writes the file of answered flights anew. It comes last, because a start is refused until then.

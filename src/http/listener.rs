@@ -822,8 +822,8 @@ mod tests {
         assert!(server.is_alive());
     }
 
-    /// Goal: a wait ends at its own time and not before, whatever the last wait has left. Method:
-    /// a long wait is given up; then come a shorter one, longer ones, and one that is over.
+    /// Goal: a wait ends at its own time and not before, after any earlier wait. Method: a long
+    /// wait is given up; then come a shorter one, longer ones, and one that is over.
     #[test]
     fn a_timer_that_is_used_again_ends_at_its_new_time() {
         let runtime =

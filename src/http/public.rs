@@ -39,7 +39,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
         let caller = intake.authenticate(&call)?;
         match matched.route {
             Public::Post => post::post(intake, transfers, caller, call).await,
-            // On the heap: they are larger than what a transfer needs.
+            // On the heap: they are larger than the part of a transfer.
             Public::List => Box::pin(list::list(transfers, caller, &call)).await,
             Public::Get => {
                 Box::pin(get::get(transfers, caller, &call, &matched.parameters[0])).await

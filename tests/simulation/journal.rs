@@ -49,7 +49,7 @@ impl Postgres {
         self.end(commit);
         if commit {
             law.wrote(*incarnation, self.incarnation, *shard, flight.number);
-            law.to_be_sent(*shard, flight);
+            law.expect_flight(*shard, flight);
             self.show_facts(law);
         }
         self.facts.clear();

@@ -160,7 +160,7 @@ impl Law {
     }
 
     /// A flight with events was committed.
-    pub(super) fn to_be_sent(&mut self, shard: u32, flight: &Flight) {
+    pub(super) fn expect_flight(&mut self, shard: u32, flight: &Flight) {
         if flight.events().next().is_some() {
             let unsent = self.unsent.entry(shard).or_default();
             unsent.push_back((flight.number, flight.attempt));

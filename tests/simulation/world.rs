@@ -946,7 +946,7 @@ impl Client {
                 Ok(Submitted { req_id, reply, quiet }) => {
                     handed_over.push(req_id.number());
                     let patience_ms = self.chance.pick(&[5, 40, 500]);
-                    // Half of the users are woken once, as those of HTTP are, and half at each step.
+                    // Half of the users are woken once, as in HTTP, and half at each step.
                     if number.is_multiple_of(2) {
                         self.world.within(patience_ms, quiet).await;
                     }

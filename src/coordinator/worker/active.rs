@@ -202,7 +202,7 @@ pub(super) mod tests {
         assert_eq!(reader.borrow().state, State::Committed);
     }
 
-    /// A client waits quietly through the steps of its transfer. Once it is woken, it finds the end.
+    /// A client waits quietly through the steps of its transfer. Once woken, it finds the end.
     #[test]
     fn a_client_is_woken_at_the_end_and_not_before() {
         let ends: [fn(&mut Active); 2] = [
