@@ -14,8 +14,7 @@ use ubscore::config::secret::Secret;
 use ubscore::http::auth;
 
 use crate::harness::{
-    Follower, Part, Server, SetAtEnd, Site, Way, assert_refused, copy_files, eventually, now_s,
-    text, token,
+    Follower, Part, Server, SetAtEnd, Site, Way, assert_refused, eventually, now_s, text, token,
 };
 
 const USER: u64 = 1001;
@@ -262,7 +261,7 @@ fn a_stream_goes_on_over_take_overs_with_other_numbers_of_shards() {
             Some(server) => {
                 server.signal(rustix::process::Signal::STOP);
                 let next = site.with_fresh_data_dir();
-                copy_files(&site.log_dir(), &next.log_dir());
+                site.copy_data(&next);
                 next
             }
         };

@@ -52,7 +52,7 @@ CREATE TABLE journal_tb (
     autovacuum_multixact_freeze_table_age = 0
 );
 
--- The rows of tools, whose transfers may be older than all that were under way.
+-- The rows of tools. Their transfers may be older than all that were under way.
 CREATE INDEX journal_of_tools ON journal_tb (event_first) WHERE attempt >= 4611686018427387904;
 
 -- The last row of each shard, found by the key.
@@ -109,7 +109,7 @@ CREATE TABLE balances_tb (
 
 -- ## Transfers
 
--- What one commit writes into the history of a transfer.
+-- The part of one commit in the history of a transfer.
 CREATE TYPE transfer_step AS (
     states   SMALLINT[],                         -- in the order passed
     at       TIMESTAMPTZ,
@@ -345,7 +345,7 @@ CREATE TABLE events_sightings (
     coarse   BOOLEAN NOT NULL                    -- stays for the longer keep time
 );
 
--- The last flight of each shard whose events are in webhook_deliveries. Empty without an endpoint.
+-- The last flight of each shard with its events in webhook_deliveries. Empty without an endpoint.
 CREATE TABLE webhook_cursor (
     shard  INTEGER PRIMARY KEY,
     flight BIGINT NOT NULL

@@ -227,7 +227,7 @@ fn builder(limits: Limits) -> http1::Builder {
 ///
 /// Each request begins two waits, for its header and for its answer, and nearly all end long before
 /// their time. To make and to drop a timer passes twice through the lock of all timers of the
-/// process; to move one to a later time takes a compare-and-swap. A timer that nobody waits for may
+/// process; to move one to a later time takes a compare-and-swap. A timer without a waiter may
 /// wake its connection once, which then finds nothing to do.
 #[derive(Clone, Debug, Default)]
 struct Spare(Arc<Mutex<Option<Pin<Box<time::Sleep>>>>>);
@@ -475,7 +475,7 @@ mod tests {
         served: JoinHandle<Drained>,
         /// One message for each request to `/hang` that has begun.
         hanging: mpsc::Receiver<()>,
-        /// One message for each request to `/hang` whose future was dropped.
+        /// One message for each request to `/hang` with a dropped future.
         dropped: mpsc::Receiver<()>,
     }
 
@@ -814,7 +814,7 @@ mod tests {
         let broken =
             "POST /body HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
         assert!(server.exchange(broken).ends_with("aborted"));
-        // Half a body and half a connection: nobody is left to answer.
+        // Half a body and half a connection: no client is left to answer.
         let mut stream = server.connect();
         stream.write_all(begun.as_bytes()).expect("sent");
         stream.shutdown(Shutdown::Write).expect("half closed");

@@ -22,7 +22,7 @@ pub(super) struct Active {
     order_number: u64,
     progress: watch::Sender<Transfer>,
     /// Of the client that waits for its end, if this process has accepted it. After `progress`, so
-    /// that whoever drops a transfer shows the client all of it first.
+    /// that each drop of a transfer shows the client all of it first.
     pub(super) quiet: Option<Quiet>,
     /// Monotonic ns.
     pub(super) started_ns: u64,
