@@ -300,7 +300,8 @@ fn an_accept_that_is_not_known_yet_is_answered_with_its_name() {
 /// Story: a locked balance row blocked every call of its user, and with them the whole shard, so
 /// that no other user's transfers completed. Method: one shard, one user's row locked, a crowd of
 /// transfers of that user, and then another user's. Each of the latter must be answered with its
-/// end while the first user's are still under way.
+/// end while the first user's are still under way. A new transfer of the first user has no row to
+/// wait with, and is refused at once.
 #[test]
 fn a_held_account_holds_up_nobody_else() {
     const OTHER: u64 = USER + 1;
@@ -310,11 +311,12 @@ fn a_held_account_holds_up_nobody_else() {
         .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 30_000)
         .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 60_000);
     let server = site.start();
+    server.transfer_committed(USER, Way::ToSpot, "8");
     let held = site.lock_usdt(&[USER]);
     let http = server.http;
     let waiting: Vec<_> = (0..8)
         .map(|index| {
-            let body = Way::ToSpot.body_with_cid("USDT", "1", &format!("held-{index}"));
+            let body = Way::ToFunding.body_with_cid("USDT", "1", &format!("held-{index}"));
             let token = token(USER, None);
             thread::spawn(move || {
                 let path = "/api/v1/internal_transfer";
@@ -329,6 +331,7 @@ fn a_held_account_holds_up_nobody_else() {
         assert_eq!(server.transfer(OTHER, Way::ToSpot, "2").status, 200);
         assert_eq!(server.transfer(OTHER, Way::ToFunding, "1").status, 200);
     }
+    assert_refused(&server.transfer(USER, Way::ToSpot, "1"), 503, "SYSTEM_ERROR");
     assert!(waiting.iter().all(|waiting| !waiting.is_finished()), "no transfer was blocked");
     held.sql("ROLLBACK");
     for waiting in waiting {

@@ -205,9 +205,8 @@ fn fnd_005_a_refusal_that_only_the_log_knows_is_caught_up_with() {
 }
 
 /// Goal: a batch that PostgreSQL has carried out in part takes effect whole or not at all. Method:
-/// one worker. The rows of the second user wait for a lock. The rows of the first user come before
-/// them in the same batch: they are written and not committed. Then the connection is cut; for the
-/// next batch the process is killed as well.
+/// one worker. A row in the middle of the batch waits for a lock. The rows before it are written and
+/// not committed. Then the connection is cut; for the next batch the process is killed as well.
 #[test]
 fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
     const POSTS: usize = 6;
@@ -219,7 +218,11 @@ fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
             .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 50_000)
             .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 60_000);
         let mut server = start_given(&site);
-        let hold = site.hold("INSERT ON transfers_tb", &format!("NEW.user_id = {OTHER}"));
+        // The very first row waits, and then the first one of a batch behind half of the posts.
+        let rows = "set_config('test.rows', (COALESCE(NULLIF(current_setting('test.rows', true), \
+                    ''), '0')::int + 1)::text, true)::int";
+        let waits = format!("{rows} > {} OR (SELECT last_value FROM begun) = 1", POSTS / 2);
+        let hold = site.hold("INSERT ON transfers_tb", &waits);
         let user = |index: usize| if index < POSTS / 2 { USER } else { OTHER };
         let body =
             |index: usize| Way::ToSpot.body_with_cid("USDT", "100", &format!("batch-{index}"));
@@ -247,8 +250,8 @@ fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
             let others: Vec<_> =
                 (0..POSTS - 1).map(|index| scope.spawn(move || post(running, index))).collect();
             for _ in 0..2 {
-                // All transfers of the first user and one of the second: the next batch is in its
-                // middle. A transfer that came too late for one batch is in the next.
+                // More than half of the transfers: the next batch is in its middle. A transfer
+                // that came too late for one batch is in the next.
                 eventually("a batch of both", || {
                     let before = begun();
                     assert_ne!(site.cut_connections(), 0);

@@ -309,9 +309,7 @@ fn the_last_error_of_an_open_transfer_is_shown_everywhere() {
     assert!(error["at"].is_string(), "{error}");
     let listed = server.admin_get("/admin/v1/transfers").json();
     assert_eq!(listed["transfers"][0]["last_error"]["sqlstate"], json!("55P03"), "{listed}");
-    server.says(
-        "waiting for FUNDING DEPOSIT: db error: ERROR: canceling statement due to lock timeout",
-    );
+    server.says("waiting for FUNDING DEPOSIT: blocked by ");
     lock.sql("ROLLBACK");
     site.wait_for_rest();
     assert_eq!(server.admin_get(&path).json()["last_error"], Value::Null);
