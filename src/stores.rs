@@ -82,6 +82,13 @@ impl Target {
         Ok(compared.context("look for the answered flights")?.1)
     }
 
+    /// The highest incarnation of the answered flights, 0 without a readable file. If PostgreSQL
+    /// has gone back, its clients know ids of events, also of some without a record in the log.
+    pub fn answered_incarnation(&self) -> u64 {
+        let answered = flights::read(&self.config.data_dir).unwrap_or_default();
+        answered.iter().map(|row| row.incarnation).max().unwrap_or(0)
+    }
+
     /// Writes the file of answered flights anew: PostgreSQL's last ones. No service may run.
     ///
     /// # Errors

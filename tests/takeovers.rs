@@ -430,7 +430,7 @@ fn delaying(site: &Site, delays: &Arc<AtomicBool>, refused: &Arc<AtomicBool>) ->
     let (delays, refused) = (Arc::clone(delays), Arc::clone(refused));
     let delayed = AtomicBool::new(false);
     Proxy::start(site, move |speaker, bytes| {
-        let flies = speaker == Speaker::Client && place(bytes, b"coordinator/").is_some();
+        let flies = speaker == Speaker::Client && place(bytes, b"key-2").is_some();
         if flies && delays.load(Ordering::SeqCst) && !delayed.swap(true, Ordering::SeqCst) {
             while delays.load(Ordering::SeqCst) {
                 thread::sleep(Duration::from_millis(1));

@@ -93,14 +93,13 @@ async fn repair(
                 || !planned.externals.is_empty();
             let restore =
                 !planned.steps.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
+            let latest = planned.incarnation.max(target.answered_incarnation());
             if write_postgres {
                 let Target { address, limits, .. } = target;
-                let (catalog, Plan { incarnation, repairs, .. }) =
-                    (stores.catalog.load(), &planned);
+                let (catalog, repairs) = (stores.catalog.load(), &planned.repairs);
                 let externals = &planned.externals;
                 let both = (repairs.as_slice(), externals.as_slice());
-                let done =
-                    carry_out(address, limits, &catalog, log, *incarnation, both, author).await;
+                let done = carry_out(address, limits, &catalog, log, latest, both, author).await;
                 let (done, done_outside) = done.context("write PostgreSQL")?;
                 for (repair, repaired) in repairs.iter().zip(done) {
                     match repaired {
@@ -117,8 +116,7 @@ async fn repair(
             }
             if restore {
                 let closed = closed.take().context("it was opened above")?;
-                let restored =
-                    restore_log(&stores, target, closed, log, planned.incarnation, author).await?;
+                let restored = restore_log(&stores, target, closed, log, latest, author).await?;
                 for step in &restored.steps {
                     say(verb, step)?;
                 }

@@ -227,9 +227,9 @@ async fn bring_back(
         tokio::task::block_in_place(|| copy_log(from, manifest, data_dir))?;
     }
     let verdict = verify::compare(target).await?;
-    // The processes after the backup have told clients ids that the log does not know: the next
-    // ones must not be the same. Without the log's half, the data directory that stays knows them.
-    if part == Part::Both {
+    // The processes after the backup have told clients ids of events, also ones without a record in
+    // the log: the next ones must not be the same.
+    if part != Part::Log {
         let incarnation = manifest.postgres.incarnation;
         let skipped = incarnation::skip(&target.address, &limits, incarnation).await;
         skipped.context("raise the incarnation")?;

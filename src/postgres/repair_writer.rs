@@ -194,7 +194,7 @@ async fn supersede(
 ) -> Result<(), Error> {
     transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
     let number = bigint(incarnation);
-    let end = "UPDATE engine_state SET incarnation = GREATEST(incarnation + 1, $1)";
+    let end = "UPDATE engine_state SET incarnation = GREATEST(incarnation, $1) + 1";
     transaction.execute(end, &[&number]).await?;
     incarnation::fence(transaction).await?;
     let row = transaction.query_one("SELECT log_identity FROM engine_state", &[]).await?;

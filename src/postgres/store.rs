@@ -45,20 +45,21 @@ pub struct Transfer {
 impl Transfer {
     /// The decision of an operation on Funding; `None`: undecided, or Spot decides it.
     pub fn on_funding(&self, op: Op) -> Option<Decision> {
-        let here = op.participant(self.intent.direction) == Participant::Funding;
-        match op {
-            Op::Withdraw | Op::Deposit => self.funding.filter(|_| here),
-            Op::Refund => (here && self.refunded).then_some(Decision::Success),
-            _ => None,
+        if op.is_external() || op.participant(self.intent.direction) != Participant::Funding {
+            return None;
+        }
+        match op.row().undoes {
+            Some(_) => self.refunded.then_some(Decision::Success),
+            None => self.funding,
         }
     }
 
     /// Keeps the decision of an operation on Funding.
     pub fn decided(&mut self, op: Op, decision: Decision) {
         assert_eq!(op.participant(self.intent.direction), Participant::Funding, "{op}");
-        match op {
-            Op::Refund => self.refunded = true,
-            _ => self.funding = Some(decision),
+        match op.row().undoes {
+            Some(_) => self.refunded = true,
+            None => self.funding = Some(decision),
         }
     }
 }

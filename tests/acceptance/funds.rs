@@ -205,8 +205,8 @@ fn fnd_005_a_refusal_that_only_the_log_knows_is_caught_up_with() {
 }
 
 /// Goal: a batch that PostgreSQL has carried out in part takes effect whole or not at all. Method:
-/// one worker. A row in the middle of the batch waits for a lock. The rows before it are written and
-/// not committed. Then the connection is cut; for the next batch the process is killed as well.
+/// one worker. A row in the middle of the batch waits for a lock. The rows before it are written
+/// and not committed. Then the connection is cut; for the next batch the process is killed as well.
 #[test]
 fn fnd_006_a_batch_that_is_cut_in_the_middle_leaves_nothing() {
     const POSTS: usize = 6;

@@ -87,14 +87,25 @@ pub(super) async fn held(
     }
 }
 
-/// The rows of a flight that other sessions hold. The ones that can be locked at once are free.
-const FREE: [&str; 3] = [
-    "SELECT user_id FROM accounts_tb WHERE user_id = ANY ($1) AND account_type = 1 \
-       FOR NO KEY UPDATE SKIP LOCKED",
-    "SELECT place FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS a (user_id, asset_id, place) \
-      CROSS JOIN LATERAL (SELECT FROM balances_tb b WHERE b.user_id = a.user_id AND b.asset_id = a.asset_id \
-       AND b.account_type = 1 FOR NO KEY UPDATE SKIP LOCKED) AS free",
-    "SELECT req_id FROM transfers_tb WHERE req_id = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED",
+/// Of some rows those that other sessions hold: they exist, and cannot be locked at once.
+const HELD: [&str; 3] = [
+    "WITH free AS (SELECT user_id FROM accounts_tb WHERE user_id = ANY ($1) AND account_type = 1 \
+       FOR NO KEY UPDATE SKIP LOCKED) \
+     SELECT user_id FROM accounts_tb WHERE user_id = ANY ($1) AND account_type = 1 \
+       AND user_id NOT IN (SELECT user_id FROM free)",
+    "WITH sought AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) AS s (user_id, asset_id)), \
+     free AS (SELECT user_id, asset_id FROM sought CROSS JOIN LATERAL (\
+       SELECT FROM balances_tb b WHERE b.user_id = sought.user_id \
+         AND b.asset_id = sought.asset_id AND b.account_type = 1 \
+         FOR NO KEY UPDATE SKIP LOCKED) AS locked) \
+     SELECT user_id FROM sought CROSS JOIN LATERAL (\
+       SELECT FROM balances_tb b WHERE b.user_id = sought.user_id \
+         AND b.asset_id = sought.asset_id AND b.account_type = 1 OFFSET 0) AS there \
+      WHERE (user_id, asset_id) NOT IN (SELECT user_id, asset_id FROM free)",
+    "WITH free AS (SELECT req_id FROM transfers_tb WHERE req_id = ANY ($1) \
+       FOR NO KEY UPDATE SKIP LOCKED) \
+     SELECT req_id FROM transfers_tb WHERE req_id = ANY ($1) \
+       AND req_id NOT IN (SELECT req_id FROM free)",
 ];
 
 /// The users and transfers of a flight whose rows other sessions hold.
@@ -108,25 +119,22 @@ async fn look_for_held(
         flight.accounts.iter().filter(|row| row.before.is_some() && row.after != row.before);
     let changed: Vec<UserId> = changed.map(|row| row.user).collect();
     let numbers: Vec<i64> = changed.iter().map(|user| user.bigint()).collect();
-    let free: Vec<i64> = firsts(client.query(FREE[0], &[&numbers]).await?)?;
-    let mut users: Vec<UserId> =
-        changed.into_iter().filter(|user| !free.contains(&user.bigint())).collect();
+    let mut held: Vec<i64> = firsts(client.query(HELD[0], &[&numbers]).await?)?;
 
     let booked = flight.balances.iter().filter(|row| row.before.is_some() && row.after.is_some());
     let booked: Vec<_> = booked.map(|row| (row.user, row.asset)).collect();
     let numbers: (Vec<i64>, Vec<i32>) =
         booked.iter().map(|(user, asset)| (user.bigint(), asset_number(*asset))).unzip();
-    let free: Vec<i64> = firsts(client.query(FREE[1], &[&numbers.0, &numbers.1]).await?)?;
-    let held = (1..).zip(booked).filter(|(place, _)| !free.contains(place));
-    users.extend(held.map(|(_, (user, _))| user));
+    held.extend(firsts::<i64>(client.query(HELD[1], &[&numbers.0, &numbers.1]).await?)?);
+    let users = changed.into_iter().chain(booked.into_iter().map(|(user, _)| user));
+    let users = users.filter(|user| held.contains(&user.bigint())).collect();
 
     let moved = flight.moved.iter().map(|moved| moved.to.transfer.intent.req_id);
     let moved: Vec<ReqId> = moved.chain(flight.deferred.iter().map(|row| row.req_id)).collect();
     let names: Vec<String> = moved.iter().map(ReqId::to_string).collect();
-    let free: Vec<String> = firsts(client.query(FREE[2], &[&names]).await?)?;
-    let held = moved.into_iter().zip(names).filter(|(_, name)| !free.contains(name));
-    let req_ids = held.map(|(req_id, _)| req_id).collect();
-    Ok((users, req_ids))
+    let held: Vec<String> = firsts(client.query(HELD[2], &[&names]).await?)?;
+    let held = moved.into_iter().zip(names).filter(|(_, name)| held.contains(name));
+    Ok((users, held.map(|(req_id, _)| req_id).collect()))
 }
 
 fn firsts<T: for<'a> FromSql<'a>>(rows: Vec<Row>) -> Result<Vec<T>, tokio_postgres::Error> {

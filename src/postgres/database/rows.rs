@@ -13,7 +13,7 @@ use crate::postgres::flight::{Decided, Flight, Moved, Operation, Passed, Written
 use crate::postgres::store::Transfer;
 use domain::asset::{AssetId, Catalog};
 use domain::code::Code;
-use domain::transfer::{Intent, Op};
+use domain::transfer::Intent;
 
 /// Smallest units as a NUMERIC of `scale` decimals, in PostgreSQL's binary form: digits to the base
 /// 10,000. It holds more digits than `rust_decimal`.
@@ -396,9 +396,9 @@ impl<'a> Maker<'a> {
             let asset = row.transfer.intent.asset;
             let at = Some(self.flight.at);
             let after = balance_after.map(|units| self.numeric(asset, units));
-            match op {
-                Op::Refund => (outcomes.refund_at, outcomes.refund_after) = (at, after),
-                _ => {
+            match op.row().undoes {
+                Some(_) => (outcomes.refund_at, outcomes.refund_after) = (at, after),
+                None => {
                     (outcomes.funding_at, outcomes.funding_after) = (at, after);
                     outcomes.funding_code = decision.code().map(Code::name);
                 }
