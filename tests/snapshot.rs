@@ -32,6 +32,7 @@ fn small() -> Site {
     // Segments are kept until the audit has read them.
     Site::new()
         .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 16)
+        .with("UBSCORE__SNAPSHOT__KEEP", 2)
         .with("UBSCORE__CONSERVATION__EVERY_MS", 100)
 }
 

@@ -156,7 +156,9 @@ fn read_request(stream: &TcpStream) -> io::Result<(String, Vec<u8>)> {
     let (mut head, mut length) = (String::new(), 0);
     loop {
         let mut line = String::new();
-        reader.read_line(&mut line)?;
+        if reader.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         head += &line;
         let line = line.trim_end().to_ascii_lowercase();
         if line.is_empty() {
