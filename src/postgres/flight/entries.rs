@@ -33,9 +33,9 @@ pub enum Entry {
     Passed {
         /// The transfer's order number.
         order_number: u64,
-        /// The owner; see [`Entry::user`].
+        /// The owner.
         user: u64,
-        /// The numbers of the states, in the order passed; see [`Entry::states`].
+        /// The numbers of the states, in the order passed: [`State::number`].
         states: Vec<i16>,
     },
     /// Decided an operation of Funding.
