@@ -22,8 +22,8 @@ pub use self::operator::{
     WebhookListArgs, WebhookResendArgs,
 };
 pub use self::stores::{
-    AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, RepairArgs, RestoreArgs, ServeArgs,
-    StatementArgs, StatementFormat, StoreArgs, VerifyArgs,
+    AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
+    RestoreArgs, ServeArgs, StatementArgs, StatementFormat, StoreArgs, VerifyArgs,
 };
 pub use self::tools::{CompletionsArgs, LoadArgs, ManArgs, TokenArgs};
 use crate::format::Format;
@@ -49,6 +49,9 @@ pub enum Command {
     /// Inspect, check or cut the log.
     #[command(subcommand)]
     Wal(WalCommand),
+    /// Print the rows of Funding's journal.
+    #[command(subcommand)]
+    Journal(JournalCommand),
     /// Inspect or compare snapshots.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
@@ -185,6 +188,7 @@ impl Command {
             | Command::Wal(WalCommand::Verify(WalVerifyArgs { format, .. }))
             | Command::Wal(WalCommand::Stat(WalStatArgs { format, .. })) => *format,
             Command::Snapshot(SnapshotCommand::Inspect(args)) => args.format,
+            Command::Journal(JournalCommand::Dump(args)) => args.format,
             _ => Format::Text,
         }
     }
@@ -277,6 +281,10 @@ mod tests {
             "ubscore wal repair /d --accept-loss-from 5 --reason=",
             "ubscore wal repair /d --reason x",
             "ubscore wal repair /d --although-sound",
+            "ubscore journal",
+            "ubscore journal dump --from 0",
+            "ubscore journal dump --limit 0",
+            "ubscore journal dump --shard x",
             "ubscore snapshot",
             "ubscore snapshot inspect",
             "ubscore snapshot inspect /d --format xml",

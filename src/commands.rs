@@ -28,6 +28,7 @@ pub mod dev;
 pub mod doctor;
 pub mod external;
 pub mod halt;
+pub mod journal;
 pub mod load;
 pub mod man;
 pub mod next;
@@ -86,6 +87,7 @@ impl Meaning {
             | Command::Engine(_)
             | Command::Statement(_)
             | Command::Doctor(_)
+            | Command::Journal(_)
             | Command::Verify(_)
             | Command::Wal(WalCommand::Repair(_)) => Meaning::CannotRun,
             _ => Meaning::Failed,
@@ -117,6 +119,7 @@ fn carry_out(command: Command) -> anyhow::Result<Exit> {
         Command::Backup(args) => backup::run(&args, clock, &mut stdout()),
         Command::Token(args) => token::run(&args, clock, &mut Out::lock()),
         Command::Load(args) => load::run(&args, clock, &mut stdout()),
+        Command::Journal(command) => journal::run(&command, &mut Out::lock()),
         Command::Snapshot(command) => snapshot::run(&command, &mut stdout()),
         Command::Halt(args) => halt::halt(&args, clock, &mut Out::lock()),
         Command::Resume(args) => halt::resume(&args, clock, &mut Out::lock()),

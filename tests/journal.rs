@@ -1,7 +1,9 @@
 //! Funding's journal: the audit reads it in parts, a damaged row is found and named, and rows are
 //! deleted only when the audit has them in its totals.
 
-use crate::harness::{Server, Site, Way, eventually, repair};
+use serde_json::Value;
+
+use crate::harness::{Server, Site, Way, eventually, repair, units};
 
 const USER: u64 = 1001;
 /// The rows that one round folds.
@@ -189,4 +191,112 @@ fn only_folded_and_old_rows_are_deleted() {
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
     site.wait_for_rest();
     site.assert_in_order(&server);
+}
+
+/// The exit code, the output and the errors of `ubscore journal dump`.
+fn dump(site: &Site, words: &[&str]) -> (Option<i32>, String, String) {
+    let words = [&["journal", "dump"], words].concat();
+    let output = site.tool(words).output().expect("the binary");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// The rows of a dump that finds nothing wrong.
+fn rows(site: &Site, words: &[&str]) -> Vec<Value> {
+    let words = [&["--format", "json"], words].concat();
+    let (code, rows, why) = dump(site, &words);
+    assert_eq!(code, Some(0), "{rows}{why}");
+    rows.lines().map(|row| serde_json::from_str(row).expect("JSON")).collect()
+}
+
+/// Goal: `journal dump` prints every row with its entries, beside a running service: the amounts
+/// are those of the balances, and the ids of events follow one another. Method: all rows as JSON,
+/// added up; one row as text.
+#[test]
+fn a_dump_prints_every_row_with_its_entries() {
+    let site = unwatched();
+    let server = site.start();
+    history(&site, &server);
+    let refused = server.transfer(USER, Way::ToSpot, "99999");
+    assert_eq!(refused.status, 422);
+    site.wait_for_rest();
+    let all = rows(&site, &[]);
+    let count = site.sql_value("SELECT count(*) FROM journal_tb");
+    assert_eq!(all.len().to_string(), count);
+    let entries = |row: &Value| row["entries"].as_array().expect("a list").clone();
+    let (mut sum, mut events, mut refusals) = (0, 0, 0);
+    for row in &all {
+        let first: u64 = row["event_first"].as_str().expect("text").parse().expect("a number");
+        let mut next = first;
+        for entry in entries(row) {
+            match entry["kind"].as_str().expect("text") {
+                "passed" => {
+                    assert_eq!(entry["event_id"], next.to_string(), "{row}");
+                    next += 1;
+                }
+                "posted" if entry["user_id"] == USER && entry["asset"] == "USDT" => {
+                    let change = entry["available"].as_str().expect("text");
+                    let units = i128::try_from(units(change.trim_start_matches('-')));
+                    let units = units.expect("small");
+                    sum += if change.starts_with('-') { -units } else { units };
+                    refusals += u32::from(entry["code"] == "INSUFFICIENT_BALANCE");
+                }
+                kind => assert_eq!(kind, "posted"),
+            }
+        }
+        assert_eq!(row["event_count"], next - first, "{row}");
+        events += next - first;
+    }
+    let held = server.usdt(USER).funding.expect("a balance");
+    assert_eq!((sum, refusals), (i128::try_from(held).expect("small"), 1));
+    let ids = "SELECT COALESCE(sum(cardinality(history)), 0) FROM transfers_tb";
+    assert_eq!(events.to_string(), site.sql_value(ids));
+
+    let last = all.iter().rfind(|row| !entries(row).is_empty()).expect("the refusal");
+    let (shard, flight) = (last["shard"].to_string(), last["flight"].to_string());
+    let one = ["--shard", &shard, "--from", &flight, "--limit", "1"];
+    assert_eq!(rows(&site, &one), std::slice::from_ref(last));
+    let (code, text, _) = dump(&site, &one);
+    assert!(code == Some(0) && text.starts_with(&format!("shard {shard} flight {flight} ")));
+    let states = format!("user {USER} passed INIT,SOURCE_PENDING,FAILED event ");
+    let posted = format!("user {USER} WITHDRAW USDT available 0 frozen 0 version ");
+    assert!(text.contains(&states) && text.contains(&posted), "{text}");
+    assert!(text.ends_with(" refused INSUFFICIENT_BALANCE\n"), "{text}");
+    let (code, _, why) = dump(&site, &["--shard", "77"]);
+    assert!(code == Some(2) && why.contains("the journal has no shard 77"), "{why}");
+}
+
+/// Goal: a damaged row and missing ones are printed as such, with the reason and exit code 1, and
+/// the rows behind them are printed all the same. Method: a changed byte and a hole, by SQL.
+#[test]
+fn a_dump_names_damaged_and_missing_rows() {
+    let site = unwatched();
+    let server = site.start();
+    history(&site, &server);
+    server.stop();
+    let (shard, folded) = folded(&site);
+    let bad = with_entries(&site, shard, folded);
+    let gone = bad + 1;
+    site.sql(&format!(
+        "UPDATE journal_tb SET entries = set_byte(entries, 3, get_byte(entries, 3) # 1) \
+         WHERE shard = {shard} AND flight = {bad}; \
+         DELETE FROM journal_tb WHERE shard = {shard} AND flight = {gone}"
+    ));
+    let shard = shard.to_string();
+    let (code, text, why) = dump(&site, &["--shard", &shard]);
+    assert_eq!(code, Some(1), "{text}{why}");
+    let faults = [
+        "the checksum of the entries is wrong".to_owned(),
+        format!("the flights from {gone} to {gone} are missing"),
+    ];
+    let found: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("  damaged: ")).collect();
+    assert_eq!(found, faults, "{text}");
+    let last = format!("SELECT max(flight) FROM journal_tb WHERE shard = {shard}");
+    let last = format!("shard {shard} flight {} ", site.sql_value(&last));
+    assert!(text.contains(&last), "{text}");
+    let words = ["--shard", &shard, "--format", "json", "--from", &gone.to_string()];
+    let (code, json, _) = dump(&site, &words);
+    let first: Value = serde_json::from_str(json.lines().next().expect("a row")).expect("JSON");
+    assert_eq!((code, &first["damaged"][0]), (Some(1), &Value::from(&*faults[1])));
 }

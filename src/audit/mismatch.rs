@@ -216,7 +216,11 @@ impl Mismatch {
             }
             Kind::DamagedLog(why) | Kind::StrangeRow(why) => why.clone(),
             Kind::DamagedJournal(damaged) => {
-                format!("{damaged}; see the runbook, \"The journal is damaged\"")
+                let DamagedRow { shard, flight, .. } = damaged;
+                format!(
+                    "{damaged}; next: ubscore journal dump --shard {shard} --from {flight}, and the \
+                     runbook, \"The journal is damaged\""
+                )
             }
             Kind::Unbalanced(unbalanced) => unbalanced.sentence(),
             Kind::UnreadableRow(why) => format!("a row cannot be read: {why}"),

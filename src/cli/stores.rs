@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 
@@ -84,6 +84,38 @@ pub struct StatementArgs {
     /// Format of the statement.
     #[arg(long, value_enum, default_value_t = StatementFormat::Text)]
     pub format: StatementFormat,
+    /// The stores.
+    #[command(flatten)]
+    pub stores: StoreArgs,
+}
+
+/// Commands for Funding's journal, one row for each commit. They only read, so they may run beside
+/// the service.
+#[derive(Debug, Subcommand)]
+pub enum JournalCommand {
+    /// Print rows, one per line, and below each its entries: the states that a transfer passed, and
+    /// the changes of a balance.
+    ///
+    /// An asset that PostgreSQL does not have is #NUMBER, and its amounts are smallest units as
+    /// NUMBERu. Exit code 1: a row is damaged, or rows are missing. 2: the rows cannot be read.
+    Dump(JournalDumpArgs),
+}
+
+/// Arguments of `ubscore journal dump`.
+#[derive(Debug, Args)]
+pub struct JournalDumpArgs {
+    /// Only this shard; default: every shard, one after the other.
+    #[arg(long, value_name = "N")]
+    pub shard: Option<u32>,
+    /// First flight.
+    #[arg(long, value_name = "FLIGHT", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::MAX >> 1))]
+    pub from: Option<u64>,
+    /// At most this many rows.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    pub limit: Option<u64>,
+    /// Format of a row.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
     /// The stores.
     #[command(flatten)]
     pub stores: StoreArgs,
