@@ -44,8 +44,6 @@ const BATCH_MAX: u64 = 256;
 const SPINS: u32 = 1_000;
 /// Yields before the core thread sleeps.
 const YIELDS: u32 = 8;
-/// Commands that come closer than this, by their callers' clock, are waited for by spinning.
-const DENSE_NS: u64 = 50_000;
 /// The longest sleep. It is a precaution: a bell ends every sleep that matters. Tests would not
 /// notice a missing bell behind it.
 const SLEEP_MAX: Duration = Duration::from_secs(if cfg!(test) { 3_600 } else { 1 });
@@ -111,29 +109,6 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
     }
 }
 
-/// How far apart commands come, by the clock of their callers. The core thread spins only for a
-/// command that is likely to come before it would be asleep.
-#[derive(Default)]
-struct Pace {
-    last_ns: u64,
-    dense: bool,
-}
-
-impl Pace {
-    /// A command that was published at `time_ns`. Those of one call have one time.
-    fn saw(&mut self, time_ns: u64) {
-        if time_ns != self.last_ns {
-            self.dense = time_ns.saturating_sub(self.last_ns) < DENSE_NS;
-            self.last_ns = time_ns;
-        }
-    }
-
-    /// Looks at the ring before the core thread yields, and before it sleeps.
-    fn looks(&self) -> (u32, u32) {
-        if self.dense { (SPINS, SPINS + YIELDS) } else { (0, 0) }
-    }
-}
-
 /// The core thread. It ends once [`Shared::stop`] is set and the ring is empty.
 ///
 /// # Errors
@@ -146,13 +121,12 @@ pub(crate) fn run<M: Medium>(
     shared: &Shared,
     busy: bool,
 ) -> Result<(), wal::Error> {
-    let (mut idle, mut pace): (u32, _) = (0, Pace::default());
+    let mut idle: u32 = 0;
     loop {
         match poller.take(BATCH_MAX) {
             Ok(mut slots) => {
                 idle = 0;
-                let mut seen = (&mut slots).inspect(|slot| pace.saw(slot.time_ns));
-                let waiting = decide_all(&mut seen, core, shared);
+                let waiting = decide_all(&mut &mut slots, core, shared);
                 drop(slots);
                 shared.publish(core);
                 if waiting && !answer_alone(disk, core.marked(), shared)? {
@@ -182,10 +156,9 @@ pub(crate) fn run<M: Medium>(
             // New segments may be ready: publish the log's room again.
             shared.publish(core);
         }
-        let (spins, looks) = pace.looks();
-        if busy || idle < spins {
+        if busy || idle < SPINS {
             std::hint::spin_loop();
-        } else if idle < looks {
+        } else if idle < SPINS + YIELDS {
             std::thread::yield_now();
         } else {
             let work = || {
@@ -527,19 +500,6 @@ mod tests {
             thread::yield_now();
         }
         true
-    }
-
-    /// The core thread spins between commands that come close together, and not behind one call
-    /// with many commands.
-    #[test]
-    fn only_commands_that_come_close_together_are_spun_for() {
-        let mut pace = Pace::default();
-        let times = [9, 1_000_000, 1_000_000, 1_049_999, 1_049_999, 1_100_000, 1_100_001];
-        let spins = times.map(|us| {
-            pace.saw(us);
-            pace.looks().0 > 0
-        });
-        assert_eq!(spins, [true, false, false, true, true, false, true]);
     }
 
     /// Goal: the core thread answers an order without company, and never before it is durable, in
