@@ -78,15 +78,13 @@ impl Target {
             }
             Err(error) => return Err(error).context("read the answered flights"),
         };
-        let compared = incarnation::flights(&self.address, &self.limits, &answered).await;
+        let compared = incarnation::flights(&self.address, &self.limits, &answered.rows).await;
         Ok(compared.context("look for the answered flights")?.1)
     }
 
-    /// The highest incarnation of the answered flights, 0 without a readable file. If PostgreSQL
-    /// has gone back, its clients know ids of events, also of some without a record in the log.
+    /// See [`flights::Answered::latest`]; 0 without a readable file.
     pub fn answered_incarnation(&self) -> u64 {
-        let answered = flights::read(&self.config.data_dir).unwrap_or_default();
-        answered.iter().map(|row| row.incarnation).max().unwrap_or(0)
+        flights::read(&self.config.data_dir).unwrap_or_default().latest
     }
 
     /// Writes the file of answered flights anew: PostgreSQL's last ones. No service may run.
@@ -96,7 +94,9 @@ impl Target {
     pub async fn write_flights(&self) -> anyhow::Result<()> {
         let last = incarnation::flights(&self.address, &self.limits, &[]).await;
         let (last, _) = last.context("read the last flights")?;
-        let written = Flights::create(&self.config.data_dir, &last);
+        let latest = last.iter().map(|row| row.incarnation).max().unwrap_or(0);
+        let latest = latest.max(self.answered_incarnation());
+        let written = Flights::create(&self.config.data_dir, latest, &last);
         written.context("write the answered flights").map(drop)
     }
 

@@ -3,6 +3,7 @@
 //! `src/postgres/sql/events.sql` says where they stand, and which ids are known.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,6 +14,7 @@ use super::columns::bigint;
 use super::database::{TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT, transfer_from_row};
 use super::flight::TOOL_ATTEMPT;
 use super::flight::entries::{self, Entry};
+use super::pin::Pin;
 use super::reads::Reads;
 use super::store::Transfer;
 use super::watermark::milliseconds;
@@ -79,6 +81,7 @@ pub struct Retention {
     client: Client,
     incarnation: i64,
     purge: Statement,
+    pin: Option<Arc<Pin>>,
 }
 
 impl Retention {
@@ -93,7 +96,8 @@ impl Retention {
     ) -> Result<Retention, Error> {
         let client = connect_by_keys(config, limits).await?;
         let purge = client.prepare("SELECT events_purge($1, $2, $3, $4, $5)").await?;
-        Ok(Retention { client, incarnation: bigint(incarnation), purge })
+        let pin = config.pin().cloned();
+        Ok(Retention { client, incarnation: bigint(incarnation), purge, pin })
     }
 
     /// Deletes journal rows and deliveries older than `keep`, and dead letters older than
@@ -111,6 +115,10 @@ impl Retention {
         rows: u32,
     ) -> Result<bool, Error> {
         assert!(rows > 0, "a call that deletes no row would report more for ever");
+        // After a power cut, the file of answered flights must name rows that are kept.
+        if let Some(pin) = self.pin.clone() {
+            tokio::task::spawn_blocking(move || pin.sync_flights()).await.ok();
+        }
         let [lived, keep, dead_keep] = [lived, keep, dead_keep].map(milliseconds);
         let rows = i32::try_from(rows).unwrap_or(i32::MAX);
         let values: [&(dyn ToSql + Sync); 5] =

@@ -109,7 +109,10 @@ impl EventIds {
 
     /// Takes `count` ids in a row. Returns the first one.
     pub fn take(&self, count: usize) -> u64 {
-        self.0.fetch_add(count as u64, Ordering::Relaxed)
+        let first = self.0.fetch_add(count as u64, Ordering::Relaxed);
+        let counter = first % (1 << ORDER_NUMBER_BITS) + count as u64;
+        assert!(counter < 1 << ORDER_NUMBER_BITS, "2^40 events in one incarnation");
+        first
     }
 }
 

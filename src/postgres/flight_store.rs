@@ -44,6 +44,9 @@ pub struct FlightStore<J> {
     last: Option<u64>,
     /// A flight that may have been committed.
     unknown: Option<Flight>,
+    /// Flights of unknown end that stand. They are told behind the next commit: it waits for the
+    /// standby that their own wait may not have reached.
+    stood: Vec<Flight>,
     /// Flights sent so far.
     attempts: u64,
 }
@@ -80,6 +83,7 @@ impl<J: Journal> FlightStore<J> {
             told,
             last: None,
             unknown: None,
+            stood: Vec::new(),
             attempts: 0,
         }
     }
@@ -108,16 +112,16 @@ impl<J: Journal> FlightStore<J> {
                 stands,
                 "a flight of unknown end is settled"
             );
+            let unknown = self.unknown.take().expect("it is some");
             match stands {
                 true => {
-                    self.told.committed(unknown);
-                    self.memory.advance(unknown);
+                    self.memory.advance(&unknown);
+                    self.stood.push(unknown);
                 }
-                false if last.number < number => self.memory.forget(unknown),
+                false if last.number < number => self.memory.forget(&unknown),
                 false => {}
             }
             self.last = Some(last.number);
-            self.unknown = None;
         }
         if self.last.is_none() {
             let last = self.journal.last().await?.ok_or(Failure::Fenced)?;
@@ -266,6 +270,9 @@ impl<J: Journal> Store for FlightStore<J> {
             let flight = self.departs(flight, number, self.attempts, standing);
             let stopped = match self.journal.fly(&flight).await {
                 Ok(()) => {
+                    for stood in self.stood.drain(..) {
+                        self.told.committed(&stood);
+                    }
                     self.told.committed(&flight);
                     self.memory.advance(&flight);
                     self.last = Some(number);

@@ -7,7 +7,7 @@
 //!
 //! A start demands that each named row is in `journal_tb`, see [`super::incarnation::begin`]. If a
 //! row is missing, PostgreSQL has gone back in time, and answered commits are lost. `journal_trim`
-//! keeps the last 10,000 rows of each shard, and the file is synced before each call of it.
+//! keeps the last 1,000 rows of each shard, and the file is synced before each call of it.
 //!
 //! ```text
 //!   header | slot 0 of each shard | slot 1 of each shard
@@ -35,8 +35,10 @@ const FILE_NEW: &str = "flights.new";
 const MAGIC: [u8; 8] = *b"ubsflt\x00\x01";
 /// The parts of the file begin at multiples of it, bytes: no page holds both slots of a shard.
 const PAGE_BYTES: usize = 4096;
-/// Magic, number of shards, and their checksum.
-const HEADER_BYTES: usize = 16;
+/// Magic, number of shards, the latest incarnation, and their checksum.
+const HEADER_BYTES: usize = 24;
+/// Where the checksum of the header begins.
+const HEADER_SUM: usize = 20;
 /// A slot with its padding: none crosses a sector of a disk.
 const SLOT_BYTES: usize = 64;
 /// The bytes of a slot that carry something. The checksum is the last four.
@@ -72,6 +74,16 @@ impl fmt::Display for FlightRow {
             "flight {flight} of shard {shard} (incarnation {incarnation}, attempt {attempt})"
         )
     }
+}
+
+/// What a file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// The latest incarnation that has written to PostgreSQL from this data directory. Its ids are
+    /// known to clients, also where PostgreSQL has gone back to an earlier incarnation.
+    pub latest: u64,
+    /// The last answered flight of each shard, by shard.
+    pub rows: Vec<FlightRow>,
 }
 
 /// Why the file cannot be used.
@@ -153,13 +165,14 @@ fn file_bytes(shards: usize) -> usize {
 }
 
 /// A whole file: both slots of each shard hold its row.
-fn encode(rows: &[FlightRow]) -> Vec<u8> {
+fn encode(latest: u64, rows: &[FlightRow]) -> Vec<u8> {
     let mut bytes = vec![0; file_bytes(rows.len())];
     let shards = u32::try_from(rows.len()).expect("at most SHARDS_MAX");
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..12].copy_from_slice(&shards.to_le_bytes());
-    let sum = crc32fast::hash(&bytes[..12]);
-    bytes[12..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
+    bytes[12..HEADER_SUM].copy_from_slice(&latest.to_le_bytes());
+    let sum = crc32fast::hash(&bytes[..HEADER_SUM]);
+    bytes[HEADER_SUM..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
     for (index, row) in rows.iter().enumerate() {
         for writes in [0, 1] {
             let at = offset(rows.len(), index, writes);
@@ -170,15 +183,16 @@ fn encode(rows: &[FlightRow]) -> Vec<u8> {
 }
 
 /// The newest sound slot of each shard, and the shards with a bad slot; or the first damage.
-fn decode(bytes: &[u8]) -> Result<(Vec<FlightRow>, Vec<u32>), String> {
+fn decode(bytes: &[u8]) -> Result<(Answered, Vec<u32>), String> {
     let header = bytes.get(..HEADER_BYTES).ok_or_else(|| "it is too short".to_owned())?;
     if !header.starts_with(&MAGIC) {
         return Err("it is no such file, or of another version".to_owned());
     }
-    let sum = number_32(header, 12).expect("it is long enough");
+    let sum = number_32(header, HEADER_SUM).expect("it is long enough");
+    let latest = number_64(header, 12).expect("it is long enough");
     let shards = number_32(header, 8).expect("it is long enough");
     let shards = usize::try_from(shards).expect("a number of 32 bits");
-    if crc32fast::hash(&header[..12]) != sum || shards > SHARDS_MAX {
+    if crc32fast::hash(&header[..HEADER_SUM]) != sum || shards > SHARDS_MAX {
         return Err("its header".to_owned());
     }
     // A torn write leaves the length.
@@ -202,24 +216,24 @@ fn decode(bytes: &[u8]) -> Result<(Vec<FlightRow>, Vec<u32>), String> {
         }
         rows.push(row);
     }
-    Ok((rows, torn))
+    Ok((Answered { latest, rows }, torn))
 }
 
-/// The rows that a data directory names, by shard.
+/// What the file of a data directory says.
 ///
 /// # Errors
 /// [`Error`]: it is not known which commits were answered.
-pub fn read(data_dir: &Path) -> Result<Vec<FlightRow>, Error> {
+pub fn read(data_dir: &Path) -> Result<Answered, Error> {
     let path = data_dir.join(FILE);
     match fs::read(&path) {
         Ok(bytes) => {
             let decoded =
                 decode(&bytes).map_err(|what| Error::Damaged { path: path.clone(), what });
-            let (rows, torn) = decoded?;
+            let (answered, torn) = decoded?;
             if !torn.is_empty() {
                 warn!(path = %path.display(), shards = ?torn, "using the other slot of a torn one");
             }
-            Ok(rows)
+            Ok(answered)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Missing(path)),
         Err(source) => Err(Error::Io { path, source }),
@@ -238,11 +252,12 @@ pub struct Flights {
 }
 
 impl Flights {
-    /// Writes the file anew, atomically and durably. `rows`: one of each shard.
+    /// Writes the file anew, atomically and durably. `rows`: one of each shard. `latest`: see
+    /// [`Answered::latest`]; it must not be below that of the file before.
     ///
     /// # Errors
     /// [`Error::Io`]: the file is the old one, or the new one.
-    pub fn create(data_dir: &Path, rows: &[FlightRow]) -> Result<Flights, Error> {
+    pub fn create(data_dir: &Path, latest: u64, rows: &[FlightRow]) -> Result<Flights, Error> {
         let mut rows = rows.to_vec();
         rows.sort_by_key(|row| row.shard);
         assert!(rows.len() <= SHARDS_MAX, "{} shards", rows.len());
@@ -250,7 +265,7 @@ impl Flights {
         let create = || {
             let new = data_dir.join(FILE_NEW);
             let mut file = wal::create_private(&new)?;
-            file.write_all(&encode(&rows))?;
+            file.write_all(&encode(latest, &rows))?;
             file.sync_all()?;
             fs::rename(&new, &path)?;
             File::open(data_dir)?.sync_all()?;
@@ -342,7 +357,7 @@ mod tests {
     fn written(shards: u32) -> (TempDir, Flights) {
         let directory = tempdir().expect("a directory");
         let rows: Vec<_> = (0..shards).rev().map(|shard| row(shard, 5)).collect();
-        let flights = Flights::create(directory.path(), &rows).expect("created");
+        let flights = Flights::create(directory.path(), 3, &rows).expect("created");
         for shard in 0..shards {
             flights.raise(row(shard, 6)).expect("written");
         }
@@ -360,11 +375,11 @@ mod tests {
     #[test]
     fn the_file_names_the_latest_flight_at_once() {
         let (directory, flights) = written(3);
-        assert_eq!(read(directory.path()).expect("read"), [row(0, 6), row(1, 6), row(2, 6)]);
+        assert_eq!(read(directory.path()).expect("read").rows, [row(0, 6), row(1, 6), row(2, 6)]);
         flights.raise(row(1, 9)).expect("written");
         flights.raise(row(1, 8)).expect("an earlier one is left out");
-        assert_eq!(read(directory.path()).expect("read"), [row(0, 6), row(1, 9), row(2, 6)]);
-        assert_eq!(read(directory.path()).expect("read"), flights.rows());
+        assert_eq!(read(directory.path()).expect("read").rows, [row(0, 6), row(1, 9), row(2, 6)]);
+        assert_eq!(read(directory.path()).expect("read").rows, flights.rows());
         flights.sync().expect("synced");
         flights.raise(row(3, 1)).expect_err("no such shard");
     }
@@ -375,7 +390,7 @@ mod tests {
         flights.set(&[row(0, 2)]).expect("written");
         assert_eq!(flights.rows(), [row(0, 2)]);
         let none = FlightRow { shard: 1, flight: 0, incarnation: 0, attempt: 0 };
-        assert_eq!(read(directory.path()).expect("read"), [row(0, 2), none]);
+        assert_eq!(read(directory.path()).expect("read").rows, [row(0, 2), none]);
         flights.raise(row(1, 1)).expect("written");
         assert_eq!(flights.rows(), [row(0, 2), row(1, 1)]);
     }
@@ -389,7 +404,7 @@ mod tests {
                 for byte in [0, 9, 35, SLOT_USED - 1] {
                     let (directory, _) = written(shards);
                     spoil(&directory, offset(count, count - 1, side) + byte);
-                    let rows = read(directory.path()).expect("one is left");
+                    let rows = read(directory.path()).expect("one is left").rows;
                     assert_eq!(rows.last(), Some(&row(shards - 1, flight)), "{side} {byte}");
                 }
             }
@@ -404,8 +419,8 @@ mod tests {
         let refused = read(directory.path()).expect_err("both are bad").to_string();
         assert!(refused.contains("both slots of shard 1"), "{refused}");
         let path = directory.path().join(FILE);
-        let whole = encode(&[row(0, 1)]);
-        let cut = [&whole[..0], &whole[..15], &whole[..PAGE_BYTES], &whole[..whole.len() - 1]];
+        let whole = encode(3, &[row(0, 1)]);
+        let cut = [&whole[..0], &whole[..HEADER_BYTES - 1], &whole[..PAGE_BYTES], &whole[..whole.len() - 1]];
         for bytes in cut.into_iter().chain([&b"another file of text"[..]]) {
             fs::write(&path, bytes).expect("written");
             assert!(
@@ -426,11 +441,12 @@ mod tests {
         let (directory, before) = written(2);
         for shards in [5, 1, 0] {
             let rows: Vec<_> = (0..shards).map(|shard| row(shard, 7)).collect();
-            let flights = Flights::create(directory.path(), &rows).expect("created");
+            let flights = Flights::create(directory.path(), 3, &rows).expect("created");
             // A process that is given up still has the old file.
             before.raise(row(0, 100)).expect("written");
-            assert_eq!(read(directory.path()).expect("read"), rows);
+            assert_eq!(read(directory.path()).expect("read").rows, rows);
             assert_eq!(flights.rows(), rows);
+            assert_eq!(read(directory.path()).expect("read").latest, 3);
         }
     }
 }

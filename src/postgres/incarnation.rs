@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Transaction};
 use wal::{Identity, Sequence};
 
 use super::adopt::is_begun;
-use super::flights::FlightRow;
+use super::flights::{Answered, FlightRow};
 use super::pin::{journal, lacking};
 use super::{Address, Error, Limits, columns, connect};
 use crate::clock::Clock;
@@ -36,7 +36,7 @@ pub struct Start<'a> {
     /// How many shards this process has.
     pub shards: u32,
     /// The answered flights, which the journal must have.
-    pub answered: &'a [FlightRow],
+    pub answered: &'a Answered,
     /// How long it waits for sessions that hold its tables.
     pub fence_wait: Duration,
 }
@@ -233,13 +233,15 @@ async fn take(
     }
     refuse_other(start.log, bound.as_deref())?;
     // Before the fence: its rows would fill the gap.
-    let (last, missing) = journal(&transaction, start.answered).await?;
+    let (last, missing) = journal(&transaction, &start.answered.rows).await?;
     if !missing.is_empty() {
         let lacks: Vec<String> = missing.iter().map(|row| lacking(row, &last)).collect();
         return Err(Refusal::GoneBack { lacks: lacks.join("; ") });
     }
     let before = u64::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u64::MAX);
-    let number = before.max(behind.map_or(0, |behind| behind.latest)).saturating_add(1);
+    // PostgreSQL and the log may both have gone back behind an incarnation with told ids.
+    let latest = start.answered.latest.max(behind.map_or(0, |behind| behind.latest));
+    let number = before.max(latest).saturating_add(1);
     if number > INCARNATION_MAX {
         return Err(Refusal::Exhausted(before));
     }

@@ -483,7 +483,7 @@ mod tests {
         let directory = tempdir().expect("a directory");
         let pin = Pin::new(&sight(1, 100, 0));
         // The open file outlives its name.
-        pin.begin(5, Flights::create(directory.path(), &[row(0)]).expect("a file"));
+        pin.begin(5, Flights::create(directory.path(), 5, &[row(0)]).expect("a file"));
         pin
     }
 

@@ -68,10 +68,6 @@ impl Watermark {
         lived: Duration,
         keep: Duration,
     ) -> Result<u64, Error> {
-        // It deletes old rows of the journal. After a power cut, the file may name none of them.
-        if let Some(pin) = self.config.pin().cloned() {
-            tokio::task::spawn_blocking(move || pin.sync_flights()).await.ok();
-        }
         let session = self.session().await?;
         let number = number.map(bigint);
         let values: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =

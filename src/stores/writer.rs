@@ -25,7 +25,7 @@ use crate::data_dir;
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::postgres::development;
 use crate::postgres::embedded::Embedded;
-use crate::postgres::flights::{self, FlightRow, Flights};
+use crate::postgres::flights::{self, Answered, Flights};
 use crate::postgres::incarnation::{self, Behind, Incarnation, Refusal, Start};
 use crate::postgres::pin::{Pin, Sight};
 use crate::postgres::{self, Address};
@@ -160,17 +160,21 @@ pub async fn begin(
         incarnation = begin(Some(&behind)).await.context("begin a new incarnation")?;
         assert!(incarnation.number > latest, "no order number is given twice");
     }
-    let flights = Flights::create(&config.data_dir, &incarnation.flights);
+    let flights = Flights::create(&config.data_dir, incarnation.number, &incarnation.flights);
     pin.begin(incarnation.number, flights.context("write the answered flights")?);
     Ok(Begun { incarnation, log, replayed, found })
 }
 
-/// The flights that PostgreSQL's journal must have. A log without a record has answered nothing.
-fn answered(config: &Config) -> anyhow::Result<Vec<FlightRow>> {
-    if !holds_records(config).context("look into the log")? {
-        return Ok(Vec::new());
+/// The flights that PostgreSQL's journal must have. Only a new data directory has no such file.
+fn answered(config: &Config) -> anyhow::Result<Answered> {
+    match flights::read(&config.data_dir) {
+        Err(flights::Error::Missing(_))
+            if !holds_records(config).context("look into the log")? =>
+        {
+            Ok(Answered::default())
+        }
+        answered => Ok(answered?),
     }
-    Ok(flights::read(&config.data_dir)?)
 }
 
 /// The records of the log that PostgreSQL lacks after it has gone back, as far as a comparison of
