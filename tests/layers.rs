@@ -41,7 +41,7 @@ use crate::harness::{Site, block_on, small_engine};
 const USER: u64 = 1001;
 const USDT: u32 = 3;
 const UNKNOWN_ASSET: u32 = 99;
-const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: Limits = Limits {
     connect_timeout: Duration::from_secs(10),
     statement_timeout: Duration::from_secs(10),
     lock_timeout: Duration::from_secs(10),
