@@ -2,8 +2,7 @@
 //! transaction after the other, and a connection that loses, delays and doubles messages.
 //!
 //! A transaction is carried out at one moment, whole or not at all, whether or not its client still
-//! listens. Row locks and the fence's lock on the incarnation have the same effect for a client
-//! outside the server.
+//! listens. Row locks have the same effect for a client outside the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

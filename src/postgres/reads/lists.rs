@@ -210,7 +210,7 @@ pub struct Posted {
     pub amount: String,
     /// The Funding balance afterwards, decimal text; of a success only.
     pub balance_after: Option<String>,
-    /// When, by PostgreSQL's clock.
+    /// When, by the service's clock.
     pub at: Timestamp,
 }
 
