@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use serde_json::json;
 use ubscore::exit::Exit;
 
 use super::external::{copied, go_back};
@@ -84,6 +85,30 @@ fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
         site.assert_in_order(&server);
         server.stop();
         site.start().stop();
+    }
+}
+
+/// Goal: an operator's write that was answered is not lost without a word either. Method: a copy of
+/// the database; a pause, or a suspended asset; SIGKILL at its answer; the copy in its place; three
+/// starts.
+#[test]
+fn f01_a_start_that_misses_an_operators_write_is_refused() {
+    let pause = json!({ "direction": "SPOT_TO_FUNDING", "paused": true, "reason": "a test" });
+    let suspend = json!({ "status": "SUSPENDED", "reason": "a test" });
+    for (method, path, body) in
+        [("PUT", "/admin/v1/pauses", pause), ("PUT", "/admin/v1/assets/USDT", suspend)]
+    {
+        let site = Site::new();
+        let server = site.start();
+        assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
+        site.wait_for_rest();
+        let copy = copied(&site);
+        let done = server.admin(method, path, &body);
+        assert_eq!(done.status, 200, "{done:?}");
+        server.kill();
+        site.wait_for_disconnected();
+        go_back(&site, &copy);
+        refused_again_and_again(&site, &["has gone back in time: flight", "of shard"]);
     }
 }
 
