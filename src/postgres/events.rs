@@ -212,6 +212,7 @@ impl Reads {
         );
         let statement = client.prepare_cached(&format!("{events} ORDER BY event_id")).await?;
         let found = client.query(&statement, &[&ids, &numbers]).await?;
+        self.pool.note(&client).await?;
         let catalog = self.catalog();
         let events = found.iter().map(|row| event_from_row(row, &catalog));
         let events = events.collect::<Result<Vec<Event>, Error>>()?;

@@ -299,6 +299,7 @@ impl Reads {
             conditions.join(" AND ")
         );
         let found = client.query(&select, &values).await?;
+        self.pool.note(&client).await?;
         let next = window.unwrap_or(EVERYTHING).next(&found, limit)?;
         Ok(ListPage { transfers: readable(&found, |row| self.listed(row)), next })
     }
@@ -344,6 +345,7 @@ impl Reads {
              ORDER BY order_number DESC LIMIT $4"
         );
         let found = client.query(&select, &values).await?;
+        self.pool.note(&client).await?;
         let next = window.next(&found, limit)?;
         let catalog = self.catalog.load();
         Ok(ListPage { transfers: readable(&found, |row| transfer_from_row(row, &catalog)), next })
@@ -379,6 +381,7 @@ impl Reads {
             });
         }
         transaction.commit().await?;
+        self.pool.note(&client).await?;
         Ok(Some(Dossier { listed, history, operations: posted }))
     }
 
