@@ -28,7 +28,7 @@ pub enum Alert {
     /// Another session changes Funding accounts, balances or transfers while the service works with
     /// them.
     BalanceChangedOutside,
-    /// PostgreSQL wrote times in the future: its clock ran ahead and was corrected.
+    /// Transfers carry times in PostgreSQL's future: the service's clock ran ahead.
     ClockAhead,
     /// The refund of a transfer keeps an unknown outcome.
     CompensationFailing,
@@ -167,7 +167,7 @@ impl Alert {
                 "ubscore doctor; runbook, \"PostgreSQL is away\""
             }
             Alert::AssetUnreadable => "ubscore doctor; runbook, \"An asset cannot be read\"",
-            Alert::ClockAhead => "ubscore doctor; runbook, \"PostgreSQL's clock ran ahead\"",
+            Alert::ClockAhead => "ubscore doctor; runbook, \"The clock ran ahead\"",
             Alert::BalanceChangedOutside
             | Alert::FundingBlocked
             | Alert::ParkedFull

@@ -6,7 +6,7 @@
 //! [`incarnation`] (who may write), [`watermark`] (below which everything is over), [`audit_reader`] (what the audit reads), [`repair_writer`] (what its repair writes), [`cut`] (what a cut of
 //! the log takes back), [`adopt`] (the binding to a log that is rebuilt), [`export`] and [`dump`] (a snapshot for a backup,
 //! and back), [`journal`] (rows of the journal, and the faults of damaged ones), [`movements`] (what a user's statement is made of), [`funds`] (what
-//! there is of each asset), [`events`] (what users follow, copied from the history), [`horizon`] (old snapshots), [`webhooks`] (the same on its way to
+//! there is of each asset), [`events`] (what users follow), [`horizon`] (old snapshots), [`webhooks`] (the same on its way to
 //! endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
 //! database is reached), `connection` (one that checks its server and its notices), [`tls`] (the check of the server's
 //! certificate), [`pin`] (the one server that a process uses), [`flights`] (the file of the last answered flights), [`development`] (the mark of a database that `--dev` made).
@@ -201,7 +201,7 @@ pub fn verdict(error: &tokio_postgres::Error) -> Verdict {
     match state.code() {
         "UB001" => Verdict::Fenced,
         "UB002" | "UB003" => Verdict::Violation,
-        // Serialization failure, deadlock, lock not available, query canceled; and a flight that a later one overtook.
+        // Serialization failure, deadlock, lock not available, query canceled; and a total, cursor or watermark that another call moved.
         "40001" | "40P01" | "55P03" | "57014" | "UB004" => Verdict::Retry,
         code if code.starts_with("53") => Verdict::Unavailable,
         // A file or a block that the server cannot read: whoever asked for it waits, and nobody else.

@@ -136,7 +136,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The transfer was accepted, at this time of PostgreSQL's clock.
+    /// The transfer was accepted, at this time of the service's clock.
     pub fn accept(&mut self, at: Timestamp) {
         self.accept_in(|_| Day::of(at));
     }
@@ -343,14 +343,12 @@ impl Quotas {
     /// Makes the known usage that of this day.
     async fn read(&self, reads: &Reads, user: UserId, known: &User) -> Result<(), Refused> {
         let today = Day::of_second(self.clock.now_s());
-        // If the two clocks disagree, PostgreSQL is asked each time: its times count, and its clock
-        // may go back.
-        let is_of_today = || known.usage.lock().as_ref().is_some_and(|usage| usage.day() == today);
-        if is_of_today() {
+        let is_known = || known.usage.lock().as_mut().map(|usage| usage.seen(today)).is_some();
+        if is_known() {
             return Ok(());
         }
         let _reading = known.reading.lock().await;
-        if is_of_today() {
+        if is_known() {
             return Ok(());
         }
         // On the heap: it is long, and seldom needed.
@@ -368,25 +366,18 @@ impl Quotas {
             error!(error = chain(&failure), "a user's usage of the day cannot be read");
             Refused::from(Code::SystemError)
         };
-        let day = Day::of(reads.now().await.map_err(away)?);
-        if let Some(usage) = known.usage.lock().as_mut() {
-            usage.seen(day);
-            return Ok(());
-        }
-        // From the earlier of both days on: one clock may be ahead, and go back.
-        let used = self.used_of(reads, user, day, day.min(today)).await.map_err(away)?;
-        *known.usage.lock() = Some(Usage::new(day, used));
+        let used = self.used_of(reads, user, today).await.map_err(away)?;
+        *known.usage.lock() = Some(Usage::new(today, used));
         Ok(())
     }
 
-    /// The usage of each day from `since` on, read from PostgreSQL, which is in `day`. The user has
-    /// no open share.
+    /// The usage of each day from `day` on, read from PostgreSQL: a clock may have run ahead. The
+    /// user has no open share.
     async fn used_of(
         &self,
         reads: &Reads,
         user: UserId,
         day: Day,
-        since: Day,
     ) -> Result<BTreeMap<Day, Sums>, postgres::Error> {
         let mut days = BTreeMap::<Day, Sums>::new();
         let enough = self.day.transfers.unwrap_or(u64::MAX);
@@ -398,10 +389,9 @@ impl Quotas {
             let used = days.entry(of).or_default();
             used.add(Share { asset: accepted.asset, units });
             // If all transfers of the day are used, its sums do not matter.
-            used.transfers < enough || of != day || since != day
+            used.transfers < enough || of != day
         };
-        assert!(since <= day, "the earlier of both days");
-        reads.accepted_since(user, since.start(), count).await?;
+        reads.accepted_since(user, day.start(), count).await?;
         Ok(days)
     }
 

@@ -50,8 +50,8 @@ struct Tampering {
 
 const TAMPERINGS: &[Tampering] = &[
     Tampering {
-        action: "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3",
-        undo: "UPDATE balances_tb SET available = available - 7 WHERE user_id = 1001 AND asset_id = 3",
+        action: "UPDATE balances_tb SET available = available + 7e8 WHERE user_id = 1001 AND asset_id = 3",
+        undo: "UPDATE balances_tb SET available = available - 7e8 WHERE user_id = 1001 AND asset_id = 3",
         says: &["user 1001", "USDT", "Funding is 7 more than its operations"],
     },
     Tampering {
@@ -70,7 +70,7 @@ const TAMPERINGS: &[Tampering] = &[
     Tampering {
         action: "SET session_replication_role = replica; \
                CREATE TABLE kept AS SELECT order_number, funding_at, funding_after FROM transfers_tb \
-               WHERE state = 40 AND transfer_type = 2 AND amount = 3; \
+               WHERE state = 40 AND direction = 2 AND amount = 3; \
                UPDATE transfers_tb SET funding_at = NULL, funding_after = NULL \
                WHERE order_number IN (SELECT order_number FROM kept)",
         undo: "UPDATE transfers_tb t SET funding_at = k.funding_at, funding_after = k.funding_after \
@@ -85,33 +85,33 @@ const TAMPERINGS: &[Tampering] = &[
         says: &["user 1001", "USDT", "DEPOSIT", "another user, asset or amount"],
     },
     Tampering {
-        action: "UPDATE transfers_tb SET refund_at = now() WHERE transfer_type = 1 AND amount = 10",
+        action: "UPDATE transfers_tb SET refund_at = now() WHERE direction = 1 AND amount = 10",
         undo: "SET session_replication_role = replica; UPDATE transfers_tb SET refund_at = NULL",
         says: &["user 1001", "USDT", "difference 10", "REFUND"],
     },
     Tampering {
         action: "SET session_replication_role = replica; \
-               UPDATE transfers_tb SET state = -10 WHERE transfer_type = 2 AND amount = 1",
+               UPDATE transfers_tb SET state = -10 WHERE direction = 2 AND amount = 1",
         undo: "SET session_replication_role = replica; \
-               UPDATE transfers_tb SET state = 40 WHERE transfer_type = 2 AND amount = 1",
+               UPDATE transfers_tb SET state = 40 WHERE direction = 2 AND amount = 1",
         says: &["user 1001", "USDT", "FAILED"],
     },
     // With its change of the balance, so that only the log has it.
     Tampering {
         action: "SET session_replication_role = replica; \
-               CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
+               CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE direction = 1 AND amount = 5; \
                DELETE FROM transfers_tb WHERE req_id IN (SELECT req_id FROM kept); \
-               UPDATE balances_tb SET available = available + 5 WHERE user_id = 1001 AND asset_id = 3; \
-               UPDATE audit_totals SET journal = journal + 5 WHERE user_id = 1001 AND asset_id = 3",
+               UPDATE balances_tb SET available = available + 5e8 WHERE user_id = 1001 AND asset_id = 3; \
+               UPDATE audit_totals SET journal = journal + 5e8 WHERE user_id = 1001 AND asset_id = 3",
         undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept; \
-               UPDATE balances_tb SET available = available - 5 WHERE user_id = 1001 AND asset_id = 3; \
-               UPDATE audit_totals SET journal = journal - 5 WHERE user_id = 1001 AND asset_id = 3",
+               UPDATE balances_tb SET available = available - 5e8 WHERE user_id = 1001 AND asset_id = 3; \
+               UPDATE audit_totals SET journal = journal - 5e8 WHERE user_id = 1001 AND asset_id = 3",
         says: &["user 1001", "USDT", "difference 5", "no such transfer"],
     },
     Tampering {
         action: "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
-                 transfer_type, source_type, state) VALUES (1, 'x', '', 1002, 3, 4, 1, 1, -10)",
-        undo: "SET session_replication_role = replica; DELETE FROM transfers_tb WHERE req_id = 'x'",
+                 direction, source_type, state) VALUES (1, 'x', '', 1002, 3, 4, 1, 1, -10)",
+        undo: "SET session_replication_role = replica; DELETE FROM transfers_tb WHERE req_id = ulid_uuid('x')",
         says: &["a row is named x"],
     },
     Tampering {
@@ -270,10 +270,10 @@ fn a_verify_counts_everything_again() {
     server.stop();
     for (action, undo, says) in [
         (
-            "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3; \
-             UPDATE audit_totals SET journal = journal + 7 WHERE user_id = 1001 AND asset_id = 3",
-            "UPDATE balances_tb SET available = available - 7 WHERE user_id = 1001 AND asset_id = 3; \
-             UPDATE audit_totals SET journal = journal - 7 WHERE user_id = 1001 AND asset_id = 3",
+            "UPDATE balances_tb SET available = available + 7e8 WHERE user_id = 1001 AND asset_id = 3; \
+             UPDATE audit_totals SET journal = journal + 7e8 WHERE user_id = 1001 AND asset_id = 3",
+            "UPDATE balances_tb SET available = available - 7e8 WHERE user_id = 1001 AND asset_id = 3; \
+             UPDATE audit_totals SET journal = journal - 7e8 WHERE user_id = 1001 AND asset_id = 3",
             "user 1001, USDT: Funding is 7 more than all its operations",
         ),
         (

@@ -23,8 +23,8 @@ const MAPS: u64 = 2;
 /// allocator keeps the most that each thread has used, and threads come late.
 const MEMORY_GROWTH_MAX_KIB: u64 = 128 << 10;
 /// A table that must stop to grow may have twice the rows that it had by the middle, and these: the
-/// journal keeps 10,000 rows of each shard in any case.
-const ROWS_BESIDE: u64 = 25_000;
+/// journal keeps 1,000 rows of each shard in any case.
+const ROWS_BESIDE: u64 = 5_000;
 const CONNECTIONS: &str = "64";
 
 /// The shape of a run.

@@ -3,7 +3,10 @@
 
 use serde_json::Value;
 
-use crate::harness::{Server, Site, Way, eventually, repair, units};
+use ubscore::postgres;
+
+use crate::harness::{Server, Site, Way, block_on, eventually, repair, units};
+use crate::layers::LIMITS;
 
 const USER: u64 = 1001;
 /// The rows that one round folds.
@@ -249,7 +252,7 @@ fn a_dump_prints_every_row_with_its_entries() {
     }
     let held = server.usdt(USER).funding.expect("a balance");
     assert_eq!((sum, refusals), (i128::try_from(held).expect("small"), 1));
-    let ids = "SELECT COALESCE(sum(cardinality(history)), 0) FROM transfers_tb";
+    let ids = "SELECT COALESCE(sum(cardinality(history)), 0) FROM transfers";
     assert_eq!(events.to_string(), site.sql_value(ids));
 
     let last = all.iter().rfind(|row| !entries(row).is_empty()).expect("the refusal");
@@ -299,4 +302,29 @@ fn a_dump_names_damaged_and_missing_rows() {
     let (code, json, _) = dump(&site, &words);
     let first: Value = serde_json::from_str(json.lines().next().expect("a row")).expect("JSON");
     assert_eq!((code, &first["damaged"][0]), (Some(1), &Value::from(&*faults[1])));
+}
+
+/// Goal: a stream that comes back reads every transfer that was under way, also one of a user who
+/// has another shard since. Method: starts with more and fewer shards; the `open_from` of each row.
+#[test]
+fn each_shard_begins_at_the_lowest_number_that_any_shard_has_open() {
+    let site = Site::new();
+    block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
+    let open = || -> Vec<(u32, i64)> {
+        let rows = site.sql("SELECT shard, open_from FROM journal_last ORDER BY shard");
+        let number = |text: &str| text.parse().expect("a number");
+        let rows = rows.iter();
+        rows.map(|row| (row[0].parse().expect("a shard"), number(&row[1]))).collect()
+    };
+    site.begin(&LIMITS, 2);
+    site.sql("UPDATE journal_tb SET open_from = 9000 + 10 * shard");
+    site.begin(&LIMITS, 64);
+    assert_eq!(open(), (0..64).map(|shard| (shard, 9000)).collect::<Vec<_>>());
+    site.begin(&LIMITS, 1);
+    let retired = (1..64).map(|shard| (shard, i64::MAX));
+    assert_eq!(open(), [(0, 9000)].into_iter().chain(retired).collect::<Vec<_>>());
+    site.take_over();
+    assert!(open().iter().all(|(_, open_from)| *open_from == 9000), "a tool knows no workers");
+    site.begin(&LIMITS, 2);
+    assert_eq!(open()[..2], [(0, 9000), (1, 9000)]);
 }

@@ -41,7 +41,7 @@ use crate::harness::{Site, block_on, small_engine};
 const USER: u64 = 1001;
 const USDT: u32 = 3;
 const UNKNOWN_ASSET: u32 = 99;
-const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: Limits = Limits {
     connect_timeout: Duration::from_secs(10),
     statement_timeout: Duration::from_secs(10),
     lock_timeout: Duration::from_secs(10),
@@ -67,7 +67,7 @@ fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> FlightStore<Data
 pub(crate) fn funding(site: &Site) -> (Funding<FlightStore<Database>>, Incarnation) {
     block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
     site.sql(&format!(
-        "INSERT INTO accounts_tb (user_id, account_type) VALUES ({USER}, 1); \
+        "INSERT INTO accounts_tb (user_id) VALUES ({USER}); \
          INSERT INTO balances_tb (user_id, asset_id, account_type, available) \
          VALUES ({USER}, {USDT}, 1, 10)"
     ));
@@ -127,7 +127,7 @@ fn written(site: &Site, ask: Ask) -> Ask {
     let Intent { req_id, user, asset, amount, direction, order_number, .. } = &ask.intent;
     let (way, amount) = (*direction as u8, amount.decimal(8));
     site.sql(&format!(
-        "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, transfer_type, \
+        "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, direction, \
            source_type, state) \
          VALUES ({order_number}, '{req_id}', '', {user}, {}, {amount}, {way}, {way}, 10) ON CONFLICT DO NOTHING",
         asset.0
@@ -209,7 +209,7 @@ fn both_adapters_record_an_operators_refusal_once() {
     let site = Site::new();
     let (funding, _) = funding(&site);
     refuses_for_an_operator(&funding, |op, number| ask_funding(&site, op, number));
-    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "14.00000000");
+    assert_eq!(site.sql_value("SELECT available FROM balances"), "14.00000000");
     let (engine, spot) = engine(&site);
     refuses_for_an_operator(&spot, ask);
     drop(spot);
@@ -223,7 +223,7 @@ fn both_adapters_record_an_operators_refusal_once() {
 fn funding_decides_once_and_checks_for_itself() {
     let site = Site::new();
     let (funding, _) = funding(&site);
-    let balance = || site.sql_value("SELECT available FROM balances_tb");
+    let balance = || site.sql_value("SELECT available FROM balances");
     refuses_bad_asks(&funding);
     let ask = |op, number| ask_funding(&site, op, number);
 
@@ -298,7 +298,7 @@ fn funding_of_a_superseded_process_is_fenced() {
     assert_eq!(outcome(&old, ask(Op::Withdraw, 1)), fenced);
     let new = Funding::new(store(&site, &successor, 0), catalog());
     assert_eq!(outcome(&new, ask(Op::Withdraw, 1)), Outcome::Success);
-    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "6.00000000");
+    assert_eq!(site.sql_value("SELECT available FROM balances"), "6.00000000");
     assert_eq!(site.sql_value("SELECT count(*) FROM transfer_operations"), "1");
 }
 
@@ -310,7 +310,7 @@ fn funding_without_a_shard_writes_nothing() {
     let ask = |op, number| ask_funding(&site, op, number);
     let stranger = Funding::new(store(&site, &incarnation, 63), catalog());
     assert_eq!(outcome(&stranger, ask(Op::Withdraw, 1)), Outcome::NetworkError);
-    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "10.00000000");
+    assert_eq!(site.sql_value("SELECT available FROM balances"), "10.00000000");
 }
 
 /// Goal: the same for Spot, over a running UBSCore and its log.
@@ -486,8 +486,8 @@ fn the_coordinator_checks_for_itself() {
     assert_eq!(again.progress.borrow().intent.req_id, req_id);
     let (_, other) = submit("one", 200_000_000, "FUNDING:SPOT:USDT:2");
     assert_eq!(other.expect_err("another body").code, Code::DuplicateRequest);
-    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "9.00000000");
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
+    assert_eq!(site.sql_value("SELECT available FROM balances"), "9.00000000");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "1");
     drop((coordinator, again));
     block_on(tasks.join());
     engine.stop();

@@ -203,11 +203,11 @@ impl Desk {
                 }
             }
             ("It has halted", "changed") => {
-                self.site.sql("UPDATE balances_tb SET available = available + 1 WHERE user_id = 1002 AND asset_id = 3");
+                self.site.sql("UPDATE balances_tb SET available = available + 1e8 WHERE user_id = 1002 AND asset_id = 3");
                 eventually("a halt", || (self.server.as_ref()?.ready() == 503).then_some(()));
             }
             ("It has halted", "repaired") => {
-                self.site.sql("UPDATE balances_tb SET available = available - 1 WHERE user_id = 1002 AND asset_id = 3");
+                self.site.sql("UPDATE balances_tb SET available = available - 1e8 WHERE user_id = 1002 AND asset_id = 3");
             }
             ("PostgreSQL is lost, or older than the log", "older") => {
                 self.transfer(1001, Way::ToSpot, "5");

@@ -36,7 +36,7 @@ fn postgresql_admits_the_transitive_closure_of_the_table() {
     let session = site.session();
     session.sql(
         "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
-         transfer_type, source_type, state) VALUES (1, 'x', 'x', 1, 3, 1, 1, 1, 0)",
+         direction, source_type, state) VALUES (1, 'x', 'x', 1, 3, 1, 1, 1, 0)",
     );
     for old in State::ALL {
         for new in State::ALL {
@@ -158,7 +158,7 @@ fn rust_and_postgresql_give_one_verdict_in_every_cell() {
                 let withdrawn = op.row().undoes.map_or("NULL", |_| "now()");
                 session.sql(&format!(
                     "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
-                       transfer_type, source_type, state, funding_at) \
+                       direction, source_type, state, funding_at) \
                      VALUES ({cells}, '{name}', '', {user}, 3, 10, {way}, {way}, 10, {withdrawn})"
                 ));
                 let decided =
@@ -189,7 +189,7 @@ fn every_table_and_column_of_the_specification_is_there() {
         ("balances_tb", "user_id asset_id account_type available frozen version"),
         (
             "transfers_tb",
-            "req_id cid fingerprint user_id asset_id amount transfer_type source_type \
+            "req_id cid fingerprint user_id asset_id amount direction source_type \
              state error_code error_message retry_count next_retry_at order_number log_sequence \
              created_at updated_at funding_at funding_code funding_after refund_at refund_after history",
         ),
@@ -227,7 +227,7 @@ fn a_cid_is_found_by_its_index_with_its_user_and_without() {
     let session = site.session();
     session.sql(
         "INSERT INTO transfers_tb (order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \
-           transfer_type, source_type, state) \
+           direction, source_type, state) \
          SELECT n, lpad(n::text, 26, '0'), \
            CASE WHEN n % 3 = 0 THEN NULL WHEN n % 5 = 0 THEN 'common' ELSE 'cid-' || n END, 'x', \
            CASE WHEN n % 5 = 0 THEN n ELSE n % 7 + 1 END, 3, 1, 1, 1, -10 \
@@ -278,7 +278,7 @@ fn a_decision_of_funding_is_written_once() {
     let row = |number: u8, way: u8, outcome: &str, values: &str| {
         format!(
             "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
-               transfer_type, source_type, state, {outcome}) \
+               direction, source_type, state, {outcome}) \
              VALUES ({number}, 'x{number}', '', 1, 3, 1, {way}, {way}, 30, {values})"
         )
     };
@@ -318,17 +318,17 @@ fn postgresql_refuses_what_may_never_be_in_a_row() {
         ("UPDATE balances_tb SET frozen = -1", "23514"),
         ("UPDATE external_operations SET amount = 1", "UB003"),
         ("INSERT INTO external_operations DEFAULT VALUES", "23502"),
-        ("INSERT INTO accounts_tb (user_id, account_type) VALUES (1001, 1)", "23505"),
-        ("INSERT INTO accounts_tb (user_id, account_type) VALUES (0, 1)", "23514"),
+        ("INSERT INTO accounts_tb (user_id) VALUES (1001)", "23505"),
+        ("INSERT INTO accounts_tb (user_id) VALUES (0)", "23514"),
         ("INSERT INTO engine_state DEFAULT VALUES", "23505"),
         (
             "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
-             transfer_type, source_type, state) VALUES (1, 'x', 'x', 1, 3, 0, 1, 1, 0)",
+             direction, source_type, state) VALUES (1, 'x', 'x', 1, 3, 0, 1, 1, 0)",
             "23514",
         ),
         (
             "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
-             transfer_type, source_type, state) VALUES (1, 'x', 'x', 1, 3, 1, 1, 1, 15)",
+             direction, source_type, state) VALUES (1, 'x', 'x', 1, 3, 1, 1, 1, 15)",
             "23514",
         ),
     ] {

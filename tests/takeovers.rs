@@ -302,13 +302,13 @@ fn assert_fenced(site: &Site, answered: &[String]) {
                  WHERE before > incarnation OR (before <> incarnation) <> (attempt = 0)";
     assert_eq!(site.sql(late), none, "flights behind a fence");
     let money = "SELECT * FROM (SELECT user_id, available, \
-                   3 * (SELECT count(*) FROM external_operations x WHERE x.user_id = b.user_id) \
-                   - (SELECT count(*) FROM transfers_tb t WHERE t.user_id = b.user_id) AS want \
+                   3 * (SELECT count(*) FROM externals x WHERE x.user_id = b.user_id) \
+                   - (SELECT count(*) FROM transfers t WHERE t.user_id = b.user_id) AS want \
                    FROM balances_tb b) AS b WHERE available <> want";
     assert_eq!(site.sql(money), none, "balances that are not the sum of their operations");
     let flights = "SELECT (SELECT count(*) FROM journal_tb WHERE entries <> ''), \
-                     (SELECT count(*) FROM external_operations), \
-                     (SELECT count(*) FROM transfers_tb)";
+                     (SELECT count(*) FROM externals), \
+                     (SELECT count(*) FROM transfers)";
     let counts = site.sql(flights).remove(0);
     assert!(
         counts.iter().all(|count| *count == counts[0]),
@@ -386,7 +386,7 @@ fn a_late_flight_and_its_replacement_never_both_count() {
             first.join().expect("no panic")
         });
         assert!(matches!(lost, Err(Failure::Unknown(_))), "{late:?}: {lost:?}");
-        let row = "SELECT available FROM balances_tb WHERE user_id = 2";
+        let row = "SELECT available FROM balances WHERE user_id = 2";
         let second = thread::scope(|scope| {
             if late == Late::Before {
                 held.sql("ROLLBACK");
@@ -514,6 +514,6 @@ fn a_journal_that_lacks_the_last_flight_closes_the_gate() {
         assert_eq!(server.transfer(1001, Way::ToFunding, "1").status, 503, "{change}");
         assert!(!server.has_ended(), "{change}");
         assert_eq!(site.sql("TABLE journal_tb ORDER BY shard, flight"), before, "{change}");
-        assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1", "{change}");
+        assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "1", "{change}");
     }
 }

@@ -251,7 +251,7 @@ CREATE TABLE external_operations (
 -- ## The watermark
 
 -- Below the watermark everything is over: no accept and no external operation will have such an
--- order number, every transfer has been terminal for `outcomes.keep_hours`, and UBSCore may have
+-- order number, every transfer has been terminal for `outcomes.keep_minutes`, and UBSCore may have
 -- forgotten its outcomes. This table keeps their sums for an auditor. At any moment, for each user
 -- and asset, the totals and the rows at or above the watermark are everything.
 --

@@ -1,7 +1,7 @@
 //! The rounds of the audit, and the proof that each gives.
 //!
 //! ```text
-//!   log, up to the durable record  -->  one snapshot of PostgreSQL  -->  outcomes of UBSCore
+//!   log, up to the durable record  -->  short snapshots of PostgreSQL  -->  outcomes of UBSCore
 //!         (payments)               (balances, operations, states)       (before and after)
 //! ```
 //!

@@ -28,7 +28,7 @@ const REORDER_MAX: usize = 64;
 /// One line of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Movement {
-    /// The time of the decision: on Funding by PostgreSQL's clock, on Spot by that of the log.
+    /// The time of the decision: by the service's clock.
     pub at: Timestamp,
     /// The account.
     pub account: Participant,

@@ -205,7 +205,7 @@ impl Raiser {
         }
         let ahead = within(&*clock, limit, self.store.ahead()).await?;
         if ahead > AHEAD_MAX {
-            let why = "PostgreSQL stamped transfers, and its clock is now that far behind them";
+            let why = "transfers carry times that far ahead of PostgreSQL's clock";
             alert(Alert::ClockAhead, format_args!("{} s: {why}", ahead.as_secs()));
         }
         Ok(())

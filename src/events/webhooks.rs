@@ -79,7 +79,7 @@ pub struct Options {
 /// Why the deliveries cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The secret is not one of Standard Webhooks; `Address::validate` refuses it too.
+    /// The secret is not one of Standard Webhooks; the configuration refuses it too.
     #[error("webhooks.secret is not a secret of Standard Webhooks")]
     Secret(#[from] standardwebhooks::WebhookError),
     /// The system refused a thread.

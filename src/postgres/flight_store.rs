@@ -187,11 +187,10 @@ impl<J: Journal> FlightStore<J> {
             }
             Err(failure) => return Err(failure),
         }
-        let catalog = self.catalog.load();
         Ok(match call {
             Call::Find(sought) => known.sought(sought),
             Call::QueryOperation { req_id, op } => known.decision(*req_id, *op),
-            Call::FindExternal(external) => known.external(external, &catalog),
+            Call::FindExternal(external) => known.external(external),
             call => unreachable!("{} is no read", call.name()),
         })
     }
@@ -418,6 +417,16 @@ mod tests {
     const FIRST: Last = Last { number: 7, attempt: 0 };
     const HELD: Balance = Balance { available: 100, frozen: 0, version: 3 };
 
+    /// Keeps the numbers of the flights that it is told of.
+    #[derive(Default)]
+    struct Listening(parking_lot::Mutex<Vec<u64>>);
+
+    impl Told for Listening {
+        fn committed(&self, flight: &Flight) {
+            self.0.lock().push(flight.number);
+        }
+    }
+
     fn store(ends: impl IntoIterator<Item = Result<(), Stopped>>) -> FlightStore<Scripted> {
         let (ends, lasts) = (ends.into_iter().collect(), VecDeque::from([FIRST]));
         let script = Scripted { ends, lasts, balances: [HELD].into(), ..Scripted::default() };
@@ -469,6 +478,22 @@ mod tests {
         store.journal.lasts.push_back(Last { number: 8, attempt });
         store.commit(Standing::default(), &withdrawal(2)).await.expect("committed");
         assert_eq!(last_flown(&store), (70, 9), "it took 30");
+    }
+
+    /// A commit whose wait for a standby was cut off may be lost with its server. Nothing is told
+    /// of it before a later commit has had its whole wait.
+    #[tokio::test]
+    async fn a_flight_that_stands_is_told_behind_the_next_commit() {
+        let mut store = store([unknown(), Err(Stopped::Number), unknown()]);
+        let told = Arc::new(Listening::default());
+        store.told = Arc::clone(&told) as Arc<dyn Told>;
+        store.commit(Standing::default(), &withdrawal(1)).await.expect_err("lost");
+        let attempt = store.journal.flown[0].attempt;
+        store.journal.lasts.push_back(Last { number: 8, attempt });
+        store.commit(Standing::default(), &withdrawal(2)).await.expect_err("the next is lost too");
+        assert!(told.0.lock().is_empty(), "{:?}", told.0.lock());
+        store.commit(Standing::default(), &withdrawal(3)).await.expect("committed");
+        assert_eq!(*told.0.lock(), [8, 10]);
     }
 
     /// The empty flight can have an unknown end too. Then it may be the one that has the number.

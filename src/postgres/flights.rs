@@ -420,7 +420,12 @@ mod tests {
         assert!(refused.contains("both slots of shard 1"), "{refused}");
         let path = directory.path().join(FILE);
         let whole = encode(3, &[row(0, 1)]);
-        let cut = [&whole[..0], &whole[..HEADER_BYTES - 1], &whole[..PAGE_BYTES], &whole[..whole.len() - 1]];
+        let cut = [
+            &whole[..0],
+            &whole[..HEADER_BYTES - 1],
+            &whole[..PAGE_BYTES],
+            &whole[..whole.len() - 1],
+        ];
         for bytes in cut.into_iter().chain([&b"another file of text"[..]]) {
             fs::write(&path, bytes).expect("written");
             assert!(

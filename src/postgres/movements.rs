@@ -17,7 +17,7 @@ use domain::transfer::{Op, State};
 /// A successful operation on Funding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FundingMovement {
-    /// When, by PostgreSQL's clock.
+    /// When, by the service's clock.
     pub at: Timestamp,
     /// Which one.
     pub op: Op,
@@ -36,7 +36,7 @@ pub struct FundingMovement {
 pub struct TransferMoves {
     /// As it stands.
     pub transfer: Transfer,
-    /// In order, by PostgreSQL's clock.
+    /// In order, by the service's clock.
     pub passed: Vec<(State, Timestamp)>,
 }
 

@@ -30,7 +30,7 @@ use domain::transfer::{ReqId, State};
 pub struct Passed {
     /// The state.
     pub state: State,
-    /// When, by PostgreSQL's clock.
+    /// When, by the service's clock.
     pub at: Timestamp,
     /// Tries before it.
     pub attempt: u32,

@@ -17,7 +17,7 @@ use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId, State};
 /// A transfer as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// A serial number.
+    /// The order number; see [`crate::postgres::incarnation::ORDER_NUMBER_BITS`].
     pub transfer_id: i64,
     /// What was asked.
     pub intent: Intent,
@@ -36,9 +36,9 @@ pub struct Transfer {
     pub funding: Option<Decision>,
     /// Whether Funding has given the amount back.
     pub refunded: bool,
-    /// When it was accepted, by the store's clock.
+    /// When it was accepted, by the service's clock.
     pub created_at: Timestamp,
-    /// When it last moved, by the store's clock.
+    /// When it last moved, by the service's clock.
     pub updated_at: Timestamp,
 }
 

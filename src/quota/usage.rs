@@ -1,12 +1,12 @@
 //! The usage of one user's day. Pure, so that a test can compare it with a model.
 //!
-//! A transfer belongs to the UTC day of its row's time in PostgreSQL. Its share is *open* from
-//! before the transfer is sent until its accept is decided. An open share counts in every day, so
-//! no day exceeds its limit whether an accept commits before or after midnight.
+//! A transfer belongs to the UTC day of its accept, by the service's clock. Its share is *open*
+//! from before the transfer is sent until its accept is decided. An open share counts in every day,
+//! so no day exceeds its limit whether an accept commits before or after midnight.
 //!
-//! Each day has its own sums. So PostgreSQL's clock may run ahead over midnight and back again, and
-//! no sum changes. A day exceeds its limit only by shares that are open when PostgreSQL enters it a
-//! second time.
+//! Each day has its own sums. So the clock may run ahead over midnight and back again, and no sum
+//! changes. A day exceeds its limit only by shares that are open when the clock enters it a second
+//! time.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -133,7 +133,7 @@ pub enum Room {
 /// The usage of one user.
 #[derive(Debug)]
 pub struct Usage {
-    /// The last known day of PostgreSQL.
+    /// The last known day.
     day: Day,
     /// By day; a day without an entry has no usage.
     used: BTreeMap<Day, Sums>,
@@ -148,12 +148,12 @@ impl Usage {
         usage
     }
 
-    /// The last known day of PostgreSQL.
+    /// The last known day.
     pub fn day(&self) -> Day {
         self.day
     }
 
-    /// Sets PostgreSQL's day. It is an earlier one if its clock went back. Every accept of both
+    /// Sets the day. It is an earlier one if the clock went back. Every accept of both
     /// days had a share here, so nothing has to be read.
     pub fn seen(&mut self, day: Day) {
         self.day = day;
@@ -164,7 +164,7 @@ impl Usage {
         self.used.get(&day).cloned().unwrap_or_default()
     }
 
-    /// Keeps the sums of the latest days and of PostgreSQL's day.
+    /// Keeps the sums of the latest days and of this day.
     fn forget(&mut self) {
         while self.used.len() > DAYS_MAX {
             let oldest = self.used.keys().copied().find(|day| *day != self.day);
@@ -254,7 +254,7 @@ mod tests {
         assert!(Day::of(at("2026-03-02T00:00:00Z")) > day);
         let end = u64::try_from(at("2026-03-02T00:00:00Z").as_second()).expect("after 1970");
         assert_eq!((day.left_s(end - 1), day.left_s(end - 60)), (1, 60));
-        assert_eq!(day.left_s(end + 5), 1, "our clock is ahead of PostgreSQL's");
+        assert_eq!(day.left_s(end + 5), 1, "the clock is ahead");
         assert_eq!(Day::of_second(end - 1), day);
     }
 

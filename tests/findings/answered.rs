@@ -17,6 +17,10 @@ fn fences(site: &Site) -> Vec<Vec<String>> {
     [incarnation, site.sql(journal)].concat()
 }
 
+fn incarnation(site: &Site) -> u64 {
+    site.sql_value("SELECT incarnation FROM engine_state").parse().expect("a number")
+}
+
 /// Three starts, each refused with these words and without a write.
 fn refused_again_and_again(site: &Site, words: &[&str]) {
     let before = fences(site);
@@ -33,9 +37,9 @@ fn refused_again_and_again(site: &Site, words: &[&str]) {
 }
 
 /// Goal: no answered commit is lost without a word, not even the very last before a SIGKILL, on a
-/// server that looks unchanged. Method: a copy of the database; one more transfer, or only a
-/// refused one, of which the log has no record; SIGKILL at its answer; the copy in its place; three
-/// starts; repair; a start.
+/// server that looks unchanged, and no id is given twice. Method: a copy of the database; another
+/// start; one more transfer, or only a refused one, of which the log has no record; SIGKILL at its
+/// answer; the copy in its place; three starts; repair; a start.
 #[test]
 fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
     for (amount, status) in [("5", 200), ("99999", 422)] {
@@ -44,6 +48,8 @@ fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
         assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
         site.wait_for_rest();
         let copy = copied(&site);
+        server.stop();
+        let server = site.start();
         let body = Way::ToSpot.body_with_cid("USDT", amount, "the-last-one");
         let reply = eventually("an answer", || {
             let reply = server.post(USER, &body);
@@ -51,7 +57,8 @@ fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
         });
         server.kill();
         site.wait_for_disconnected();
-        let balances = site.sql("SELECT * FROM balances_tb ORDER BY user_id, asset_id");
+        let lost = incarnation(&site);
+        let balances = site.sql("SELECT * FROM balances ORDER BY user_id, asset_id");
         go_back(&site, &copy);
         let named = if status == 200 { reply.req_id() } else { "no loss of money".to_owned() };
         refused_again_and_again(&site, &["has gone back in time: flight", "of shard", &named]);
@@ -63,11 +70,13 @@ fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
         assert_eq!(code, Some(0), "{done}{why}");
         assert!(done.contains("done     take PostgreSQL's last flights"), "{done}");
         assert_eq!(
-            site.sql("SELECT * FROM balances_tb ORDER BY user_id, asset_id").len(),
+            site.sql("SELECT * FROM balances ORDER BY user_id, asset_id").len(),
             balances.len()
         );
         let server = site.start();
         assert_eq!(server.ready(), 200, "{}", server.said());
+        let again = incarnation(&site);
+        assert!(again > lost, "incarnation {again} gives ids of {lost} again");
         let again = server.post(USER, &body);
         assert_eq!(again.status, status, "{again:?}");
         assert_eq!(again.header("idempotent-replayed").is_some(), status == 200, "{again:?}");

@@ -190,7 +190,7 @@ fn f03_development_money_stays_on_a_database_of_development() {
     let (code, why) = load(&["--mint-on", "another"]);
     assert_eq!(code, Some(1), "{why}");
     assert!(why.contains("and not another"), "{why}");
-    assert_eq!(site.sql("SELECT FROM external_operations"), Vec::<Vec<String>>::new());
+    assert_eq!(site.sql("SELECT FROM externals"), Vec::<Vec<String>>::new());
     let (code, why) = load(&["--mint-on", &site.database]);
     assert_eq!(code, Some(0), "{why}");
     server.stop();

@@ -395,11 +395,11 @@ fn f07_what_was_under_way_is_listed_and_decided() {
     server.set_status(USERS[0], "SPOT", "DISABLED");
     server.kill();
     drop(hold);
-    let hidden = "SELECT count(*) FROM transfers_tb WHERE state NOT IN (40, -10, -30)";
+    let hidden = "SELECT count(*) FROM transfers WHERE state NOT IN (40, -10, -30)";
     site.wait_for_disconnected();
     // The server's last statement may have ended without it.
     let state = |req_id: &str| {
-        site.sql_value(&format!("SELECT state FROM transfers_tb WHERE req_id = '{req_id}'"))
+        site.sql_value(&format!("SELECT state FROM transfers WHERE req_id = '{req_id}'"))
     };
     let stays: Vec<bool> = held.iter().map(|(_, _, req_id)| state(req_id) == "10").collect();
     let open: usize = site.sql_value(hidden).parse().expect("a number");

@@ -447,7 +447,7 @@ impl Pair {
             }
             assert_eq!(real.len(), modeled.len(), "{table}: {real:#?} {modeled:#?}");
         }
-        let rows = self.session.sql("SELECT req_id, updated_at FROM transfers_tb");
+        let rows = self.session.sql("SELECT req_id, updated_at FROM transfers");
         let real = rows.into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
         let touched = |before: &BTreeMap<String, String>, now: &BTreeMap<String, String>| {
             let moved = now.iter().filter(|(name, at)| before.get(*name) != Some(*at));

@@ -2,8 +2,7 @@
 //! transaction after the other, and a connection that loses, delays and doubles messages.
 //!
 //! A transaction is carried out at one moment, whole or not at all, whether or not its client still
-//! listens. Row locks and the fence's lock on the incarnation have the same effect for a client
-//! outside the server.
+//! listens. Row locks have the same effect for a client outside the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,18 +29,18 @@ const EPOCH_S: i64 = 1_767_225_600;
 
 /// The rows of the model, as queries on the server's tables.
 pub(super) const TABLES: [&str; 8] = [
-    "SELECT order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, state, error_code, \
-       retry_count, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
+    "SELECT order_number, req_id, cid, fingerprint, user_id, asset_id, amount, direction, state, error_code, \
+       retry_count, next_retry_at IS NOT NULL, log_sequence FROM transfers",
     "SELECT req_id, ordinality, array_to_string(step.states, ' '), step.attempt, step.reason \
-       FROM transfers_tb CROSS JOIN LATERAL unnest(history) WITH ORDINALITY AS step",
-    "SELECT req_id, transfer_type, CASE WHEN funding_code IS NULL THEN 1 ELSE 2 END, funding_code, user_id, asset_id, \
-       amount, funding_after FROM transfers_tb WHERE funding_at IS NOT NULL \
-     UNION ALL SELECT req_id, 3, 1, NULL, user_id, asset_id, amount, refund_after FROM transfers_tb \
+       FROM transfers CROSS JOIN LATERAL unnest(history) WITH ORDINALITY AS step",
+    "SELECT req_id, direction, CASE WHEN funding_code IS NULL THEN 1 ELSE 2 END, funding_code, user_id, asset_id, \
+       amount, funding_after FROM transfers WHERE funding_at IS NOT NULL \
+     UNION ALL SELECT req_id, 3, 1, NULL, user_id, asset_id, amount, refund_after FROM transfers \
       WHERE refund_at IS NOT NULL",
     "SELECT idem_key, op, outcome, code, user_id, asset_id, amount, balance_after, order_number \
-       FROM external_operations",
+       FROM externals",
     "SELECT user_id, status FROM accounts_tb",
-    "SELECT user_id, asset_id, available, frozen FROM balances_tb",
+    "SELECT user_id, asset_id, available, frozen FROM balances",
     "SELECT shard, incarnation, durable FROM journal_last",
     "SELECT incarnation, watermark FROM engine_state",
 ];

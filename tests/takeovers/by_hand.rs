@@ -124,7 +124,7 @@ fn a_row_changed_between_two_flights_is_never_overwritten() {
         let Case { name, change, then: (op, count), code, rows } = case;
         let (user, number) = (100 + place, numbers + 10 * place);
         site.sql(&format!(
-            "INSERT INTO accounts_tb (user_id, account_type) VALUES ({user}, 1); \
+            "INSERT INTO accounts_tb (user_id) VALUES ({user}); \
              INSERT INTO balances_tb (user_id, asset_id, account_type, available) \
              VALUES ({user}, 3, 1, 10)"
         ));
@@ -138,7 +138,7 @@ fn a_row_changed_between_two_flights_is_never_overwritten() {
         let stands = format!(
             "SELECT trim_scale(available), trim_scale(frozen), version, status \
              FROM (SELECT {user} AS user_id) u LEFT JOIN accounts_tb USING (user_id) \
-             LEFT JOIN balances_tb USING (user_id)"
+             LEFT JOIN balances USING (user_id)"
         );
         assert_eq!(site.sql(&stands), [rows], "{name}");
     }
@@ -160,7 +160,7 @@ fn a_row_that_appears_or_ends_between_two_flights_is_never_overwritten() {
         matches!(replies, [Reply::External { decision: Decision::Refused(_), .. }])
     };
     assert!(is_refused(&refused), "{refused:?}");
-    site.sql("INSERT INTO accounts_tb (user_id, account_type) VALUES (100, 1)");
+    site.sql("INSERT INTO accounts_tb (user_id) VALUES (100)");
     let refused = fly(&[withdrawal("no balance", 2)]).expect("committed");
     assert!(is_refused(&refused), "{refused:?}");
     site.sql(
@@ -170,7 +170,7 @@ fn a_row_that_appears_or_ends_between_two_flights_is_never_overwritten() {
     let paid = fly(&[withdrawal("there", 3)]).expect("committed");
     assert!(!is_refused(&paid), "{paid:?}");
     assert_eq!(
-        site.sql_value("SELECT available FROM balances_tb WHERE user_id = 100"),
+        site.sql_value("SELECT available FROM balances WHERE user_id = 100"),
         "2.00000000"
     );
 
@@ -199,7 +199,7 @@ fn a_row_that_appears_or_ends_between_two_flights_is_never_overwritten() {
     ));
     let gone = fly(&[step(other)]);
     assert!(gone.is_err(), "{gone:?}");
-    let states = "SELECT state FROM transfers_tb";
+    let states = "SELECT state FROM transfers";
     assert_eq!(site.sql(states), [["40"]], "no row is made or moved");
 }
 
@@ -225,7 +225,7 @@ fn a_balance_at_its_limit_takes_what_fits_and_no_more() {
         call => call,
     };
     let mut fly = |calls: &[Call]| block_on(store.commit(STANDING, calls));
-    let row = || site.sql_value("SELECT available FROM balances_tb WHERE user_id = 2");
+    let row = || site.sql_value("SELECT available FROM balances WHERE user_id = 2");
     fly(&[call(Op::ExtDeposit, 2, "fits", 1)]).expect("committed");
     assert_eq!(row(), LIMIT);
     let more = call(Op::ExtDeposit, 2, "more", 2);
@@ -240,7 +240,7 @@ fn a_balance_at_its_limit_takes_what_fits_and_no_more() {
         fly(&[call(Op::ExtWithdraw, 2, &format!("back-{number}"), 4 + number)]).expect("committed");
     }
     let left = format!(
-        "SELECT sum(available) = {LIMIT} - {largest} / power(10::numeric, 8) FROM balances_tb"
+        "SELECT sum(available) = {LIMIT} - {largest} / power(10::numeric, 8) FROM balances"
     );
     assert_eq!(site.sql_value(&left), "t");
 }
@@ -266,7 +266,7 @@ fn more_users_than_the_memory_holds_are_exact() {
             block_on(store.commit(STANDING, part)).expect("committed");
         }
     }
-    let sums = "SELECT available, version, count(*) FROM balances_tb WHERE user_id > 100 \
+    let sums = "SELECT available, version, count(*) FROM balances WHERE user_id > 100 \
                 GROUP BY available, version";
     assert_eq!(site.sql(sums), [["3.00000000", "3", &users.to_string()]]);
 }

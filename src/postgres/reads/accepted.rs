@@ -19,7 +19,7 @@ const DISORDER: SignedDuration = SignedDuration::from_secs(60);
 /// A transfer that was accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
-    /// When, by PostgreSQL's clock.
+    /// When, by the service's clock.
     pub at: Timestamp,
     /// Of what.
     pub asset: AssetId,
@@ -30,16 +30,6 @@ pub struct Accepted {
 }
 
 impl Reads {
-    /// What time it is for PostgreSQL.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn now(&self) -> Result<Timestamp, Error> {
-        let client = self.pool.get().await?;
-        let statement = client.prepare_cached("SELECT clock_timestamp()").await?;
-        Ok(client.query_one(&statement, &[]).await?.try_get(0)?)
-    }
-
     /// Tells `each` of every transfer of a user's that was accepted since a moment, newest first, as long as it says
     /// that it wants more. It reads those and little more, however many the user has ever had.
     ///

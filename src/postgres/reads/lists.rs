@@ -212,7 +212,7 @@ pub struct Posted {
     pub amount: Amount,
     /// The Funding balance afterwards, smallest units; of a success only.
     pub balance_after: Option<u128>,
-    /// When, by PostgreSQL's clock.
+    /// When, by the service's clock.
     pub at: Timestamp,
 }
 

@@ -49,8 +49,8 @@ $$;
 
 -- Takes every shard for an incarnation: each one that the journal knows, and the first p_shards. A
 -- flight of an earlier incarnation commits before this, or never: it waits for the lock, and then
--- finds its number in use. Each row has the last event of all shards, and the lowest order number of
--- all that were under way, because a user may have another shard from here on. A shard without a
+-- finds its number in use. Each row has the last event of all shards, and the lowest order number
+-- of all transfers under way, because a user may have another shard from here on. A shard without a
 -- worker has none under way. p_shards: 0 stands for a tool, which does not know the workers.
 CREATE FUNCTION journal_fence(p_incarnation BIGINT, p_shards INTEGER) RETURNS VOID
 LANGUAGE plpgsql AS $$
