@@ -493,7 +493,7 @@ fn a_change_behind_the_services_back_is_a_difference_of_just_that() {
     ] {
         let set = |change: &str| {
             site.sql(&format!(
-                "UPDATE balances_tb SET available = available {change} WHERE user_id = {USER} AND asset_id = 3"
+                "UPDATE balances_tb SET available = available + 1e8 * ({change}) WHERE user_id = {USER} AND asset_id = 3"
             ));
         };
         set(change);

@@ -104,7 +104,7 @@ fn audited(site: &Site) -> Vec<Vec<String>> {
 /// recorded after it.
 fn moving_rows(site: &Site) -> Vec<Vec<String>> {
     let transfers =
-        "SELECT req_id, state, error_code, log_sequence, updated_at FROM transfers ORDER BY 1";
+        "SELECT req_id, state, code, log_sequence, updated_at FROM transfers ORDER BY 1";
     let tables = ["balances_tb", "transfer_operations", "transfer_history"];
     let rest = tables.map(|table| format!("TABLE {table} ORDER BY 1, 2"));
     [transfers.to_owned()].iter().chain(&rest).flat_map(|statement| site.sql(statement)).collect()
@@ -657,8 +657,8 @@ fn an_order_number_in_use_halts() {
     let by_hand = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
     site.sql(&format!(
         "INSERT INTO transfers_tb SELECT (jsonb_populate_record(t, jsonb_build_object( \
-           'order_number', t.order_number + 1, 'req_id', '{by_hand}', 'cid', NULL))).* \
-         FROM transfers t ORDER BY order_number DESC LIMIT 1"
+           'order_number', t.order_number + 1, 'req_id', ulid_uuid('{by_hand}'), 'cid', NULL))).* \
+         FROM transfers_tb t ORDER BY order_number DESC LIMIT 1"
     ));
     let before = site.sql("SELECT user_id, asset_id, available FROM balances ORDER BY 1, 2");
     let reply = server.transfer(USER, Way::ToSpot, "2");

@@ -143,7 +143,7 @@ fn a_long_journal_is_read_in_parts() {
     site.assert_verified();
     let change = |sign| {
         format!(
-            "UPDATE balances_tb SET available = available {sign} 7 WHERE user_id = {USER} AND asset_id = 3"
+            "UPDATE balances_tb SET available = available {sign} 7e8 WHERE user_id = {USER} AND asset_id = 3"
         )
     };
     site.sql(&change('+'));

@@ -217,10 +217,9 @@ fn a_page_that_finds_little_says_where_to_go_on() {
     let oldest = server.transfer(USER, Way::ToSpot, "5").req_id();
     site.wait_for_rest();
     site.sql(&format!(
-        "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
-           direction, source_type, state, error_code) \
-         SELECT last + n, lpad(n::text, 26, '0'), 'FUNDING:SPOT:USDT:1', {USER}, 3, 1, 1, 1, -10, \
-           'INSUFFICIENT_BALANCE' \
+        "INSERT INTO transfers_tb (order_number, req_id, user_id, asset_id, amount, direction, state, \
+           code) \
+         SELECT last + n, lpad(n::text, 32, '0')::uuid, {USER}, 3, 1e8, 1, -10, 24 \
          FROM generate_series(1, 10050) AS n, (SELECT max(order_number) AS last FROM transfers) AS t"
     ));
     let (rows, next) = page(&server, USER, "state=COMMITTED");

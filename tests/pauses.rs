@@ -214,7 +214,7 @@ fn the_answer_waits_for_what_was_checked_before() {
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 30_000)
         .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 30_000);
     let server = begin(&site);
-    let hold = site.hold("INSERT ON transfers_tb", "NEW.amount = 3");
+    let hold = site.hold("INSERT ON transfers_tb", "NEW.amount = 3e8");
     let body = Way::ToSpot.body("USDT", "3").to_string();
     let (token, length) = (token(USER, None), body.len());
     let head = format!(

@@ -189,8 +189,8 @@ impl Desk {
             ("An asset cannot be read", "start") => {
                 self.stop();
                 self.site.sql(
-                    "ALTER TABLE assets_tb DROP CONSTRAINT assets_units_check; \
-                     INSERT INTO assets_tb VALUES (9, 'TEN', 2, 1, TRUE, 0.001, 100)",
+                    "ALTER TABLE assets_tb DROP CONSTRAINT assets_tb_min_transfer_amount_check; \
+                     INSERT INTO assets_tb VALUES (9, 'TEN', 2, 1, TRUE, 0, 10000)",
                 );
                 self.serve();
             }

@@ -292,5 +292,5 @@ fn assert_nothing_there(site: &Site) {
         assert_eq!(site.sql_value(&format!("SELECT count(*) FROM {table}")), "0", "{table}");
     }
     let balances = "SELECT DISTINCT available FROM balances WHERE asset_id = 3";
-    assert_eq!(site.sql(balances), [["10000.00000000".to_owned()]]);
+    assert_eq!(site.sql(balances), [["10000".to_owned()]]);
 }

@@ -330,20 +330,20 @@ fn f07_a_rebuild_that_is_not_due_is_refused_by_name() {
     for (change, back, what) in [
         (
             "ALTER TABLE external_operations DROP CONSTRAINT external_operations_op_check; \
-             INSERT INTO external_operations (idem_key, op, outcome, user_id, asset_id, amount) \
-             VALUES ('spot', 9, 1, 1001, 3, 5)",
+             INSERT INTO external_operations (idem_key, op, user_id, asset_id, amount) \
+             VALUES ('spot', 9, 1001, 3, 5e8)",
             "ALTER TABLE external_operations DISABLE TRIGGER USER; \
              DELETE FROM external_operations WHERE op = 9; \
              ALTER TABLE external_operations ENABLE TRIGGER USER",
             "external_operations, op 9",
         ),
         (
-            "ALTER TABLE watermark_totals ADD COLUMN spot_traded DECIMAL(38,8) NOT NULL DEFAULT 0",
+            "ALTER TABLE watermark_totals ADD COLUMN spot_traded NUMERIC(38,0) NOT NULL DEFAULT 0",
             "ALTER TABLE watermark_totals DROP COLUMN spot_traded",
             "watermark_totals.spot_traded",
         ),
         (
-            "INSERT INTO watermark_totals (user_id, asset_id, spot_deposited) VALUES (1001, 3, 7)",
+            "INSERT INTO watermark_totals (user_id, asset_id, spot_deposited) VALUES (1001, 3, 7e8)",
             "DELETE FROM watermark_totals WHERE user_id = 1001",
             "contradicts itself",
         ),

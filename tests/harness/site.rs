@@ -57,7 +57,7 @@ pub(crate) fn decides(op: Op) -> &'static str {
 
 /// The transfers that are not terminal.
 const UNDER_WAY: &str =
-    "SELECT req_id, state, retry_count FROM transfers WHERE state NOT IN (40, -10, -30)";
+    "SELECT req_id, state, attempts FROM transfers WHERE state NOT IN (40, -10, -30)";
 
 /// One test's database and data directory, and the configuration of its servers.
 #[derive(Clone)]
@@ -260,7 +260,7 @@ impl Site {
     pub(crate) fn lock_usdt(&self, users: &[u64]) -> Session {
         let session = self.session();
         session.sql(&format!(
-            "BEGIN; SELECT FROM balances \
+            "BEGIN; SELECT FROM balances_tb \
              WHERE user_id = ANY (ARRAY{users:?}::bigint[]) AND asset_id = 3 FOR UPDATE"
         ));
         session
