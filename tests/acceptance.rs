@@ -81,7 +81,7 @@ fn after(before: Balance, way: Way, units: u128) -> Balance {
 
 /// The number of a transfer's state in PostgreSQL.
 fn stored_state(site: &Site, req_id: &str) -> String {
-    site.sql_value(&format!("SELECT state FROM transfers_tb WHERE req_id = '{req_id}'"))
+    site.sql_value(&format!("SELECT state FROM transfers WHERE req_id = '{req_id}'"))
 }
 
 /// Waits until PostgreSQL has a transfer in a state.

@@ -429,7 +429,7 @@ fn a_viewer_sees_everything_and_changes_nothing() {
     assert_eq!(server.ready(), 200);
     assert_eq!(server.transfer(USER, Way::ToFunding, "3").status, 200);
     assert_eq!(site.sql_value("SELECT count(*) FROM admin_audit WHERE actor <> 'dev'"), "0");
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "2");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "2");
     site.assert_in_order(&server);
 }
 

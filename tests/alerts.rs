@@ -160,7 +160,7 @@ fn a_balance_that_others_keep_changing_is_said() {
         let meddler = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 session.sql(&format!(
-                    "UPDATE balances_tb SET available = available + 0.00000001 \
+                    "UPDATE balances_tb SET available = available + 1 \
                      WHERE user_id = {USER} AND asset_id = 3"
                 ));
             }
@@ -224,7 +224,7 @@ fn an_old_snapshot_is_said() {
     let report = site.session();
     report.sql("SET application_name = 'a report'");
     let pid = report.sql("SELECT pg_backend_pid()")[0][0].clone();
-    report.sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM transfers_tb");
+    report.sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM transfers");
     let named = format!("pid {pid} ('a report', idle in transaction)");
     let body = assert_raised(&server, &webhook, Alert::OldSnapshot);
     assert!(body["message"].as_str().is_some_and(|m| m.starts_with(&named)), "{body}");
@@ -267,7 +267,7 @@ fn a_transfer_that_is_there_with_another_body_is_said() {
     let change = |amount: u8| {
         site.sql(&format!(
             "SET session_replication_role = replica; \
-             UPDATE transfers_tb SET amount = {amount} WHERE req_id = '{req_id}'"
+             UPDATE transfers_tb SET amount = {amount}e8 WHERE req_id = ulid_uuid('{req_id}')"
         ));
     };
     site.wait_for_held();
@@ -277,8 +277,8 @@ fn a_transfer_that_is_there_with_another_body_is_said() {
     let body = assert_raised(&server, &webhook, Alert::ProtocolViolation);
     assert!(body["message"].as_str().expect("text").contains(&req_id), "{body}");
     assert_only(&server, &[Alert::ProtocolViolation]);
-    let paid = "SELECT available FROM balances_tb WHERE user_id = 1001 AND asset_id = 3";
-    assert_eq!(site.sql_value(paid), "9980.00000000");
+    let paid = "SELECT available FROM balances WHERE user_id = 1001 AND asset_id = 3";
+    assert_eq!(site.sql_value(paid), "9980");
     change(12);
     site.wait_for_rest();
     site.assert_in_order(&server);
@@ -338,7 +338,7 @@ fn a_transfer_changed_under_way_is_said_and_halts() {
             let req_id = reply.req_id();
             site.sql(&format!(
                 "SET session_replication_role = replica; \
-                 UPDATE transfers_tb SET amount = {amount} WHERE req_id = '{req_id}'"
+                 UPDATE transfers_tb SET amount = {amount}e8 WHERE req_id = ulid_uuid('{req_id}')"
             ));
         };
         set("13");

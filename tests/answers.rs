@@ -181,7 +181,7 @@ impl Stage {
         assert_eq!(reply.status, http, "{said:?} {cid}: {reply:?}");
         site.wait_for_rest();
         let rows = site.sql(&format!(
-            "SELECT count(*), min(state), max(state) FROM transfers_tb WHERE cid = '{cid}'"
+            "SELECT count(*), min(state), max(state) FROM transfers WHERE cid = '{cid}'"
         ));
         let want = ["1".to_owned(), state.to_owned(), state.to_owned()];
         assert_eq!(rows, [want], "{said:?} {cid}");

@@ -97,7 +97,7 @@ fn stick(site: &Site, server: &Server) -> (String, Session) {
     let lock = site.lock_usdt(&[USER]);
     let body = Way::ToFunding.body_with_cid("USDT", "12", "stuck");
     let reply = server.post_pending(USER, &body);
-    let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{}'", reply.req_id());
+    let state = format!("SELECT state FROM transfers WHERE req_id = '{}'", reply.req_id());
     eventually("it rests", || (site.sql_value(&state) == "30").then_some(()));
     (reply.req_id(), lock)
 }
@@ -189,7 +189,7 @@ fn a_transfer_is_resolved_by_two() {
     assert_ne!(other, id);
     assert_eq!(list(&server, "?state=PENDING_APPROVAL").len(), 2);
     assert_refused(&decide(&server, MAKER, &id, "approve"), 403, "FORBIDDEN");
-    let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{req_id}'");
+    let state = format!("SELECT state FROM transfers WHERE req_id = '{req_id}'");
     assert_eq!(site.sql_value(&state), "30");
 
     let reply = approve(&server, &id);

@@ -52,8 +52,8 @@ struct Tampering {
 
 const TAMPERINGS: &[Tampering] = &[
     Tampering {
-        action: "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3",
-        undo: "UPDATE balances_tb SET available = available - 7 WHERE user_id = 1001 AND asset_id = 3",
+        action: "UPDATE balances_tb SET available = available + 7e8 WHERE user_id = 1001 AND asset_id = 3",
+        undo: "UPDATE balances_tb SET available = available - 7e8 WHERE user_id = 1001 AND asset_id = 3",
         says: &["user 1001", "USDT", "Funding is 7 more than its operations"],
     },
     Tampering {
@@ -64,15 +64,15 @@ const TAMPERINGS: &[Tampering] = &[
     },
     Tampering {
         action: "SET session_replication_role = replica; \
-               UPDATE external_operations SET amount = 3.5 WHERE amount = 2.5",
+               UPDATE external_operations SET amount = 3.5e8 WHERE amount = 2.5e8",
         undo: "SET session_replication_role = replica; \
-               UPDATE external_operations SET amount = 2.5 WHERE amount = 3.5",
+               UPDATE external_operations SET amount = 2.5e8 WHERE amount = 3.5e8",
         says: &["user 1002", "BTC", "external operations add up to 1 more"],
     },
     Tampering {
         action: "SET session_replication_role = replica; \
                CREATE TABLE kept AS SELECT order_number, funding_at, funding_after FROM transfers_tb \
-               WHERE state = 40 AND transfer_type = 2 AND amount = 3; \
+               WHERE state = 40 AND direction = 2 AND amount = 3e8; \
                UPDATE transfers_tb SET funding_at = NULL, funding_after = NULL \
                WHERE order_number IN (SELECT order_number FROM kept)",
         undo: "UPDATE transfers_tb t SET funding_at = k.funding_at, funding_after = k.funding_after \
@@ -81,43 +81,43 @@ const TAMPERINGS: &[Tampering] = &[
     },
     Tampering {
         action: "SET session_replication_role = replica; \
-               UPDATE transfers_tb SET amount = 11 WHERE amount = 10 AND user_id = 1001",
+               UPDATE transfers_tb SET amount = 11e8 WHERE amount = 10e8 AND user_id = 1001",
         undo: "SET session_replication_role = replica; \
-               UPDATE transfers_tb SET amount = 10 WHERE amount = 11 AND user_id = 1001",
+               UPDATE transfers_tb SET amount = 10e8 WHERE amount = 11e8 AND user_id = 1001",
         says: &["user 1001", "USDT", "DEPOSIT", "another user, asset or amount"],
     },
     Tampering {
-        action: "UPDATE transfers_tb SET refund_at = now() WHERE transfer_type = 1 AND amount = 10",
+        action: "UPDATE transfers_tb SET refund_at = now() WHERE direction = 1 AND amount = 10e8",
         undo: "SET session_replication_role = replica; UPDATE transfers_tb SET refund_at = NULL",
         says: &["user 1001", "USDT", "difference 10", "REFUND"],
     },
     Tampering {
         action: "SET session_replication_role = replica; \
-               UPDATE transfers_tb SET state = -10 WHERE transfer_type = 2 AND amount = 1",
+               UPDATE transfers_tb SET state = -10 WHERE direction = 2 AND amount = 1e8",
         undo: "SET session_replication_role = replica; \
-               UPDATE transfers_tb SET state = 40 WHERE transfer_type = 2 AND amount = 1",
+               UPDATE transfers_tb SET state = 40 WHERE direction = 2 AND amount = 1e8",
         says: &["user 1001", "USDT", "FAILED"],
     },
     // With its change of the balance, so that only the log has it.
     Tampering {
         action: "SET session_replication_role = replica; \
-               CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE transfer_type = 1 AND amount = 5; \
+               CREATE TABLE kept AS SELECT * FROM transfers_tb WHERE direction = 1 AND amount = 5e8; \
                DELETE FROM transfers_tb WHERE req_id IN (SELECT req_id FROM kept); \
-               UPDATE balances_tb SET available = available + 5 WHERE user_id = 1001 AND asset_id = 3; \
-               UPDATE audit_totals SET journal = journal + 5 WHERE user_id = 1001 AND asset_id = 3",
+               UPDATE balances_tb SET available = available + 5e8 WHERE user_id = 1001 AND asset_id = 3; \
+               UPDATE audit_totals SET journal = journal + 5e8 WHERE user_id = 1001 AND asset_id = 3",
         undo: "INSERT INTO transfers_tb SELECT * FROM kept; DROP TABLE kept; \
-               UPDATE balances_tb SET available = available - 5 WHERE user_id = 1001 AND asset_id = 3; \
-               UPDATE audit_totals SET journal = journal - 5 WHERE user_id = 1001 AND asset_id = 3",
+               UPDATE balances_tb SET available = available - 5e8 WHERE user_id = 1001 AND asset_id = 3; \
+               UPDATE audit_totals SET journal = journal - 5e8 WHERE user_id = 1001 AND asset_id = 3",
         says: &["user 1001", "USDT", "difference 5", "no such transfer"],
     },
     Tampering {
-        action: "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
-                 transfer_type, source_type, state) VALUES (1, 'x', '', 1002, 3, 4, 1, 1, -10)",
-        undo: "SET session_replication_role = replica; DELETE FROM transfers_tb WHERE req_id = 'x'",
-        says: &["a row is named x"],
+        action: "INSERT INTO transfers_tb (order_number, req_id, user_id, asset_id, amount, direction, state) \
+               VALUES (1, '00000000-0000-0000-0000-000000000000', 1002, 3, 4e8, 1, -10)",
+        undo: "SET session_replication_role = replica; DELETE FROM transfers_tb WHERE order_number = 1",
+        says: &["a row of transfers_tb has the req_id 0"],
     },
     Tampering {
-        action: "INSERT INTO balances_tb (user_id, asset_id, account_type, available) VALUES (0, 3, 1, 4)",
+        action: "INSERT INTO balances_tb (user_id, asset_id, available) VALUES (0, 3, 4e8)",
         undo: "DELETE FROM balances_tb WHERE user_id = 0",
         says: &["user 0", "there is no such account"],
     },
@@ -306,20 +306,20 @@ fn a_verify_counts_everything_again() {
     server.stop();
     for (action, undo, says) in [
         (
-            "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3; \
-             UPDATE audit_totals SET journal = journal + 7 WHERE user_id = 1001 AND asset_id = 3",
-            "UPDATE balances_tb SET available = available - 7 WHERE user_id = 1001 AND asset_id = 3; \
-             UPDATE audit_totals SET journal = journal - 7 WHERE user_id = 1001 AND asset_id = 3",
+            "UPDATE balances_tb SET available = available + 7e8 WHERE user_id = 1001 AND asset_id = 3; \
+             UPDATE audit_totals SET journal = journal + 7e8 WHERE user_id = 1001 AND asset_id = 3",
+            "UPDATE balances_tb SET available = available - 7e8 WHERE user_id = 1001 AND asset_id = 3; \
+             UPDATE audit_totals SET journal = journal - 7e8 WHERE user_id = 1001 AND asset_id = 3",
             "user 1001, USDT: Funding is 7 more than all its operations",
         ),
         (
-            "UPDATE watermark_totals SET external_deposited = external_deposited + 1 WHERE user_id = 1002 AND asset_id = 1",
-            "UPDATE watermark_totals SET external_deposited = external_deposited - 1 WHERE user_id = 1002 AND asset_id = 1",
+            "UPDATE watermark_totals SET external_deposited = external_deposited + 1e8 WHERE user_id = 1002 AND asset_id = 1",
+            "UPDATE watermark_totals SET external_deposited = external_deposited - 1e8 WHERE user_id = 1002 AND asset_id = 1",
             "user 1002, BTC: the totals below the watermark are 1 more than their rows",
         ),
         (
-            "UPDATE watermark_totals SET spot_deposited = spot_deposited + 1 WHERE user_id = 1001 AND asset_id = 3",
-            "UPDATE watermark_totals SET spot_deposited = spot_deposited - 1 WHERE user_id = 1001 AND asset_id = 3",
+            "UPDATE watermark_totals SET spot_deposited = spot_deposited + 1e8 WHERE user_id = 1001 AND asset_id = 3",
+            "UPDATE watermark_totals SET spot_deposited = spot_deposited - 1e8 WHERE user_id = 1001 AND asset_id = 3",
             "user 1001, USDT: below the watermark transfers claim",
         ),
     ] {

@@ -135,7 +135,7 @@ fn load(server: &Server, index: usize, round: usize, done: &AtomicBool) -> Vec<A
 /// The name and state of each transfer by user and cid, before a service runs on the restored site.
 fn states(site: &Site) -> BTreeMap<(String, String), (String, String)> {
     let rows =
-        site.sql("SELECT user_id, cid, req_id, state FROM transfers_tb WHERE cid IS NOT NULL");
+        site.sql("SELECT user_id, cid, req_id, state FROM transfers WHERE cid IS NOT NULL");
     let entry =
         |row: &Vec<String>| ((row[0].clone(), row[1].clone()), (row[2].clone(), row[3].clone()));
     rows.iter().map(entry).collect()
@@ -163,7 +163,7 @@ fn a_backup_under_load_restores_elsewhere_and_goes_on() {
                 let loads: Vec<_> = (0..USERS.len())
                     .map(|index| scope.spawn(move || load(server, index, round, done)))
                     .collect();
-                let transfers = "SELECT count(*) FROM transfers_tb";
+                let transfers = "SELECT count(*) FROM transfers";
                 let count = || site.sql_value(transfers).parse::<u64>().expect("a number");
                 let enough = count() + 150;
                 eventually("a load", || (count() > enough).then_some(()));

@@ -30,7 +30,7 @@ fn headers() -> String {
 
 /// Asserts that a server has accepted nothing and that all balances are the initial ones.
 pub(crate) fn assert_nothing_done(site: &Site, server: &Server) {
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "0");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "0");
     let given = Balance { funding: Some(10_000 * COIN), spot: None, in_flight: 0 };
     assert_eq!(server.usdt(USER), given);
     site.assert_in_order(server);

@@ -393,7 +393,7 @@ fn hostile_strings_stay_text() {
 
     // A cid that no client could have sent.
     let markup = "<img src=x onerror=window.harmed=1>";
-    let req_id = site.sql_value("SELECT req_id FROM transfers_tb LIMIT 1");
+    let req_id = site.sql_value("SELECT req_id FROM transfers LIMIT 1");
     site.sql(&format!(
         "SET session_replication_role = replica; UPDATE transfers_tb SET cid = '{markup}'"
     ));

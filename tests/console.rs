@@ -52,7 +52,7 @@ fn walk(server: &Server, query: &str, limit: usize) -> Vec<String> {
 
 /// Transfer names in the order in which PostgreSQL returns them.
 fn names_by(site: &Site, condition: &str) -> Vec<String> {
-    let names = format!("SELECT req_id FROM transfers_tb WHERE {condition}");
+    let names = format!("SELECT req_id FROM transfers WHERE {condition}");
     site.sql(&names).into_iter().map(|row| row[0].clone()).collect()
 }
 
@@ -283,7 +283,7 @@ fn a_transfers_timeline_has_one_order() {
     let req_id = server.transfer(USER, Way::ToFunding, "4").req_id();
     site.wait_for_rest();
     site.sql(&format!(
-        "UPDATE transfers_tb SET history[5].at = (history[5]).at - interval '1 hour' WHERE req_id = '{req_id}'"
+        "UPDATE transfers_tb SET history[5].at = (history[5]).at - interval '1 hour' WHERE req_id = ulid_uuid('{req_id}')"
     ));
     let shown = server.admin_get(&format!("{LIST}/{req_id}")).json();
     let column = |list: &str, key: &str| -> Vec<String> {
@@ -433,7 +433,7 @@ fn totals_add_up_at_every_read_whatever_moves_and_dies() {
                 |side: fn(&Balance) -> Option<u128>| all.iter().filter_map(side).sum::<u128>();
             let outside = |op: u8| {
                 let outside = format!(
-                    "SELECT COALESCE(sum(amount), 0) FROM external_operations JOIN assets_tb USING (asset_id) \
+                    "SELECT COALESCE(sum(amount), 0) FROM externals JOIN assets_tb USING (asset_id) \
                      WHERE outcome = 1 AND op = {op} AND symbol = '{symbol}'"
                 );
                 units(&site.sql_value(&outside))
@@ -493,7 +493,7 @@ fn a_change_behind_the_services_back_is_a_difference_of_just_that() {
     ] {
         let set = |change: &str| {
             site.sql(&format!(
-                "UPDATE balances_tb SET available = available {change} WHERE user_id = {USER} AND asset_id = 3"
+                "UPDATE balances_tb SET available = available + 1e8 * ({change}) WHERE user_id = {USER} AND asset_id = 3"
             ));
         };
         set(change);

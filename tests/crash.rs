@@ -142,7 +142,7 @@ fn a_death_at_every_named_point_is_recovered_from() {
                 let reply = server.post(USER, &body);
                 assert_eq!(reply.status, 200, "{cid}: {reply:?}");
                 site.wait_for_rest();
-                let names = "SELECT count(*), min(state) FROM transfers_tb WHERE cid = ";
+                let names = "SELECT count(*), min(state) FROM transfers WHERE cid = ";
                 let rows = site.sql(&format!("{names}'{cid}'"));
                 assert_eq!(rows, [["1".to_owned(), "40".to_owned()]], "{cid}");
                 site.assert_in_order(&server);
@@ -277,7 +277,7 @@ fn an_answer_that_only_the_log_proves_survives_a_kill() {
     let held = site.hold("UPDATE OF state ON transfers_tb", "NEW.state = 40");
     let reply = server.post(USER, &body);
     assert_eq!(reply.status, 200, "{reply:?}");
-    assert_eq!(site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'proof'"), "30");
+    assert_eq!(site.sql_value("SELECT state FROM transfers WHERE cid = 'proof'"), "30");
     // No read returns an earlier state than the answer.
     assert_eq!(server.look(USER, &reply.req_id())["state"], json!("COMMITTED"));
     let want = Balance::at_rest(9_960 * COIN, 40 * COIN);
@@ -288,7 +288,7 @@ fn an_answer_that_only_the_log_proves_survives_a_kill() {
     assert_eq!(server.post(USER, &body).json(), reply.json());
     assert_eq!(server.usdt(USER), want);
     site.wait_for_rest();
-    assert_eq!(site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'proof'"), "40");
+    assert_eq!(site.sql_value("SELECT state FROM transfers WHERE cid = 'proof'"), "40");
     site.assert_in_order(&server);
 }
 

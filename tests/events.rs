@@ -26,7 +26,7 @@ fn committed(site: &Site, user: u64) -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let rows = site.sql(&format!(
         "SELECT req_id, array_to_string(states, ' ') FROM transfer_history \
-         JOIN transfers_tb USING (req_id) WHERE user_id = {user} ORDER BY event_id"
+         JOIN transfers USING (req_id) WHERE user_id = {user} ORDER BY event_id"
     ));
     for row in rows {
         all.entry(row[0].clone()).or_default().push(row[1].clone());

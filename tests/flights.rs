@@ -44,9 +44,9 @@ fn site() -> Site {
     let site = Site::new();
     block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
     site.sql(&format!(
-        "INSERT INTO accounts_tb (user_id, account_type) VALUES ({USER}, 1); \
-         INSERT INTO balances_tb (user_id, asset_id, account_type, available) \
-         VALUES ({USER}, 3, 1, 10)"
+        "INSERT INTO accounts_tb (user_id) VALUES ({USER}); \
+         INSERT INTO balances_tb (user_id, asset_id, available) \
+         VALUES ({USER}, 3, 10e8)"
     ));
     site
 }
@@ -180,11 +180,11 @@ fn a_flight_rests_on_rows_that_are_as_they_are_held() {
         let stopped = block_on(journal.fly(&flight)).expect_err("another row");
         assert!(matches!(stopped, Stopped::Differs(Compared::Balances)), "{stopped:?}");
     }
-    let stands = "SELECT available, version FROM balances_tb";
-    assert_eq!(site.sql(stands), [["10.00000000", "1"]]);
+    let stands = "SELECT available, version FROM balances";
+    assert_eq!(site.sql(stands), [["10", "1"]]);
     assert_eq!(last(&mut journal).expect("ours").number, before, "no number is used up");
     block_on(journal.fly(&payment(before + 1, 7, HELD, account(ACTIVE)))).expect("written");
-    assert_eq!(site.sql(stands), [["11.00000000", "2"]]);
+    assert_eq!(site.sql(stands), [["11", "2"]]);
     assert_eq!(last(&mut journal), Some(Last { number: before + 1, attempt: 7 }));
 }
 
@@ -193,7 +193,7 @@ fn a_flight_rests_on_rows_that_are_as_they_are_held() {
 #[test]
 fn a_row_that_changes_while_a_flight_waits_for_it_stays() {
     for (change, compared) in [
-        ("balances_tb SET available = 3, version = version + 1", Compared::Balances),
+        ("balances_tb SET available = 3e8, version = version + 1", Compared::Balances),
         ("accounts_tb SET status = 2", Compared::Accounts),
     ] {
         let site = site();
@@ -214,10 +214,10 @@ fn a_row_that_changes_while_a_flight_waits_for_it_stays() {
             flown.join().expect("no panic").expect_err("another row")
         });
         assert!(matches!(stopped, Stopped::Differs(what) if what == compared), "{stopped:?}");
-        let stands = "SELECT available, status FROM balances_tb JOIN accounts_tb USING (user_id)";
+        let stands = "SELECT available, status FROM balances JOIN accounts_tb USING (user_id)";
         let want = match compared {
-            Compared::Balances => ["3.00000000", "1"],
-            Compared::Accounts | Compared::Transfers => ["10.00000000", "2"],
+            Compared::Balances => ["3", "1"],
+            Compared::Accounts | Compared::Transfers => ["10", "2"],
         };
         assert_eq!(site.sql(stands), [want]);
     }
@@ -246,7 +246,7 @@ fn the_key_of_the_journal_is_the_fence() {
     let next = last(&mut later).expect("its own").number + 1;
     assert_eq!(next, number + 2);
     block_on(later.fly(&payment(next, 1, held, account(ACTIVE)))).expect("written");
-    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "12.00000000");
+    assert_eq!(site.sql_value("SELECT available FROM balances"), "12");
 }
 
 /// Goal: a balance or a status that is changed by hand is never overwritten, also where a refusal
@@ -261,7 +261,7 @@ fn a_row_that_is_changed_by_hand_is_read_again() {
     server.transfer_committed(USER, Way::ToSpot, "1");
     let book = |available: &str| {
         site.sql(&format!(
-            "UPDATE balances_tb SET available = {available} WHERE user_id = {USER} AND asset_id = 3"
+            "UPDATE balances_tb SET available = {available}e8 WHERE user_id = {USER} AND asset_id = 3"
         ));
     };
     // Less than the process holds: what would have been accepted is refused.
@@ -277,8 +277,8 @@ fn a_row_that_is_changed_by_hand_is_read_again() {
     assert_eq!((frozen.status, &frozen.json()["code"]), (422, &json!("ACCOUNT_FROZEN")));
     site.sql(&format!("UPDATE accounts_tb SET status = 1 WHERE user_id = {USER}"));
     assert_eq!(server.transfer(USER, Way::ToFunding, "3").status, 200);
-    let left = format!("SELECT available FROM balances_tb WHERE user_id = {USER} AND asset_id = 3");
-    assert_eq!(site.sql_value(&left), "3.00000000");
+    let left = format!("SELECT available FROM balances WHERE user_id = {USER} AND asset_id = 3");
+    assert_eq!(site.sql_value(&left), "3");
 }
 
 /// Goal: one lock time-out names the calls of every held row, and no other call. Method: of four
@@ -348,7 +348,7 @@ fn a_key_that_another_session_inserts_is_found_by_smaller_flights() {
     let calls = [deposit(1, USER), deposit(2, USER + 1)];
     let other = site.session();
     other.sql(&format!(
-        "BEGIN; INSERT INTO accounts_tb (user_id, account_type) VALUES ({}, 1)",
+        "BEGIN; INSERT INTO accounts_tb (user_id) VALUES ({})",
         USER + 1
     ));
     let both = block_on(store.commit(Standing::default(), &calls));
@@ -370,7 +370,7 @@ fn a_key_that_another_session_inserts_is_found_by_smaller_flights() {
 fn a_balance_that_keeps_changing_stops_only_the_calls_of_its_user() {
     let site = site();
     let statement = format!(
-        "UPDATE balances_tb SET available = available + 1, version = version + 1 \
+        "UPDATE balances_tb SET available = available + 1e8, version = version + 1 \
          WHERE user_id = {USER}"
     );
     let session = Arc::new(site.session());
@@ -387,8 +387,8 @@ fn a_balance_that_keeps_changing_stops_only_the_calls_of_its_user() {
     );
     assert!(said.contains(&values), "{said}");
     block_on(store.commit(Standing::default(), &calls[..1])).expect("the other user's call");
-    let available = format!("SELECT available FROM balances_tb WHERE user_id = {USER}");
-    assert_eq!(site.sql_value(&available), "13.00000000", "the other session's changes alone");
+    let available = format!("SELECT available FROM balances WHERE user_id = {USER}");
+    assert_eq!(site.sql_value(&available), "13", "the other session's changes alone");
 }
 
 /// Goal: a call that needs a row which cannot be read is refused for that row, without a flight,
@@ -406,8 +406,8 @@ fn a_row_that_cannot_be_read_refuses_its_calls_and_no_others() {
         (1, "accounts_tb SET status = 9", "accounts_tb SET status = 1", "status 9"),
         (
             2,
-            "balances_tb SET available = 0.000000001",
-            "balances_tb SET available = 1",
+            "balances_tb SET available = 0.1",
+            "balances_tb SET available = 1e8",
             "balance of 1001 in asset 3",
         ),
     ] {
@@ -441,7 +441,7 @@ fn only_a_transfer_with_a_row_waits_for_a_held_balance() {
     let server = site.start();
     server.transfer_committed(USER, Way::ToSpot, "10");
     site.wait_for_rest();
-    let count = "SELECT count(*) FROM transfers_tb";
+    let count = "SELECT count(*) FROM transfers";
     let held = site.lock_usdt(&[USER]);
     let reply = server.transfer(USER, Way::ToSpot, "1");
     assert_eq!((reply.status, &reply.json()["code"]), (503, &json!("SYSTEM_ERROR")), "{reply:?}");

@@ -104,7 +104,7 @@ fn audited(site: &Site) -> Vec<Vec<String>> {
 /// recorded after it.
 fn moving_rows(site: &Site) -> Vec<Vec<String>> {
     let transfers =
-        "SELECT req_id, state, error_code, log_sequence, updated_at FROM transfers_tb ORDER BY 1";
+        "SELECT req_id, state, code, log_sequence, updated_at FROM transfers ORDER BY 1";
     let tables = ["balances_tb", "transfer_operations", "transfer_history"];
     let rest = tables.map(|table| format!("TABLE {table} ORDER BY 1, 2"));
     [transfers.to_owned()].iter().chain(&rest).flat_map(|statement| site.sql(statement)).collect()
@@ -238,7 +238,7 @@ fn a_first_start_may_be_halted() {
     fs::write(file(&site), REASON).expect("written");
     let server = site.start();
     assert_halted(&site, &server);
-    assert_eq!(site.sql_value("SELECT count(*) FROM external_operations"), "0");
+    assert_eq!(site.sql_value("SELECT count(*) FROM externals"), "0");
     resume(&server);
     server.stop();
     let server = site.start();
@@ -372,7 +372,7 @@ fn a_transfer_stays_where_a_halt_meets_it_and_ends_after_the_resume() {
         let reply = eventually("it to be taken", || {
             Some(server.post(USER, &body)).filter(|reply| reply.status != 503)
         });
-        let state = || site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'held'");
+        let state = || site.sql_value("SELECT state FROM transfers WHERE cid = 'held'");
         eventually(&name, || (state() == held).then_some(()));
         site.wait_for_held();
         assert!([200, 202, 422].contains(&reply.status), "{reply:?}");
@@ -502,7 +502,7 @@ fn a_start_that_is_halted_asks_nobody() {
             fs::write(file(&site), REASON).expect("written");
             let server = site.start();
             assert_halted(&site, &server);
-            let state = || site.sql_value("SELECT state FROM transfers_tb WHERE cid = 'unasked'");
+            let state = || site.sql_value("SELECT state FROM transfers WHERE cid = 'unasked'");
             assert_eq!(state(), states);
             let reply = server.post(USER, &body);
             assert_eq!(reply.status, 202, "{reply:?}");
@@ -533,9 +533,9 @@ fn a_fused_commit_shrinks_to_what_is_decided() {
     site.wait_for_held();
     halt(&server);
     hold.release();
-    let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{}'", reply.req_id());
+    let state = format!("SELECT state FROM transfers WHERE req_id = '{}'", reply.req_id());
     eventually("what is decided", || (site.sql_value(&state) == "20").then_some(()));
-    let available = "SELECT available FROM balances_tb WHERE user_id = 1001 AND asset_id = 3";
+    let available = "SELECT available FROM balances WHERE user_id = 1001 AND asset_id = 3";
     assert_eq!(units(&site.sql_value(available)), 9_950 * COIN, "no deposit while halted");
     let want = Balance { in_flight: 12 * COIN, ..Balance::at_rest(9_950 * COIN, 38 * COIN) };
     assert_eq!(server.usdt(USER), want);
@@ -589,9 +589,9 @@ fn what_is_queued_when_the_halt_comes_is_refused_and_never_done() {
         assert!([200, 503].contains(&reply.status), "{reply:?}");
     }
     let done = deposits.iter().filter(|reply| reply.status == 200).count();
-    let recorded = "SELECT count(*) FROM external_operations WHERE idem_key LIKE 'queued-%'";
+    let recorded = "SELECT count(*) FROM externals WHERE idem_key LIKE 'queued-%'";
     assert_eq!(site.sql_value(recorded), done.to_string());
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "0");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "0");
     resume(&server);
     assert_eq!(server.post(USER, &Way::ToSpot.body_with_cid("USDT", "1", "queued-1")).status, 200);
     assert_running(&site, &server);
@@ -657,10 +657,10 @@ fn an_order_number_in_use_halts() {
     let by_hand = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
     site.sql(&format!(
         "INSERT INTO transfers_tb SELECT (jsonb_populate_record(t, jsonb_build_object( \
-           'order_number', t.order_number + 1, 'req_id', '{by_hand}', 'cid', NULL))).* \
+           'order_number', t.order_number + 1, 'req_id', ulid_uuid('{by_hand}'), 'cid', NULL))).* \
          FROM transfers_tb t ORDER BY order_number DESC LIMIT 1"
     ));
-    let before = site.sql("SELECT user_id, asset_id, available FROM balances_tb ORDER BY 1, 2");
+    let before = site.sql("SELECT user_id, asset_id, available FROM balances ORDER BY 1, 2");
     let reply = server.transfer(USER, Way::ToSpot, "2");
     assert_eq!(reply.status, 503, "{reply:?}");
     eventually("the halt", || (in_postgres(&site).0 == "t").then_some(()));
@@ -668,11 +668,11 @@ fn an_order_number_in_use_halts() {
     assert!(reason.starts_with("order_number_taken: "), "{reason}");
     assert!(reason.contains("transfers_tb_pkey"), "{reason}");
     assert!(file(&site).exists());
-    let after = site.sql("SELECT user_id, asset_id, available FROM balances_tb ORDER BY 1, 2");
+    let after = site.sql("SELECT user_id, asset_id, available FROM balances ORDER BY 1, 2");
     assert_eq!(after, before);
     site.sql(&format!(
         "SET session_replication_role = replica; \
-         DELETE FROM transfers_tb WHERE req_id = '{by_hand}'"
+         DELETE FROM transfers_tb WHERE req_id = ulid_uuid('{by_hand}')"
     ));
     eventually("a resume", || {
         let reply = server.resume("the row is gone");

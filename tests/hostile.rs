@@ -165,7 +165,7 @@ fn ten_thousand_broken_bodies_are_each_answered_and_none_by_a_failure() {
     let after = resident(&server);
     assert!(after < before + (32 << 20), "memory grew from {before} to {after} bytes");
     site.wait_for_rest();
-    let moved = site.sql("SELECT req_id FROM transfers_tb WHERE state = 40");
+    let moved = site.sql("SELECT req_id FROM transfers WHERE state = 40");
     let accepted = accepted.into_inner().expect("not poisoned");
     let moved: BTreeSet<_> = moved.iter().map(|row| format!("\"{}\"", row[0])).collect();
     assert_eq!(moved, accepted);
@@ -197,7 +197,7 @@ fn a_pipeline_is_answered_in_order() {
     assert_eq!(pipeline.answer().expect("an answer").0, 400);
     assert!(pipeline.answer().is_err(), "closed behind what cannot be read");
     site.wait_for_rest();
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "50");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "50");
     site.assert_in_order(&server);
 }
 

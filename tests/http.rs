@@ -122,7 +122,7 @@ fn a_cid_names_one_transfer_of_one_user() {
         // if it fails them.
         let reply = server.post(USER, &Way::ToSpot.body_with_cid("SUSP", "1", "order-1"));
         assert_refused(&reply, 409, "DUPLICATE_REQUEST");
-        assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "2");
+        assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "2");
         site.assert_in_order(&server);
     }
 }
@@ -182,7 +182,7 @@ fn fifty_posts_of_one_cid_at_once_are_one_transfer() {
             assert_eq!((reply.status, reply.req_id()), (200, first.clone()), "{reply:?}");
         }
         assert_eq!(replies.iter().filter(|reply| !is_replayed(reply)).count(), 1);
-        let of_cid = "SELECT count(*) FROM transfers_tb WHERE cid = 'crowd'";
+        let of_cid = "SELECT count(*) FROM transfers WHERE cid = 'crowd'";
         assert_eq!(site.sql_value(of_cid), "1");
         site.wait_for_rest();
         site.assert_in_order(&server);
@@ -207,7 +207,7 @@ fn a_client_that_hangs_up_changes_nothing() {
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).expect("sent");
-        let accepted = "SELECT req_id FROM transfers_tb WHERE cid = 'gone'";
+        let accepted = "SELECT req_id FROM transfers WHERE cid = 'gone'";
         let req_id =
             eventually("the accept", || site.sql(accepted).first().map(|row| row[0].clone()));
         drop(stream);
@@ -291,7 +291,7 @@ fn an_accept_that_is_not_known_yet_is_answered_with_its_name() {
         (reply.status == 200 && reply.json()["state"] == json!("COMMITTED")).then_some(())
     });
     eventually("the retry's success", || (server.post(USER, &body).status == 200).then_some(()));
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE cid = 'unknown'"), "1");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers WHERE cid = 'unknown'"), "1");
     site.wait_for_rest();
     assert_eq!(server.usdt(USER), Balance::at_rest(GIFT - 7 * COIN, 7 * COIN));
     site.assert_in_order(&server);

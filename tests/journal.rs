@@ -143,7 +143,7 @@ fn a_long_journal_is_read_in_parts() {
     site.assert_verified();
     let change = |sign| {
         format!(
-            "UPDATE balances_tb SET available = available {sign} 7 WHERE user_id = {USER} AND asset_id = 3"
+            "UPDATE balances_tb SET available = available {sign} 7e8 WHERE user_id = {USER} AND asset_id = 3"
         )
     };
     site.sql(&change('+'));
@@ -252,7 +252,7 @@ fn a_dump_prints_every_row_with_its_entries() {
     }
     let held = server.usdt(USER).funding.expect("a balance");
     assert_eq!((sum, refusals), (i128::try_from(held).expect("small"), 1));
-    let ids = "SELECT COALESCE(sum(cardinality(history)), 0) FROM transfers_tb";
+    let ids = "SELECT COALESCE(sum(cardinality(history)), 0) FROM transfers";
     assert_eq!(events.to_string(), site.sql_value(ids));
 
     let last = all.iter().rfind(|row| !entries(row).is_empty()).expect("the refusal");

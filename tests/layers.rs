@@ -67,9 +67,8 @@ fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> FlightStore<Data
 pub(crate) fn funding(site: &Site) -> (Funding<FlightStore<Database>>, Incarnation) {
     block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
     site.sql(&format!(
-        "INSERT INTO accounts_tb (user_id, account_type) VALUES ({USER}, 1); \
-         INSERT INTO balances_tb (user_id, asset_id, account_type, available) \
-         VALUES ({USER}, {USDT}, 1, 10)"
+        "INSERT INTO accounts_tb (user_id) VALUES ({USER}); \
+         INSERT INTO balances_tb (user_id, asset_id, available) VALUES ({USER}, {USDT}, 10e8)"
     ));
     let incarnation = begin(site);
     (Funding::new(store(site, &incarnation, 0), catalog()), incarnation)
@@ -125,11 +124,10 @@ pub(crate) fn ask_funding(site: &Site, op: Op, req_id: u128) -> Ask {
 /// Writes the row of a transfer, if there is none.
 fn written(site: &Site, ask: Ask) -> Ask {
     let Intent { req_id, user, asset, amount, direction, order_number, .. } = &ask.intent;
-    let (way, amount) = (*direction as u8, amount.decimal(8));
+    let (way, amount) = (*direction as u8, amount.units());
     site.sql(&format!(
-        "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, transfer_type, \
-           source_type, state) \
-         VALUES ({order_number}, '{req_id}', '', {user}, {}, {amount}, {way}, {way}, 10) ON CONFLICT DO NOTHING",
+        "INSERT INTO transfers_tb (order_number, req_id, user_id, asset_id, amount, direction, state) \
+         VALUES ({order_number}, ulid_uuid('{req_id}'), {user}, {}, {amount}, {way}, 10) ON CONFLICT DO NOTHING",
         asset.0
     ));
     ask
@@ -209,7 +207,7 @@ fn both_adapters_record_an_operators_refusal_once() {
     let site = Site::new();
     let (funding, _) = funding(&site);
     refuses_for_an_operator(&funding, |op, number| ask_funding(&site, op, number));
-    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "14.00000000");
+    assert_eq!(site.sql_value("SELECT available FROM balances"), "14");
     let (engine, spot) = engine(&site);
     refuses_for_an_operator(&spot, ask);
     drop(spot);
@@ -223,14 +221,14 @@ fn both_adapters_record_an_operators_refusal_once() {
 fn funding_decides_once_and_checks_for_itself() {
     let site = Site::new();
     let (funding, _) = funding(&site);
-    let balance = || site.sql_value("SELECT available FROM balances_tb");
+    let balance = || site.sql_value("SELECT available FROM balances");
     refuses_bad_asks(&funding);
     let ask = |op, number| ask_funding(&site, op, number);
 
     let withdraw = ask(Op::Withdraw, 1);
     for _ in 0..2 {
         assert_eq!(outcome(&funding, withdraw.clone()), Outcome::Success);
-        assert_eq!(balance(), "6.00000000");
+        assert_eq!(balance(), "6");
     }
     for other in others(&withdraw) {
         assert_eq!(outcome(&funding, other), Outcome::Unknown(Reason::Violation));
@@ -240,10 +238,10 @@ fn funding_decides_once_and_checks_for_itself() {
         assert_eq!(outcome(&funding, other), Outcome::Unknown(Reason::Violation));
     }
     assert_eq!(outcome(&funding, ask(Op::Refund, 2)), Outcome::Unknown(Reason::Violation));
-    assert_eq!(balance(), "6.00000000");
+    assert_eq!(balance(), "6");
     for _ in 0..2 {
         assert_eq!(outcome(&funding, ask(Op::Refund, 1)), Outcome::Success);
-        assert_eq!(balance(), "10.00000000");
+        assert_eq!(balance(), "10");
     }
     let query = block_on(funding.query(ReqId::new(1).expect("not zero"), Op::Refund));
     assert_eq!(query.outcome, Outcome::Success);
@@ -260,7 +258,7 @@ fn funding_decides_once_and_checks_for_itself() {
     assert_eq!(outcome(&funding, large.clone()), refused);
     assert_eq!(outcome(&funding, ask(Op::Deposit, 4)), Outcome::Success);
     assert_eq!(outcome(&funding, large), refused);
-    assert_eq!(balance(), "14.00000000");
+    assert_eq!(balance(), "14");
     // A refused withdraw cannot be refunded.
     let refund = changed(&ask(Op::Refund, 3), |intent| {
         intent.amount = Amount::new(1_000_000_001).expect("not zero");
@@ -282,7 +280,7 @@ fn funding_decides_once_and_checks_for_itself() {
     assert_eq!(gone, Outcome::ExplicitFail(Code::SourceAccountNotFound));
     let gone = outcome(&funding, ask(Op::Deposit, 21));
     assert_eq!(gone, Outcome::ExplicitFail(Code::TargetAccountNotFound));
-    assert_eq!(balance(), "18.00000000");
+    assert_eq!(balance(), "18");
 }
 
 #[test]
@@ -298,7 +296,7 @@ fn funding_of_a_superseded_process_is_fenced() {
     assert_eq!(outcome(&old, ask(Op::Withdraw, 1)), fenced);
     let new = Funding::new(store(&site, &successor, 0), catalog());
     assert_eq!(outcome(&new, ask(Op::Withdraw, 1)), Outcome::Success);
-    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "6.00000000");
+    assert_eq!(site.sql_value("SELECT available FROM balances"), "6");
     assert_eq!(site.sql_value("SELECT count(*) FROM transfer_operations"), "1");
 }
 
@@ -310,7 +308,7 @@ fn funding_without_a_shard_writes_nothing() {
     let ask = |op, number| ask_funding(&site, op, number);
     let stranger = Funding::new(store(&site, &incarnation, 63), catalog());
     assert_eq!(outcome(&stranger, ask(Op::Withdraw, 1)), Outcome::NetworkError);
-    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "10.00000000");
+    assert_eq!(site.sql_value("SELECT available FROM balances"), "10");
 }
 
 /// Goal: the same for Spot, over a running UBSCore and its log.
@@ -486,8 +484,8 @@ fn the_coordinator_checks_for_itself() {
     assert_eq!(again.progress.borrow().intent.req_id, req_id);
     let (_, other) = submit("one", 200_000_000, "FUNDING:SPOT:USDT:2");
     assert_eq!(other.expect_err("another body").code, Code::DuplicateRequest);
-    assert_eq!(site.sql_value("SELECT available FROM balances_tb"), "9.00000000");
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
+    assert_eq!(site.sql_value("SELECT available FROM balances"), "9");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "1");
     drop((coordinator, again));
     block_on(tasks.join());
     engine.stop();

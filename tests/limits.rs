@@ -141,7 +141,7 @@ fn a_caller_that_asks_too_often_in_a_second_learns_when_to_retry() {
     eventually("the next second", || {
         (server.transfer(USER, Way::ToSpot, "1").status == 200).then_some(())
     });
-    let of_user = format!("SELECT count(*) FROM transfers_tb WHERE user_id = {USER}");
+    let of_user = format!("SELECT count(*) FROM transfers WHERE user_id = {USER}");
     assert_eq!(site.sql_value(&of_user), (taken.len() + 2).to_string());
 }
 
@@ -238,7 +238,7 @@ fn a_crowd_gets_exactly_what_the_day_holds() {
     }
     assert!(answers.values().all(|ids| ids.len() == 1), "{answers:?}");
     assert_eq!(answers.values().filter(|ids| !ids.contains(&None)).count(), 7);
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "7");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "7");
 
     // Of 50 that ask for a tenth each, ten get it.
     let site = Site::new().with(AMOUNTS, "BTC=1");
@@ -246,7 +246,7 @@ fn a_crowd_gets_exactly_what_the_day_holds() {
     let replies = crowd(50, |_| post(&server, USER, &Way::ToSpot.body("BTC", "0.1")));
     let accepted = replies.iter().filter(|reply| reply.status == 200).count();
     assert_eq!(accepted, 10);
-    assert_eq!(site.sql_value("SELECT sum(amount) FROM transfers_tb"), "1.00000000");
+    assert_eq!(site.sql_value("SELECT sum(amount) FROM transfers"), "1");
     for reply in replies.iter().filter(|reply| reply.status != 200) {
         assert_refused_for_the_day(reply, "DAILY_AMOUNT_EXCEEDED");
     }
@@ -344,7 +344,7 @@ fn an_accept_that_is_not_known_keeps_its_place() {
         let next = transfer(&server, USER, Way::ToSpot, "3");
         assert_refused_for_the_day(&next, "DAILY_LIMIT_EXCEEDED");
         site.wait_for_rest();
-        assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
+        assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "1");
         site.assert_in_order(&server);
         server.kill();
         let server = site.start();
@@ -372,7 +372,7 @@ fn kills_under_load_give_no_day_more_than_it_holds() {
             }
             let session = site.session();
             eventually("some of the crowd", || {
-                let count = session.sql("SELECT count(*) FROM transfers_tb");
+                let count = session.sql("SELECT count(*) FROM transfers");
                 let count: u64 = count[0][0].parse().expect("a number");
                 (count >= (8 * round).min(30)).then_some(())
             });
@@ -387,7 +387,7 @@ fn kills_under_load_give_no_day_more_than_it_holds() {
         (![200, 503].contains(&reply.status)).then_some(reply)
     });
     assert_refused_for_the_day(&reply, "DAILY_AMOUNT_EXCEEDED");
-    assert_eq!(site.sql_value("SELECT sum(amount) FROM transfers_tb"), "30.00000000");
+    assert_eq!(site.sql_value("SELECT sum(amount) FROM transfers"), "30");
     site.wait_for_rest();
     site.assert_in_order(&server);
 }

@@ -167,7 +167,7 @@ fn paging_neither_skips_nor_repeats_while_transfers_come_in() {
         assert!(skipped.is_empty(), "{skipped:?}");
     }
     let order = format!(
-        "SELECT req_id FROM transfers_tb WHERE user_id = {USER} ORDER BY order_number DESC"
+        "SELECT req_id FROM transfers WHERE user_id = {USER} ORDER BY order_number DESC"
     );
     let want: Vec<String> = site.sql(&order).into_iter().map(|row| row[0].clone()).collect();
     assert_eq!(names(&walk(&server, USER, "", 100)), want);
@@ -188,7 +188,7 @@ fn a_list_shows_the_answered_state_though_the_mark_is_late() {
     let reply = server.transfer(USER, Way::ToSpot, "40");
     assert_eq!(reply.status, 200, "{reply:?}");
     let req_id = reply.req_id();
-    let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{req_id}'");
+    let state = format!("SELECT state FROM transfers WHERE req_id = '{req_id}'");
     assert_eq!(site.sql_value(&state), "30");
     for query in ["", "state=COMMITTED", "asset=USDT&state=COMMITTED"] {
         for limit in [1, 2, 50] {
@@ -217,11 +217,10 @@ fn a_page_that_finds_little_says_where_to_go_on() {
     let oldest = server.transfer(USER, Way::ToSpot, "5").req_id();
     site.wait_for_rest();
     site.sql(&format!(
-        "INSERT INTO transfers_tb (order_number, req_id, fingerprint, user_id, asset_id, amount, \
-           transfer_type, source_type, state, error_code) \
-         SELECT last + n, lpad(n::text, 26, '0'), 'FUNDING:SPOT:USDT:1', {USER}, 3, 1, 1, 1, -10, \
-           'INSUFFICIENT_BALANCE' \
-         FROM generate_series(1, 10050) AS n, (SELECT max(order_number) AS last FROM transfers_tb) AS t"
+        "INSERT INTO transfers_tb (order_number, req_id, user_id, asset_id, amount, direction, state, \
+           code) \
+         SELECT last + n, lpad(n::text, 32, '0')::uuid, {USER}, 3, 1e8, 1, -10, 24 \
+         FROM generate_series(1, 10050) AS n, (SELECT max(order_number) AS last FROM transfers) AS t"
     ));
     let (rows, next) = page(&server, USER, "state=COMMITTED");
     assert_eq!(rows, Vec::<Value>::new());

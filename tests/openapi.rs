@@ -118,7 +118,7 @@ fn the_server_is_as_its_description_says() {
     for phase in ["Examples", "Coverage", "Fuzzing", "Stateful"] {
         assert!(said.contains(&format!("✅ {phase}")), "{phase} was left out: {said}");
     }
-    let moved = "SELECT count(*) > 10 FROM transfers_tb WHERE state = 40";
+    let moved = "SELECT count(*) > 10 FROM transfers WHERE state = 40";
     assert_eq!(site.sql_value(moved), "t", "it has moved too little: {said}");
 
     document["components"]["schemas"]["Asset"]["properties"]["precision"] =

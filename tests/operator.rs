@@ -39,7 +39,7 @@ fn begin(site: &Site) -> Server {
 /// Posts 12 coins under a cid, and waits until they rest in a state.
 fn stick(site: &Site, server: &Server, way: Way, cid: &str, state: &str) -> String {
     let req_id = server.post_held(site, USER, &way.body_with_cid("USDT", "12", cid));
-    let stands = format!("SELECT state FROM transfers_tb WHERE cid = '{cid}'");
+    let stands = format!("SELECT state FROM transfers WHERE cid = '{cid}'");
     eventually(&format!("{cid} in {state}"), || {
         site.sql(&stands).first().filter(|row| row[0] == state).map(|_| ())
     });
@@ -553,7 +553,7 @@ fn a_retry_is_due_at_once() {
         // Too early for the back-off's own end.
         let (session, asked) = (site.session(), Instant::now());
         while asked.elapsed() < Duration::from_secs(14)
-            && session.sql("SELECT state FROM transfers_tb WHERE cid = 'late'") != [["40"]]
+            && session.sql("SELECT state FROM transfers WHERE cid = 'late'") != [["40"]]
         {
             thread::sleep(Duration::from_millis(10));
         }
@@ -667,7 +667,7 @@ fn a_list_is_answered_in_pages() {
     }
     let newest: Vec<Value> = list(&server, "").iter().map(|row| row["req_id"].clone()).collect();
     let order =
-        "SELECT req_id FROM transfers_tb WHERE cid LIKE 'page-%' ORDER BY order_number DESC";
+        "SELECT req_id FROM transfers WHERE cid LIKE 'page-%' ORDER BY order_number DESC";
     let want: Vec<Value> = site.sql(order).iter().map(|row| json!(row[0])).collect();
     assert_eq!(newest, want);
     lock.sql("ROLLBACK");

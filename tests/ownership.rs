@@ -133,7 +133,7 @@ fn assert_fenced(site: &Site, mut server: Server, rest: impl Fn() -> Vec<Vec<Str
     assert!(last_line(&said).contains("superseded"), "{said}");
     assert!(said.contains("alert=\"fenced\""), "{said}");
     assert_eq!(rest(), before);
-    let cid = "SELECT count(*) FROM transfers_tb WHERE cid = 'superseded'";
+    let cid = "SELECT count(*) FROM transfers WHERE cid = 'superseded'";
     assert_eq!(site.sql_value(cid), "0");
 }
 

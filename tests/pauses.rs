@@ -168,7 +168,7 @@ fn under_load_nothing_of_a_direction_is_accepted_after_the_answer() {
     let site = Site::new();
     let server = begin(&site);
     let count = |kind: u8| {
-        site.sql_value(&format!("SELECT count(*) FROM transfers_tb WHERE transfer_type = {kind}"))
+        site.sql_value(&format!("SELECT count(*) FROM transfers WHERE direction = {kind}"))
             .parse::<u64>()
             .expect("a number")
     };
@@ -214,7 +214,7 @@ fn the_answer_waits_for_what_was_checked_before() {
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 30_000)
         .with("UBSCORE__POSTGRES__STATEMENT_TIMEOUT_MS", 30_000);
     let server = begin(&site);
-    let hold = site.hold("INSERT ON transfers_tb", "NEW.amount = 3");
+    let hold = site.hold("INSERT ON transfers_tb", "NEW.amount = 3e8");
     let body = Way::ToSpot.body("USDT", "3").to_string();
     let (token, length) = (token(USER, None), body.len());
     let head = format!(
@@ -236,7 +236,7 @@ fn the_answer_waits_for_what_was_checked_before() {
         hold.release();
         pausing.join().expect("answered");
     });
-    let accepted = "SELECT count(*) FROM transfers_tb WHERE amount = 3";
+    let accepted = "SELECT count(*) FROM transfers WHERE amount = 3";
     assert_eq!(site.sql_value(accepted), "1");
     site.wait_for_rest();
     site.assert_in_order(&server);

@@ -177,7 +177,7 @@ fn concurrent_reads_sum_exactly_and_never_step_back() {
             Client { server, seen, reads, user, random }.live(number, reads_max);
         });
         site.wait_for_rest();
-        let rows = site.sql("SELECT req_id, state FROM transfers_tb");
+        let rows = site.sql("SELECT req_id, state FROM transfers");
         let ends: BTreeMap<_, _> = rows.iter().map(|row| (&row[0], &row[1])).collect();
         for (req_id, state) in seen.before().iter().filter(|(_, state)| is_final(state)) {
             let number = ends.get(req_id).and_then(|number| number.parse().ok());

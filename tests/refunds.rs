@@ -87,7 +87,7 @@ fn a_funding_account_that_is_gone_gives_spot_its_money_back() {
         site.sql(&format!("DELETE FROM accounts_tb WHERE user_id = {USER}"));
         let reply = server.transfer(USER, Way::ToFunding, "12.00000001");
         assert_rolled_back(&site, &server, &reply, "TARGET_ACCOUNT_NOT_FOUND");
-        site.sql(&format!("INSERT INTO accounts_tb (user_id, account_type) VALUES ({USER}, 1)"));
+        site.sql(&format!("INSERT INTO accounts_tb (user_id) VALUES ({USER})"));
         assert_eq!(server.usdt(USER), before);
         site.assert_in_order(&server);
     }

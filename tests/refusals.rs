@@ -149,7 +149,7 @@ fn one_user_is_not_another_and_no_user_is_an_operator() {
     let request =
         Request { body: Some(&money), ..Request::new(&root, "POST", "/admin/v1/deposits") };
     assert_refused(&send(server.ops, &request).expect("an answer"), 403, "FORBIDDEN");
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "1");
     assert_eq!(site.sql_value("SELECT count(*) FROM admin_audit WHERE actor <> 'dev'"), "0");
     site.assert_verified();
 }
@@ -199,7 +199,7 @@ fn the_first_failing_check_of_a_request_answers() {
         malformed["extra"] = json!(1);
         assert_refused(&server.post(USER, &malformed), 400, "INVALID_REQUEST");
     }
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "0");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "0");
     // No refusal has bound the name.
     let body = Way::ToSpot.body_with_cid("USDT", "1", "never");
     assert_eq!(server.post(USER, &body).status, 200);
@@ -318,7 +318,7 @@ fn a_halted_service_refuses_what_is_new_and_answers_what_was() {
     assert_refused(&ready, 503, "SERVICE_HALTED");
     let alive = send(server.ops, &Request::new(&token, "GET", "/healthz")).expect("an answer");
     assert_eq!(alive.status, 200);
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "1");
     site.assert_verified();
 }
 

@@ -131,10 +131,10 @@ fn what_nothing_proves_is_left_to_people() {
     site.wait_for_rest();
     server.kill();
     restored.sql(
-        "UPDATE balances_tb SET available = available + 1 WHERE user_id = 1002 AND asset_id = 3; \
-         INSERT INTO external_operations (idem_key, op, outcome, user_id, asset_id, amount, balance_after) \
-         VALUES ('by-hand', 5, 1, 1001, 3, 200, 19750); \
-         UPDATE balances_tb SET available = available - 200 WHERE user_id = 1001 AND asset_id = 3",
+        "UPDATE balances_tb SET available = available + 1e8 WHERE user_id = 1002 AND asset_id = 3; \
+         INSERT INTO external_operations (idem_key, op, user_id, asset_id, amount, balance_after) \
+         VALUES ('by-hand', 5, 1001, 3, 200e8, 19750e8); \
+         UPDATE balances_tb SET available = available - 200e8 WHERE user_id = 1001 AND asset_id = 3",
     );
 
     let (code, done, why) = repair(&restored, &APPLY);
@@ -150,7 +150,7 @@ fn what_nothing_proves_is_left_to_people() {
     assert!(line("left", &odd.req_id()) && done.contains("does not add up"), "{done}");
     assert!(line("done", "SOURCE_DONE"), "{done}");
     assert!(done.ends_with("repaired transfers=1 external=1 left=3\n"), "{done}");
-    let here = "SELECT count(*) FROM transfers_tb WHERE cid = 'short'";
+    let here = "SELECT count(*) FROM transfers WHERE cid = 'short'";
     assert_eq!(restored.sql_value(here), "0");
     // It stays halted.
     let server = restored.start();

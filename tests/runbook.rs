@@ -189,8 +189,8 @@ impl Desk {
             ("An asset cannot be read", "start") => {
                 self.stop();
                 self.site.sql(
-                    "ALTER TABLE assets_tb DROP CONSTRAINT assets_units_check; \
-                     INSERT INTO assets_tb VALUES (9, 'TEN', 2, 1, TRUE, 0.001, 100)",
+                    "ALTER TABLE assets_tb DROP CONSTRAINT assets_tb_min_transfer_amount_check; \
+                     INSERT INTO assets_tb VALUES (9, 'TEN', 2, 1, TRUE, 0, 10000)",
                 );
                 self.serve();
             }
@@ -203,11 +203,11 @@ impl Desk {
                 }
             }
             ("It has halted", "changed") => {
-                self.site.sql("UPDATE balances_tb SET available = available + 1 WHERE user_id = 1002 AND asset_id = 3");
+                self.site.sql("UPDATE balances_tb SET available = available + 1e8 WHERE user_id = 1002 AND asset_id = 3");
                 eventually("a halt", || (self.server.as_ref()?.ready() == 503).then_some(()));
             }
             ("It has halted", "repaired") => {
-                self.site.sql("UPDATE balances_tb SET available = available - 1 WHERE user_id = 1002 AND asset_id = 3");
+                self.site.sql("UPDATE balances_tb SET available = available - 1e8 WHERE user_id = 1002 AND asset_id = 3");
             }
             ("PostgreSQL is lost, or older than the log", "older") => {
                 self.transfer(1001, Way::ToSpot, "5");

@@ -34,7 +34,7 @@ const ROUND_MAX: Duration = Duration::from_secs(3);
 const SAMPLE: usize = 60;
 
 /// Transfers by state.
-const STATES: &str = "SELECT state, count(*) FROM transfers_tb GROUP BY state ORDER BY state";
+const STATES: &str = "SELECT state, count(*) FROM transfers GROUP BY state ORDER BY state";
 
 /// The fault of PostgreSQL in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

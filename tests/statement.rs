@@ -172,7 +172,7 @@ fn a_statement_that_does_not_add_up_says_so() {
     let server = site.start();
     server.deposit(USER, "USDT", "10");
     server.stop();
-    site.sql(&format!("UPDATE balances_tb SET available = 11 WHERE user_id = {USER}"));
+    site.sql(&format!("UPDATE balances_tb SET available = 11e8 WHERE user_id = {USER}"));
     let (code, out, why) = statement(&site, &[]);
     assert_eq!(code, Some(1));
     assert!(last(&out).starts_with("mismatch "), "{out}");

@@ -55,7 +55,7 @@ fn a_session_of_an_earlier_process_that_hangs_is_ended() {
     let old = site.start();
     assert_eq!(old.transfer(USER, Way::ToSpot, "100").status, 200);
     site.wait_for_rest();
-    let hold = site.hold("INSERT ON transfers_tb", "NEW.amount = 12");
+    let hold = site.hold("INSERT ON transfers_tb", "NEW.amount = 12e8");
     let (http, body) = (old.http, Way::ToSpot.body("USDT", "12"));
     let mut old = thread::scope(|scope| {
         scope.spawn(move || {
@@ -77,7 +77,7 @@ fn a_session_of_an_earlier_process_that_hangs_is_ended() {
     let (status, said) = old.wait();
     assert_eq!(status.code(), Some(i32::from(Exit::Superseded.code())), "{said}");
     hold.release();
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE amount = 12"), "0");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers WHERE amount = 12"), "0");
 }
 
 /// Goal: defaults of a role or a database do not reach our connections. Method: each default gets a

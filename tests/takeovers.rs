@@ -57,10 +57,9 @@ fn site() -> Site {
     let site = Site::new();
     block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
     site.sql(&format!(
-        "INSERT INTO accounts_tb (user_id, account_type) \
-         SELECT n, 1 FROM generate_series(1, {USERS}) n; \
-         INSERT INTO balances_tb (user_id, asset_id, account_type, available) \
-         SELECT n, 3, 1, 0 FROM generate_series(1, {USERS}) n"
+        "INSERT INTO accounts_tb (user_id) SELECT n FROM generate_series(1, {USERS}) n; \
+         INSERT INTO balances_tb (user_id, asset_id, available) \
+         SELECT n, 3, 0 FROM generate_series(1, {USERS}) n"
     ));
     site
 }
@@ -302,13 +301,13 @@ fn assert_fenced(site: &Site, answered: &[String]) {
                  WHERE before > incarnation OR (before <> incarnation) <> (attempt = 0)";
     assert_eq!(site.sql(late), none, "flights behind a fence");
     let money = "SELECT * FROM (SELECT user_id, available, \
-                   3 * (SELECT count(*) FROM external_operations x WHERE x.user_id = b.user_id) \
-                   - (SELECT count(*) FROM transfers_tb t WHERE t.user_id = b.user_id) AS want \
-                   FROM balances_tb b) AS b WHERE available <> want";
+                   3 * (SELECT count(*) FROM externals x WHERE x.user_id = b.user_id) \
+                   - (SELECT count(*) FROM transfers t WHERE t.user_id = b.user_id) AS want \
+                   FROM balances b) AS b WHERE available <> want";
     assert_eq!(site.sql(money), none, "balances that are not the sum of their operations");
     let flights = "SELECT (SELECT count(*) FROM journal_tb WHERE entries <> ''), \
-                     (SELECT count(*) FROM external_operations), \
-                     (SELECT count(*) FROM transfers_tb)";
+                     (SELECT count(*) FROM externals), \
+                     (SELECT count(*) FROM transfers)";
     let counts = site.sql(flights).remove(0);
     assert!(
         counts.iter().all(|count| *count == counts[0]),
@@ -386,12 +385,12 @@ fn a_late_flight_and_its_replacement_never_both_count() {
             first.join().expect("no panic")
         });
         assert!(matches!(lost, Err(Failure::Unknown(_))), "{late:?}: {lost:?}");
-        let row = "SELECT available FROM balances_tb WHERE user_id = 2";
+        let row = "SELECT available FROM balances WHERE user_id = 2";
         let second = thread::scope(|scope| {
             if late == Late::Before {
                 held.sql("ROLLBACK");
                 eventually("the late commit", || {
-                    (site.sql_value(row) != "1.00000000").then_some(())
+                    (site.sql_value(row) != "1").then_some(())
                 });
             }
             let second = scope.spawn(|| fly(deposit(3, 100)));
@@ -407,8 +406,8 @@ fn a_late_flight_and_its_replacement_never_both_count() {
             panic!("{late:?}: {second:?}")
         };
         let stands = late != Late::After;
-        let after = if stands { "111.00000000" } else { "101.00000000" };
-        assert_eq!(balance_after.as_deref().map(units), Some(units(after)), "{late:?}");
+        let after = if stands { "111" } else { "101" };
+        assert_eq!(*balance_after, Some(units(after)), "{late:?}");
         if late == Late::After {
             delays.store(false, Ordering::SeqCst);
             eventually("the refusal", || refused.load(Ordering::SeqCst).then_some(()));
@@ -419,7 +418,7 @@ fn a_late_flight_and_its_replacement_never_both_count() {
         assert_eq!(matches!(found[..], [Reply::External { .. }]), stands, "{late:?}: {found:?}");
         // The same key again is one effect.
         fly(deposit(2, 10)).expect("committed");
-        assert_eq!(site.sql_value(row), "111.00000000", "{late:?}");
+        assert_eq!(site.sql_value(row), "111", "{late:?}");
         let gaps = "SELECT count(*) = max(flight) FROM journal_tb WHERE shard = 0";
         assert_eq!(site.sql_value(gaps), "t", "{late:?}");
     }
@@ -514,6 +513,6 @@ fn a_journal_that_lacks_the_last_flight_closes_the_gate() {
         assert_eq!(server.transfer(1001, Way::ToFunding, "1").status, 503, "{change}");
         assert!(!server.has_ended(), "{change}");
         assert_eq!(site.sql("TABLE journal_tb ORDER BY shard, flight"), before, "{change}");
-        assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1", "{change}");
+        assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "1", "{change}");
     }
 }

@@ -59,9 +59,9 @@ fn one_key_from_two_users_at_once_has_one_effect() {
         let (key, kills) = ([Key::Cid, Key::IdemKey][round % 2], round >= 4);
         let name = format!("twice-{round}");
         let there = match key {
-            Key::Cid => format!("SELECT count(*) FROM transfers_tb WHERE cid = '{name}'"),
+            Key::Cid => format!("SELECT count(*) FROM transfers WHERE cid = '{name}'"),
             Key::IdemKey => {
-                format!("SELECT count(*) FROM external_operations WHERE idem_key = '{name}'")
+                format!("SELECT count(*) FROM externals WHERE idem_key = '{name}'")
             }
         };
         let first = crowd(CALLERS + usize::from(kills), |caller| {

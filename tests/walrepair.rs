@@ -571,7 +571,7 @@ fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
     wal_repair(&site, &[], &words(&accept_sound(kept + 1))).with_code(0);
     site.sql(&format!(
         "SET session_replication_role = replica; \
-         UPDATE transfers_tb SET funding_code = 'ACCOUNT_FROZEN' WHERE req_id = '{big}'"
+         UPDATE transfers_tb SET funding_code = 22 WHERE req_id = ulid_uuid('{big}')"
     ));
     let planned = repair(&site, &[], &PLAN).with_code(1);
     let line = |text: &str, word: &str, what: &str, why: &str| {
@@ -584,9 +584,9 @@ fn what_cannot_be_decided_again_is_left_with_all_on_its_balance() {
     // With the account's sums in order only the transfer itself contradicts.
     site.sql(&format!(
         "SET session_replication_role = replica; \
-         UPDATE balances_tb SET available = available + 100 WHERE user_id = {one} AND asset_id = 3; \
-         INSERT INTO audit_totals AS t VALUES ({one}, 3, 100, 0) \
-         ON CONFLICT (user_id, asset_id) DO UPDATE SET journal = t.journal + 100"
+         UPDATE balances_tb SET available = available + 100e8 WHERE user_id = {one} AND asset_id = 3; \
+         INSERT INTO audit_totals AS t VALUES ({one}, 3, 100e8, 0) \
+         ON CONFLICT (user_id, asset_id) DO UPDATE SET journal = t.journal + 100e8"
     ));
     for words in [&PLAN[..], &APPLY] {
         let said = repair(&site, &[], words).with_code(1);

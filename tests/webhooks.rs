@@ -335,7 +335,7 @@ fn what_an_endpoint_does_not_take_costs_the_others_nothing() {
     let deliveries = |first: u32, status: u32, ended_at: &str| {
         site.sql(&format!(
             "INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, status, ended_at) \
-             SELECT '{}', n, 'T' || n, '{{40}}', \
+             SELECT '{}', n, lpad(n::text, 32, '0')::uuid, '{{40}}', \
                     clock_timestamp(), {status}, {ended_at} FROM generate_series({first}, {first} + 4999) AS n",
             ENDPOINT
         ));

@@ -4,7 +4,11 @@
 -- Migrations are numbered, run at a start under an advisory lock, and are never edited once they
 -- are released.
 --
--- Amounts are decimal values of the asset (100.5), with at most 8 decimals.
+-- Amounts and balances are smallest units of the asset: 100.5 of an asset with 8 decimals is
+-- 10050000000. A ULID is a UUID of the same 128 bits. A code is its number in domain/src/code.rs.
+-- The views of src/postgres/sql/people.sql show decimals, ULIDs and names instead.
+--
+-- Columns of fixed width come first, the widest before the others, so that no row has padding.
 
 
 -- ## The log and the writer
@@ -28,7 +32,6 @@ INSERT INTO engine_state DEFAULT VALUES;
 -- gaps, so two writers meet at the same number, and one of them gets a unique violation. Rows are
 -- deleted from the low end only, and never the last one.
 CREATE TABLE journal_tb (
-    shard       INTEGER NOT NULL,
     flight      BIGINT NOT NULL,
     incarnation BIGINT NOT NULL,
     attempt     BIGINT NOT NULL,    -- no two flights of an incarnation share it; 0: its start
@@ -39,6 +42,7 @@ CREATE TABLE journal_tb (
     open_from   BIGINT NOT NULL,
     -- The id of its first event. Without an event: the last one before it in the shard, plus 1.
     event_first BIGINT NOT NULL,
+    shard       INTEGER NOT NULL,
     event_count INTEGER NOT NULL,
     entries     BYTEA NOT NULL,     -- its changes, see src/postgres/flight/entries.rs
     PRIMARY KEY (shard, flight)
@@ -78,32 +82,25 @@ CREATE TABLE assets_tb (
     status                    SMALLINT NOT NULL DEFAULT 1
                               CHECK (status IN (1, 2)),         -- 1 active, 2 suspended
     internal_transfer_enabled BOOLEAN NOT NULL DEFAULT TRUE,
-    min_transfer_amount       DECIMAL(30,8) NOT NULL CHECK (min_transfer_amount > 0),
-    max_transfer_amount       DECIMAL(30,8) NOT NULL,
-    CHECK (max_transfer_amount >= min_transfer_amount),
-    -- Both limits are whole numbers of smallest units below 2^64, as the service reads them.
-    CONSTRAINT assets_units_check CHECK (
-        min_transfer_amount = round(min_transfer_amount, precision)
-        AND max_transfer_amount = round(max_transfer_amount, precision)
-        AND max_transfer_amount * power(10::numeric, precision) < 18446744073709551616)
+    min_transfer_amount       BIGINT NOT NULL CHECK (min_transfer_amount > 0),
+    max_transfer_amount       BIGINT NOT NULL,
+    CHECK (max_transfer_amount >= min_transfer_amount)
 );
 
+-- The Funding accounts. Those of Spot are in UBSCore.
 CREATE TABLE accounts_tb (
-    user_id      BIGINT NOT NULL CHECK (user_id > 0),
-    account_type SMALLINT NOT NULL CHECK (account_type = 1),    -- 1 Funding; Spot lives in UBSCore
-    status       SMALLINT NOT NULL DEFAULT 1
-                 CHECK (status IN (1, 2, 3)),                   -- 1 active, 2 frozen, 3 disabled
-    PRIMARY KEY (user_id, account_type)
+    user_id BIGINT PRIMARY KEY CHECK (user_id > 0),
+    status  SMALLINT NOT NULL DEFAULT 1
+            CHECK (status IN (1, 2, 3))          -- 1 active, 2 frozen, 3 disabled
 );
 
 CREATE TABLE balances_tb (
-    user_id      BIGINT NOT NULL,
-    asset_id     INTEGER NOT NULL,
-    account_type SMALLINT NOT NULL CHECK (account_type = 1),
-    available    DECIMAL(38,8) NOT NULL CHECK (available >= 0),
-    frozen       DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (frozen >= 0),
-    version      BIGINT NOT NULL DEFAULT 1,
-    PRIMARY KEY (user_id, asset_id, account_type)
+    user_id   BIGINT NOT NULL,
+    version   BIGINT NOT NULL DEFAULT 1,
+    asset_id  INTEGER NOT NULL,
+    available NUMERIC(38,0) NOT NULL CHECK (available >= 0),
+    frozen    NUMERIC(38,0) NOT NULL DEFAULT 0 CHECK (frozen >= 0),
+    PRIMARY KEY (user_id, asset_id)
 ) WITH (fillfactor = 80);
 
 
@@ -111,12 +108,12 @@ CREATE TABLE balances_tb (
 
 -- The part of one commit in the history of a transfer.
 CREATE TYPE transfer_step AS (
-    states   SMALLINT[],                         -- in the order passed
+    event_id BIGINT,                             -- incarnation << 40 | counter
     at       TIMESTAMPTZ,
     attempt  INTEGER,                            -- tries before
+    states   SMALLINT[],                         -- in the order passed
     actor    TEXT,
-    reason   TEXT,                               -- the code of a refusal, or an operator's reason
-    event_id BIGINT                              -- incarnation << 40 | counter
+    reason   TEXT                                -- the code of a refusal, or an operator's reason
 );
 
 -- One row for each transfer. More than half of each page stays free for the longer version that a
@@ -127,38 +124,35 @@ CREATE TYPE transfer_step AS (
 CREATE TABLE transfers_tb (
     order_number  BIGINT PRIMARY KEY,            -- of the accept: incarnation << 40 | counter
     user_id       BIGINT NOT NULL,
+    amount        BIGINT NOT NULL CHECK (amount > 0),
     created_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    req_id        UUID NOT NULL UNIQUE,
     asset_id      INTEGER NOT NULL,
-    transfer_type SMALLINT NOT NULL
-                  CHECK (transfer_type IN (1, 2)),           -- 1 Funding->Spot, 2 Spot->Funding
-    source_type   SMALLINT NOT NULL
-                  CHECK (source_type = transfer_type),       -- 1 Funding, 2 Trading
-    req_id        VARCHAR(26) NOT NULL UNIQUE,
+    direction     SMALLINT NOT NULL
+                  CHECK (direction IN (1, 2)),   -- 1 Funding->Spot, 2 Spot->Funding
     cid           VARCHAR(64),
-    fingerprint   VARCHAR(128) NOT NULL,         -- from:to:asset:amount, the same for a repeat
-    amount        DECIMAL(30,8) NOT NULL CHECK (amount > 0),
 
     state         SMALLINT NOT NULL CHECK (state IN (0, 10, 20, 30, 40, -10, -20, -30)),
-    retry_count   INTEGER NOT NULL DEFAULT 0,
     updated_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
     log_sequence  BIGINT,                        -- of UBSCore's last outcome for this transfer
     next_retry_at TIMESTAMPTZ,
-    error_code    VARCHAR(40),
-    error_message TEXT,                          -- from operators; a code has its own sentence
-    -- The decision of Funding's operation: the withdrawal of type 1, or the deposit of type 2. Once
-    -- it is set, it stands.
+    -- The decision of Funding's operation: the withdrawal of direction 1, or the deposit of
+    -- direction 2. Once it is set, it stands.
     funding_at    TIMESTAMPTZ,                   -- NULL: undecided
-    funding_code  VARCHAR(40),                   -- NULL: it succeeded
-    funding_after DECIMAL(38,8),                 -- the available balance after a success
     -- The refund of a withdrawal. It is never refused.
     refund_at     TIMESTAMPTZ,
-    refund_after  DECIMAL(38,8),
+    attempts      INTEGER NOT NULL DEFAULT 0,
+    code          SMALLINT,
+    funding_code  SMALLINT,                      -- NULL: it succeeded
+    error_message TEXT,                          -- from operators; a code has its own sentence
+    funding_after NUMERIC(38,0),                 -- the available balance after a success
+    refund_after  NUMERIC(38,0),
     history       transfer_step[] NOT NULL DEFAULT '{}',     -- in the order of commits
     UNIQUE (cid, user_id),                       -- also finds a cid without its user
     CONSTRAINT transfers_funding_check CHECK (funding_at IS NOT NULL OR funding_code IS NULL),
     CONSTRAINT transfers_refund_check CHECK (
         refund_at IS NULL
-        OR transfer_type = 1 AND funding_at IS NOT NULL AND funding_code IS NULL)
+        OR direction = 1 AND funding_at IS NOT NULL AND funding_code IS NULL)
 ) WITH (fillfactor = 45);
 
 CREATE INDEX transfers_by_user ON transfers_tb (user_id, order_number);
@@ -171,14 +165,14 @@ CREATE TYPE flight_move AS (
     before        SMALLINT,                      -- the state
     user_id       BIGINT,
     asset_id      INTEGER,
-    amount        NUMERIC,
+    amount        BIGINT,
     state         SMALLINT,
-    error_code    TEXT,
+    code          SMALLINT,
     log_sequence  BIGINT,
-    retry_count   INTEGER,                       -- NULL: the tries stay
+    attempts      INTEGER,                       -- NULL: the tries stay
     next_retry_at TIMESTAMPTZ,
     funding_at    TIMESTAMPTZ,
-    funding_code  TEXT,
+    funding_code  SMALLINT,
     funding_after NUMERIC,
     refund_at     TIMESTAMPTZ,
     refund_after  NUMERIC,
@@ -186,19 +180,19 @@ CREATE TYPE flight_move AS (
 );
 
 CREATE TYPE flight_deferral AS (
-    req_id        TEXT,
+    req_id        UUID,
     state         SMALLINT,
-    retry_count   INTEGER,
+    attempts      INTEGER,
     next_retry_at TIMESTAMPTZ
 );
 
 CREATE TYPE flight_external AS (
     idem_key      TEXT,
     op            SMALLINT,
-    code          TEXT,
+    code          SMALLINT,
     user_id       BIGINT,
     asset_id      INTEGER,
-    amount        NUMERIC,
+    amount        BIGINT,
     balance_after NUMERIC,
     order_number  BIGINT
 );
@@ -226,20 +220,14 @@ CREATE TYPE flight_note AS (
     reason  TEXT
 );
 
--- The same as one row for each commit that moves a transfer.
-CREATE VIEW transfer_history AS
-    SELECT t.req_id, s.states, s.at, s.attempt, s.actor, s.reason, s.event_id
-      FROM transfers_tb t CROSS JOIN LATERAL unnest(t.history) AS s;
-
 -- The same as one row for each decision of Funding.
-CREATE VIEW transfer_operations AS
-    SELECT req_id, transfer_type AS op,          -- 1 withdraw, 2 deposit, 3 refund
-           CASE WHEN funding_code IS NULL THEN 1 ELSE 2 END::SMALLINT AS outcome, -- 2 refused
+CREATE VIEW transfer_decisions AS
+    SELECT order_number, req_id, direction AS op,            -- 1 withdraw, 2 deposit, 3 refund
            funding_code AS code, user_id, asset_id, amount, funding_after AS balance_after,
            funding_at AS at
       FROM transfers_tb WHERE funding_at IS NOT NULL
     UNION ALL
-    SELECT req_id, 3::SMALLINT, 1::SMALLINT, NULL, user_id, asset_id, amount, refund_after,
+    SELECT order_number, req_id, 3::SMALLINT, NULL, user_id, asset_id, amount, refund_after,
            refund_at
       FROM transfers_tb WHERE refund_at IS NOT NULL;
 
@@ -248,16 +236,15 @@ CREATE VIEW transfer_operations AS
 
 -- The same for money that enters or leaves Funding from outside, with a key space of its own.
 CREATE TABLE external_operations (
-    idem_key      VARCHAR(64) PRIMARY KEY,
-    op            SMALLINT NOT NULL CHECK (op IN (4, 5)),         -- 4 deposit, 5 withdrawal
-    outcome       SMALLINT NOT NULL CHECK (outcome IN (1, 2)),
-    code          VARCHAR(40) CHECK ((code IS NULL) = (outcome = 1)),
+    order_number  BIGINT UNIQUE,                 -- of its record in UBSCore's log
     user_id       BIGINT NOT NULL,
-    asset_id      INTEGER NOT NULL,
-    amount        DECIMAL(30,8) NOT NULL,
-    balance_after DECIMAL(38,8),
+    amount        BIGINT NOT NULL CHECK (amount > 0),
     at            TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
-    order_number  BIGINT UNIQUE                  -- of its record in UBSCore's log
+    asset_id      INTEGER NOT NULL,
+    op            SMALLINT NOT NULL CHECK (op IN (4, 5)),    -- 4 deposit, 5 withdrawal
+    code          SMALLINT,                      -- NULL: it succeeded
+    balance_after NUMERIC(38,0),
+    idem_key      VARCHAR(64) PRIMARY KEY
 ) WITH (fillfactor = 80);
 
 
@@ -272,14 +259,14 @@ CREATE TABLE external_operations (
 CREATE TABLE watermark_totals (
     user_id             BIGINT NOT NULL,
     asset_id            INTEGER NOT NULL,
-    funding_withdrawn   DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (funding_withdrawn >= 0),
-    funding_deposited   DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (funding_deposited >= 0),
-    funding_refunded    DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (funding_refunded >= 0),
-    spot_withdrawn      DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (spot_withdrawn >= 0),
-    spot_deposited      DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (spot_deposited >= 0),
-    spot_refunded       DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (spot_refunded >= 0),
-    external_deposited  DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (external_deposited >= 0),
-    external_withdrawn  DECIMAL(38,8) NOT NULL DEFAULT 0 CHECK (external_withdrawn >= 0),
+    funding_withdrawn   NUMERIC(38,0) NOT NULL DEFAULT 0 CHECK (funding_withdrawn >= 0),
+    funding_deposited   NUMERIC(38,0) NOT NULL DEFAULT 0 CHECK (funding_deposited >= 0),
+    funding_refunded    NUMERIC(38,0) NOT NULL DEFAULT 0 CHECK (funding_refunded >= 0),
+    spot_withdrawn      NUMERIC(38,0) NOT NULL DEFAULT 0 CHECK (spot_withdrawn >= 0),
+    spot_deposited      NUMERIC(38,0) NOT NULL DEFAULT 0 CHECK (spot_deposited >= 0),
+    spot_refunded       NUMERIC(38,0) NOT NULL DEFAULT 0 CHECK (spot_refunded >= 0),
+    external_deposited  NUMERIC(38,0) NOT NULL DEFAULT 0 CHECK (external_deposited >= 0),
+    external_withdrawn  NUMERIC(38,0) NOT NULL DEFAULT 0 CHECK (external_withdrawn >= 0),
     PRIMARY KEY (user_id, asset_id)
 ) WITH (fillfactor = 80);
 
@@ -307,8 +294,8 @@ CREATE TABLE watermark_sightings (
 CREATE TABLE audit_totals (
     user_id  BIGINT NOT NULL,
     asset_id INTEGER NOT NULL,
-    journal  DECIMAL(38,8) NOT NULL,             -- all operations
-    external DECIMAL(38,8) NOT NULL,             -- deposits less withdrawals from outside
+    journal  NUMERIC(38,0) NOT NULL,             -- all operations
+    external NUMERIC(38,0) NOT NULL,             -- deposits less withdrawals from outside
     PRIMARY KEY (user_id, asset_id)
 ) WITH (fillfactor = 80);
 
@@ -333,7 +320,7 @@ INSERT INTO audit_state DEFAULT VALUES;
 
 -- The events of each transfer: one for each commit that moves it.
 CREATE VIEW transfer_events AS
-    SELECT t.user_id, t.order_number, s.event_id, t.req_id, s.states, s.at
+    SELECT t.user_id, t.order_number, s.event_id, s.states, s.at
       FROM transfers_tb t CROSS JOIN LATERAL unnest(t.history) AS s;
 
 -- Events up to event_id existed when processes of this database had lived for seen_ms, by
@@ -353,16 +340,16 @@ CREATE TABLE webhook_cursor (
 
 -- One event on its way to one endpoint.
 CREATE TABLE webhook_deliveries (
-    endpoint   TEXT NOT NULL,
     event_id   BIGINT NOT NULL,
-    req_id     VARCHAR(26) NOT NULL,
-    states     SMALLINT[] NOT NULL,              -- in the order passed
     at         TIMESTAMPTZ NOT NULL,
-    status     SMALLINT NOT NULL DEFAULT 1
-               CHECK (status IN (1, 2, 3)),      -- 1 to be delivered, 2 delivered, 3 dead letter
-    attempts   INTEGER NOT NULL DEFAULT 0,
+    req_id     UUID NOT NULL,
     next_at    TIMESTAMPTZ CHECK (next_at IS NULL OR status = 1),  -- NULL: waits for an earlier one
     ended_at   TIMESTAMPTZ CHECK ((ended_at IS NULL) = (status = 1)),
+    attempts   INTEGER NOT NULL DEFAULT 0,
+    status     SMALLINT NOT NULL DEFAULT 1
+               CHECK (status IN (1, 2, 3)),      -- 1 to be delivered, 2 delivered, 3 dead letter
+    endpoint   TEXT NOT NULL,
+    states     SMALLINT[] NOT NULL,              -- in the order passed
     last_error TEXT,
     PRIMARY KEY (endpoint, event_id)
 ) WITH (fillfactor = 50);

@@ -7,8 +7,11 @@ use rust_decimal::Decimal;
 
 use crate::code::Code;
 
-/// The most decimals an asset can have: PostgreSQL keeps `DECIMAL(_, 8)`.
+/// The most decimals an asset can have.
 pub const PRECISION_MAX: u8 = 8;
+
+/// The largest amount, smallest units: PostgreSQL has amounts in a BIGINT.
+pub const UNITS_MAX: u64 = i64::MAX as u64;
 
 /// An amount of one asset in its smallest unit (1 = 0.00000001 BTC at 8 decimals).
 /// Never zero, never negative, never a fraction.
@@ -65,22 +68,6 @@ impl Amount {
         Amount::new(units).ok_or(Code::InvalidAmount)
     }
 
-    /// The decimal value, as PostgreSQL stores it.
-    pub fn decimal(self, precision: u8) -> Decimal {
-        Decimal::from_i128_with_scale(i128::from(self.units()), u32::from(precision))
-    }
-
-    /// The amount of a decimal value read from PostgreSQL; `None` if it is not a whole, positive
-    /// number of smallest units.
-    pub fn from_decimal(value: Decimal, precision: u8) -> Option<Amount> {
-        let mut scaled = value.normalize();
-        if scaled.scale() > u32::from(precision) {
-            return None;
-        }
-        scaled.rescale(u32::from(precision));
-        u64::try_from(scaled.mantissa()).ok().and_then(Amount::new)
-    }
-
     /// Decimal text without trailing zeros, for example `100` or `0.5`.
     pub fn text(self, precision: u8) -> String {
         units_text(u128::from(self.units()), precision)
@@ -98,14 +85,6 @@ pub fn units_text(units: u128, precision: u8) -> String {
 pub fn signed_text(units: i128, precision: u8) -> String {
     let sign = if units < 0 { "-" } else { "" };
     format!("{sign}{}", units_text(units.unsigned_abs(), precision))
-}
-
-/// Decimal text without trailing zeros.
-pub fn plain_text(text: &str) -> String {
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text.to_owned(),
-    }
 }
 
 /// Appends the text of [`units_text`].
@@ -137,7 +116,7 @@ const ZEROS: &str = "00000000";
 
 const _: () = assert!(ZEROS.len() == PRECISION_MAX as usize);
 
-/// Smallest units of decimal text that PostgreSQL printed for a balance. `None` if it is negative,
+/// Smallest units of decimal text. `None` if it is negative,
 /// has more nonzero decimals than `precision`, or does not fit.
 pub fn units_from_text(text: &str, precision: u8) -> Option<u128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -211,7 +190,6 @@ mod tests {
             let amount = Amount::new(units).expect("not zero");
             let text = amount.text(precision);
             prop_assert_eq!(Amount::parse(&text, precision, MAX), Ok(amount));
-            prop_assert_eq!(Amount::from_decimal(amount.decimal(precision), precision), Some(amount));
             prop_assert_eq!(units_from_text(&text, precision), Some(u128::from(units)));
         }
     }

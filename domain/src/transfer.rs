@@ -87,7 +87,7 @@ impl Cid {
     }
 }
 
-/// Which way the money goes. The number is `transfer_type` in PostgreSQL.
+/// Which way the money goes. The number is `direction` in PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Direction {
@@ -243,7 +243,7 @@ pub struct ExternalOperation {
     pub order_number: u64,
     /// The decision of PostgreSQL.
     pub decision: Decision,
-    /// The Funding balance afterwards, in 10^-8 of the asset; 0 for a refusal.
+    /// The Funding balance afterwards, smallest units; 0 for a refusal.
     pub balance_after: u128,
 }
 

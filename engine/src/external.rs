@@ -6,7 +6,7 @@
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 16 | balance_after: the Funding balance afterwards, in 10^-8 of the asset; 0 for a refusal |
+//! | 16 | balance_after: the Funding balance afterwards, smallest units; 0 for a refusal |
 //! | 8 | user |
 //! | 8 | amount, smallest units |
 //! | 8 | order_number, from the same counter as those of transfers |
@@ -50,7 +50,7 @@ pub struct External {
     pub order_number: u64,
     /// The decision of PostgreSQL.
     pub decision: Decision,
-    /// The Funding balance afterwards, in 10^-8 of the asset as in PostgreSQL; 0 for a refusal.
+    /// The Funding balance afterwards, smallest units; 0 for a refusal.
     pub balance_after: u128,
 }
 

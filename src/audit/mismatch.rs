@@ -4,7 +4,7 @@
 use std::fmt;
 
 use domain::account::UserId;
-use domain::amount::{plain_text, signed_text, units_text};
+use domain::amount::{signed_text, units_text};
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Op, ReqId, State};
 use wal::Sequence;
@@ -39,7 +39,7 @@ enum Difference {
     Unknown,
     /// Smallest units; negative if money is missing.
     Units(i128),
-    /// Decimal text of PostgreSQL; negative if money is missing.
+    /// Decimal text; negative if money is missing.
     Decimal(String),
 }
 
@@ -187,7 +187,7 @@ impl Mismatch {
         match &self.difference {
             Difference::Unknown => "unknown".to_owned(),
             Difference::Units(units) => signed_text(*units, self.precision),
-            Difference::Decimal(text) => plain_text(text),
+            Difference::Decimal(text) => text.clone(),
         }
     }
 
@@ -348,7 +348,7 @@ mod tests {
         let sum = Unbalanced {
             user: user.expect("in range"),
             asset: USDT,
-            difference: "5.00".to_owned(),
+            difference: "5".to_owned(),
             what: "Funding is {} than its operations",
         };
         let sum = Mismatch::from(sum);

@@ -87,7 +87,6 @@ use crate::adapters::spot::{Spot, SpotTotal, Unanswered};
 use crate::clock::Clock;
 use crate::postgres;
 use crate::postgres::funds::{Funds, Moving, Sums, View};
-use domain::amount::PRECISION_MAX;
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Decision, Direction, Op, ReqId};
 
@@ -98,7 +97,7 @@ const REST: u64 = 10;
 /// Reads in a row that the watermark may overtake.
 const READS_MAX: u32 = 5;
 
-/// The sums of one asset, in 10^-8 of it.
+/// The sums of one asset, smallest units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Total {
     /// The asset.
@@ -245,11 +244,7 @@ impl Reader {
             let low = spot.iter().map(|total| total.sequence).min().unwrap_or(0);
             let view = funds.view(next, &numbers, low).await?;
             let Some(spot_operations) = self.recorded(&view.moving).await? else { continue };
-            let spot = spot.into_iter().zip(&assets).map(|(total, id)| {
-                let precision = catalog.by_id(*id).map_or(PRECISION_MAX, |asset| asset.precision);
-                (*id, scaled(total, precision))
-            });
-            let spot: BTreeMap<AssetId, SpotTotal> = spot.collect();
+            let spot: BTreeMap<AssetId, SpotTotal> = assets.iter().copied().zip(spot).collect();
             let sequence = spot.values().map(|total| total.sequence).max().unwrap_or(0);
             let assets = add_up(&spot, &view, &spot_operations).ok_or(Error::Range)?;
             return Ok(Totals { at_ns, sequence, assets });
@@ -284,13 +279,6 @@ impl Reader {
 
 /// A successful operation on Spot, and its record.
 type Done = (Op, Sequence);
-
-/// Converts a sum of Spot from the asset's smallest unit to 10^-8. A sum out of range stays out of
-/// range.
-fn scaled(total: SpotTotal, precision: u8) -> SpotTotal {
-    let scale = 10_u128.pow(u32::from(PRECISION_MAX - precision));
-    SpotTotal { units: total.units.saturating_mul(scale), ..total }
-}
 
 /// Adds up the view; `None` if a sum has more than 128 bits. `spot_operations`: those of each
 /// transfer of the view, at any time.

@@ -21,5 +21,5 @@ impl Default for AmountBounds {
 /// The bounds of its whole numbers.
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
-    bound("amount.safety_factor", |c| Some(c.amount.safety_factor), 1, 1_000_000_000, "(a divisor)"),
+    bound("amount.safety_factor", |c| Some(c.amount.safety_factor), 2, 1_000_000_000, "(a divisor; 2 is the largest amount that PostgreSQL can hold)"),
 ];

@@ -99,6 +99,6 @@ impl Rejection {
 pub struct ExternalDecided {
     /// Success or refusal.
     pub decision: Decision,
-    /// The Funding balance afterwards, decimal text; of a success only.
-    pub balance_after: Option<String>,
+    /// The Funding balance afterwards, smallest units; of a success only.
+    pub balance_after: Option<u128>,
 }

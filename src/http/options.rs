@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::public;
 use super::service::{Approvals, BodyLimits, Heartbeat, TransferLimits};
 use crate::config::Config;
+use domain::amount::UNITS_MAX;
 
 impl From<&Config> for BodyLimits {
     fn from(config: &Config) -> BodyLimits {
@@ -29,7 +30,7 @@ impl From<&Config> for TransferLimits {
             end_wait_max: Duration::from_millis(config.http.request_timeout_ms)
                 .saturating_sub(public::END_WAIT_GRACE),
             stuck_ms: config.alert.stuck_ms,
-            units_max: u64::MAX / config.amount.safety_factor,
+            units_max: (u64::MAX / config.amount.safety_factor).min(UNITS_MAX),
             cid_required: config.http.cid_required,
         }
     }

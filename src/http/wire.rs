@@ -16,7 +16,7 @@ use crate::postgres::reads::Passed;
 use crate::postgres::reads::approvals::Approval;
 use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
-use domain::amount::{plain_text, units_text};
+use domain::amount::units_text;
 use domain::asset::{Asset, Catalog};
 use domain::code::Code;
 use domain::transfer::{Decision, Direction, Money, Op, Participant, State};
@@ -360,16 +360,16 @@ impl OperationBody {
         OperationBody { account, op, outcome, code, amount, balance_after, at, log_sequence }
     }
 
-    /// Funding's record.
-    pub fn funding(posted: Posted) -> OperationBody {
+    /// Funding's record, of an asset with this many decimals.
+    pub fn funding(posted: Posted, precision: u8) -> OperationBody {
         let Posted { op, decision, amount, balance_after, at } = posted;
-        let balance_after = balance_after.as_deref().map(plain);
-        let (amount, at) = (plain(&amount), Some(at));
+        let balance_after = balance_after.map(|units| units_text(units, precision));
+        let (amount, at) = (amount.text(precision), Some(at));
         let body = OperationBody::new(Participant::Funding, op, decision);
         OperationBody { amount, balance_after, at, ..body }
     }
 
-    /// UBSCore's record, of an asset with this many decimals.
+    /// UBSCore's record.
     pub fn spot(op: Op, recorded: &Recorded, precision: u8) -> OperationBody {
         let at = Timestamp::from_nanosecond(recorded.time_ns.into()).ok();
         OperationBody {
@@ -380,11 +380,6 @@ impl OperationBody {
             ..OperationBody::new(Participant::Spot, op, recorded.decision)
         }
     }
-}
-
-/// Decimal text without trailing zeros.
-pub fn plain(text: &str) -> String {
-    plain_text(text)
 }
 
 /// All that both participants know of a transfer.

@@ -105,12 +105,8 @@ impl Asked {
         let names =
             "SELECT req_id FROM transfers_tb WHERE order_number >= $1 ORDER BY order_number";
         let rows = self.client.query(names, &[&bigint(order_number)]).await?;
-        let name = |row: &tokio_postgres::Row| {
-            let name: &str = row.try_get(0)?;
-            let bad = || Error::Row { table: "transfers_tb", what: name.to_owned() };
-            ReqId::parse(name).ok_or_else(bad)
-        };
-        rows.iter().map(name).collect()
+        let bad = || Error::Row { table: "transfers_tb", what: "req_id".to_owned() };
+        rows.iter().map(|row| columns::req_id(row, 0)?.ok_or_else(bad)).collect()
     }
 
     /// What has moved Spot beside transfers between Funding and Spot, by name: a rebuild knows nothing of it.
@@ -122,12 +118,10 @@ impl Asked {
             "SELECT 'watermark_totals.' || column_name FROM information_schema.columns \
               WHERE table_schema = current_schema() AND table_name = 'watermark_totals' \
                 AND column_name LIKE 'spot\\_%' AND column_name NOT IN ({SPOT_SUMS}) \
-             UNION ALL SELECT 'transfers_tb, transfer_type ' || transfer_type FROM \
-              (SELECT DISTINCT transfer_type FROM transfers_tb WHERE transfer_type NOT IN (1, 2)) AS t \
+             UNION ALL SELECT 'transfers_tb, direction ' || direction FROM \
+              (SELECT DISTINCT direction FROM transfers_tb WHERE direction NOT IN (1, 2)) AS t \
              UNION ALL SELECT 'external_operations, op ' || op FROM \
-              (SELECT DISTINCT op FROM external_operations WHERE op NOT IN (4, 5)) AS e \
-             UNION ALL SELECT 'balances_tb, account_type ' || account_type FROM \
-              (SELECT DISTINCT account_type FROM balances_tb WHERE account_type <> 1) AS b"
+              (SELECT DISTINCT op FROM external_operations WHERE op NOT IN (4, 5)) AS e"
         );
         let rows = self.client.query(&beside, &[]).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()

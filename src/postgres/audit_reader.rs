@@ -29,7 +29,7 @@ use wal::{Identity, Sequence};
 
 pub use self::externals::{Decided, EXTERNAL_COLUMNS, external_from_row};
 use self::sums::{Candidate, Columns, Flights, Part, Sum, Sums};
-use super::columns::{self, bigint};
+use super::columns::{self, Id, Numeric, bigint};
 use super::cut::Witness;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::identity_from_text;
@@ -37,7 +37,7 @@ use super::journal::{self, DamagedRow};
 use super::store::Transfer;
 use super::{Address, Error, Limits, connect};
 use domain::account::UserId;
-use domain::amount::{plain_text, units_from_text};
+use domain::amount::signed_text;
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::ReqId;
 
@@ -299,7 +299,7 @@ impl AuditReader {
             return Ok(Findings { behind: true, damaged: Vec::new(), ..findings });
         }
 
-        let mut names: BTreeSet<String> = named.iter().map(ToString::to_string).collect();
+        let mut names = named.clone();
         self.name_transfers(client, &mut names, &mut findings).await?;
         let (last_user, mut last_number) = self.swept;
         let (mut until_user, mut user_rows) = (last_user, SWEEP_ROWS);
@@ -312,7 +312,7 @@ impl AuditReader {
         if !findings.behind {
             miscounted(client, (last_user, until_user), &mut findings).await?;
             let transfers;
-            (last_number, transfers) = next_names(client, last_number, &mut names).await?;
+            (last_number, transfers) = next_names(client, last_number, &mut names, &mut findings).await?;
             findings.swept = user_rows < SWEEP_ROWS && transfers < SWEEP_ROWS;
         }
         self.next = match findings.swept {
@@ -323,7 +323,7 @@ impl AuditReader {
             self.compare_externals(client, &mut findings).await?;
             self.sweeps = self.sweeps.wrapping_add(1);
         }
-        let names: Vec<String> = names.into_iter().collect();
+        let names: Vec<ReqId> = names.into_iter().collect();
         for names in names.chunks(TRANSFERS_PER_READ) {
             self.read_pages(client, names, &mut findings).await?;
         }
@@ -334,7 +334,7 @@ impl AuditReader {
     async fn name_transfers(
         &self,
         client: &Client,
-        names: &mut BTreeSet<String>,
+        names: &mut BTreeSet<ReqId>,
         findings: &mut Findings,
     ) -> Result<(), Error> {
         let numbers: Vec<i64> = self.part.transfers.iter().copied().map(bigint).collect();
@@ -344,7 +344,7 @@ impl AuditReader {
             let mut found = BTreeSet::new();
             for row in client.query(named, &[&numbers]).await? {
                 found.insert(row.try_get::<_, i64>(0)?);
-                names.insert(row.try_get(1)?);
+                findings.add_name(columns::req_id(&row, 1)?, names);
             }
             let lost = numbers.iter().filter(|number| !found.contains(number));
             findings.strange.extend(lost.map(|number| {
@@ -367,14 +367,14 @@ impl AuditReader {
         let mut sums = self.unkept.sums.between(users, &self.part.sums);
         sums.merge(&self.part.sums);
         let mut candidates =
-            unbalanced(client, users, &sums.columns(|sum| sum.all, &catalog)).await?;
+            unbalanced(client, users, &sums.columns(|sum| sum.all)).await?;
         let open = match findings.behind {
             true => {
                 candidates.retain(|one| self.part.is_last(one));
                 candidates.iter().map(|one| one.account).collect()
             }
             false if candidates.is_empty() => Vec::new(),
-            false => self.part.unexplained(client, candidates, &catalog).await?,
+            false => self.part.unexplained(client, candidates).await?,
         };
         if open.is_empty() {
             return Ok(());
@@ -382,10 +382,11 @@ impl AuditReader {
         client.batch_execute(SNAPSHOT).await?;
         let folded = state(client).await?.folded;
         let sums = sums::sums_behind(client, &folded, Some(&open)).await?;
-        let found = unbalanced(client, (0, 0), &sums.columns(|sum| sum.all, &catalog)).await?;
+        let found = unbalanced(client, (0, 0), &sums.columns(|sum| sum.all)).await?;
         client.batch_execute("COMMIT").await?;
         for Candidate { account, difference, .. } in found.into_iter().take(UNBALANCED_MAX) {
-            findings.add_unbalanced(account, difference, "Funding is {} than its operations");
+            let what = "Funding is {} than its operations";
+            findings.add_unbalanced(account, difference, what, &catalog);
         }
         Ok(())
     }
@@ -406,41 +407,34 @@ impl AuditReader {
         client.batch_execute(SNAPSHOT).await?;
         let folded = state(client).await?.folded;
         let sums = sums::sums_behind(client, &folded, None).await?;
-        let Columns { users, assets, sums } =
-            sums.columns(|sum| sum.external, &self.catalog.load());
-        let changes = "SELECT user_id, asset_id, difference::text \
-                       FROM audit_external_changes($1, $2, $3::text[]::numeric[]) LIMIT $4";
+        let Columns { users, assets, sums } = sums.columns(|sum| sum.external);
+        let changes = "SELECT user_id, asset_id, difference \
+                       FROM audit_external_changes($1, $2, $3) LIMIT $4";
         let limit = i64::try_from(UNBALANCED_MAX).expect("small");
         let rows = client.query(changes, &[&users, &assets, &sums, &limit]).await?;
         client.batch_execute("COMMIT").await?;
-        findings.add_rows(&rows, "its external operations add up to {} than before")
+        findings.add_rows(&rows, "its external operations add up to {} than before", &self.catalog())
     }
 
     async fn read_pages(
         &self,
         client: &Client,
-        names: &[String],
+        names: &[ReqId],
         findings: &mut Findings,
     ) -> Result<(), Error> {
-        let Findings { pages, strange, .. } = findings;
+        let Findings { pages, .. } = findings;
         let first = pages.len();
-        let mut known = Vec::with_capacity(names.len());
-        for name in names {
-            let Some(req_id) = ReqId::parse(name) else {
-                strange.push(format!("a row is named {name}, which is no transfer"));
-                continue;
-            };
+        for &req_id in names {
             pages.push(Page { req_id, transfer: None, unreadable: None });
-            known.push(name);
         }
         let pages = &mut pages[first..];
         // Sorted, as the names came out of a set.
-        let at = |name: &str| known.binary_search_by(|known| known.as_str().cmp(name)).ok();
+        let at = |name: ReqId| names.binary_search(&name).ok();
         let catalog = self.catalog.load();
         let transfers =
             format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE req_id = ANY($1)");
-        for row in client.query(&transfers, &[&names]).await? {
-            let Some(index) = at(row.try_get(2)?) else { continue };
+        for row in client.query(&transfers, &[&Id::all(names)]).await? {
+            let Some(index) = columns::req_id(&row, 1)?.and_then(at) else { continue };
             match transfer_from_row(&row, &catalog) {
                 Ok(transfer) => pages[index].transfer = Some(transfer),
                 Err(error) => pages[index].unreadable = Some(error.to_string()),
@@ -456,8 +450,8 @@ impl AuditReader {
     pub async fn passed(&mut self) -> Result<(u64, Vec<Passed>), Error> {
         let client = self.client().await?;
         // One statement is one snapshot: the two rise together.
-        let passed = "SELECT e.watermark, t.user_id, t.asset_id, spot_withdrawn::text, \
-                        spot_deposited::text, spot_refunded::text \
+        let passed = "SELECT e.watermark, t.user_id, t.asset_id, spot_withdrawn, \
+                        spot_deposited, spot_refunded \
                       FROM engine_state e LEFT JOIN watermark_totals t ON TRUE";
         let rows = client.query(passed, &[]).await?;
         self.client = Some(client);
@@ -469,10 +463,7 @@ impl AuditReader {
             let Some(user) = row.try_get::<_, Option<i64>>(1)? else { continue };
             let user = u64::try_from(user).ok().and_then(UserId::new);
             let asset = columns::asset(&row, 2, &catalog)?.ok_or_else(|| bad("asset_id"))?;
-            let units = |column: usize| -> Result<u128, Error> {
-                let text = row.try_get(column)?;
-                units_from_text(text, asset.precision).ok_or_else(|| bad("a sum"))
-            };
+            let units = |column| columns::units(&row, column).ok_or_else(|| bad("a sum"));
             let claimed = [units(3)?, units(4)?, units(5)?];
             let user = user.ok_or_else(|| bad("user_id"))?;
             all.push(Passed { user, asset: asset.id, claimed });
@@ -516,9 +507,8 @@ impl AuditReader {
         log_sequence: Sequence,
     ) -> Result<(), Error> {
         assert!(self.incarnation > 0, "only the process that has taken over keeps");
-        let catalog = self.catalog.load_full();
-        let external = part.sums.columns(|sum| sum.external, &catalog).sums;
-        let Columns { users, assets, sums } = part.sums.columns(|sum: &Sum| sum.all, &catalog);
+        let external = part.sums.columns(|sum| sum.external).sums;
+        let Columns { users, assets, sums } = part.sums.columns(|sum: &Sum| sum.all);
         let (mut shards, mut from, mut to) = (Vec::new(), Vec::new(), Vec::new());
         for (&shard, &flight) in &part.to {
             let before = part.from.get(&shard).copied().unwrap_or(0);
@@ -531,8 +521,7 @@ impl AuditReader {
         // The answer to the commit may be lost.
         let kept = State { log_sequence, folded: part.to.clone() };
         self.known.push(kept.clone());
-        let fold = "SELECT audit_fold($1, $2, $3, $4, $5, $6, $7, $8::text[]::numeric[], \
-                    $9::text[]::numeric[])";
+        let fold = "SELECT audit_fold($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let (incarnation, sequence) = (bigint(self.incarnation), bigint(log_sequence));
         let values: [&(dyn ToSql + Sync); 9] =
             [&incarnation, &sequence, &shards, &from, &to, &users, &assets, &sums, &external];
@@ -556,10 +545,10 @@ impl AuditReader {
             ("watermark_recount()", "the totals below the watermark are {} than their rows"),
         ]) {
             let all =
-                format!("SELECT user_id, asset_id, difference::text FROM {statement} LIMIT $1");
+                format!("SELECT user_id, asset_id, difference FROM {statement} LIMIT $1");
             let limit = i64::try_from(UNBALANCED_MAX).expect("small");
             let rows = client.query(&all, &[&limit]).await?;
-            findings.add_rows(&rows, what)?;
+            findings.add_rows(&rows, what, &self.catalog())?;
         }
         self.client = Some(client);
         Ok(both)
@@ -567,10 +556,24 @@ impl AuditReader {
 }
 
 impl Findings {
+    /// Adds the name of a row.
+    fn add_name(&mut self, name: Option<ReqId>, names: &mut BTreeSet<ReqId>) {
+        match name {
+            Some(name) => drop(names.insert(name)),
+            None => self.strange.push("a row of transfers_tb has the req_id 0".to_owned()),
+        }
+    }
+
     /// Rows of user, asset and difference.
-    fn add_rows(&mut self, rows: &[Row], what: &'static str) -> Result<(), Error> {
+    fn add_rows(
+        &mut self,
+        rows: &[Row],
+        what: &'static str,
+        catalog: &Catalog,
+    ) -> Result<(), Error> {
         for row in rows {
-            self.add_unbalanced((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?, what);
+            let Numeric(difference) = row.try_get(2)?;
+            self.add_unbalanced((row.try_get(0)?, row.try_get(1)?), difference, what, catalog);
         }
         Ok(())
     }
@@ -578,9 +581,12 @@ impl Findings {
     fn add_unbalanced(
         &mut self,
         (user, asset): (i64, i32),
-        difference: String,
+        difference: i128,
         what: &'static str,
+        catalog: &Catalog,
     ) {
+        let known = u32::try_from(asset).map(|asset| catalog.precision(AssetId(asset)));
+        let difference = signed_text(difference, known.unwrap_or(0));
         match (u64::try_from(user).ok().and_then(UserId::new), u32::try_from(asset)) {
             (Some(user), Ok(asset)) => {
                 let asset = AssetId(asset);
@@ -596,7 +602,6 @@ impl Findings {
 
 /// `what` with a difference, decimal text, in the place of `{}`.
 fn sentence(what: &str, difference: &str) -> String {
-    let difference = plain_text(difference);
     let words = match difference.strip_prefix('-') {
         Some(lacking) => format!("{lacking} less"),
         None => format!("{difference} more"),
@@ -655,13 +660,14 @@ async fn next_users(client: &Client, after: i64) -> Result<(i64, i64), Error> {
 async fn next_names(
     client: &Client,
     mut last_number: i64,
-    names: &mut BTreeSet<String>,
+    names: &mut BTreeSet<ReqId>,
+    findings: &mut Findings,
 ) -> Result<(i64, i64), Error> {
     let page = "SELECT req_id, order_number FROM transfers_tb \
                 WHERE order_number > $1 ORDER BY order_number LIMIT $2";
     let rows = client.query(page, &[&last_number, &SWEEP_ROWS]).await?;
     for row in &rows {
-        names.insert(row.try_get(0)?);
+        findings.add_name(columns::req_id(row, 0)?, names);
         last_number = row.try_get(1)?;
     }
     Ok((last_number, i64::try_from(rows.len()).expect("a page")))
@@ -696,12 +702,13 @@ async fn unbalanced(
     (after, until): (i64, i64),
     Columns { users, assets, sums }: &Columns,
 ) -> Result<Vec<Candidate>, Error> {
-    let unbalanced = "SELECT user_id, asset_id, difference::text, version \
-                      FROM audit_unbalanced($1, $2, $3, $4, $5::text[]::numeric[])";
+    let unbalanced = "SELECT user_id, asset_id, difference, version \
+                      FROM audit_unbalanced($1, $2, $3, $4, $5)";
     let rows = client.query(unbalanced, &[&after, &until, users, assets, sums]).await?;
     let candidate = |row: &Row| {
         let account = (row.try_get(0)?, row.try_get(1)?);
-        Ok(Candidate { account, difference: row.try_get(2)?, version: row.try_get(3)? })
+        let Numeric(difference) = row.try_get(2)?;
+        Ok(Candidate { account, difference, version: row.try_get(3)? })
     };
     rows.iter().map(candidate).collect()
 }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio_postgres::{Client, GenericClient, Row};
 use wal::{Identity, Sequence};
 
-use super::columns::{self, bigint};
+use super::columns::{self, Id, bigint};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::{self, identity_from_text, identity_text};
 use super::store::Transfer;
@@ -186,7 +186,7 @@ impl Witness {
         let mut all = Vec::new();
         for (direction, state) in pairs.filter(pays) {
             let query = format!(
-                "SELECT {TRANSFER_COLUMNS} FROM transfers_tb                  WHERE transfer_type = $1 AND state = $2 ORDER BY order_number"
+                "SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE direction = $1 AND state = $2 ORDER BY order_number"
             );
             let values = (i16::from(direction as u8), state.number());
             for row in self.client.query(&query, &[&values.0, &values.1]).await? {
@@ -205,7 +205,7 @@ impl Witness {
         names: &[ReqId],
         catalog: &Catalog,
     ) -> Result<Vec<Transfer>, Error> {
-        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let names = Id::all(names);
         let query = format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE req_id = ANY($1)");
         let rows = self.client.query(&query, &[&names]).await?;
         rows.iter().map(|row| transfer_from_row(row, catalog)).collect()

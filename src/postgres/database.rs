@@ -23,20 +23,18 @@ use self::rows::Rows;
 use super::columns::{self, bigint};
 use super::flight::{Compared, Flight, Found, Journal, Last, Stopped, Wanted};
 use super::flights::FlightRow;
-use super::store::{Failure, Page, Transfer, Unfinished};
+use super::store::{Failure, Page, Transfer, Unfinished, fingerprint};
 use super::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
 use crate::telemetry;
-use domain::amount::Amount;
-use domain::asset::{AssetId, Catalog};
-use domain::code::Code;
-use domain::transfer::{Cid, Decision, Direction, Intent, ReqId, State};
+use domain::asset::Catalog;
+use domain::transfer::{Cid, Decision, Direction, Intent, State};
 
 /// The columns [`transfer_from_row`] reads, in its order.
-pub(super) const TRANSFER_COLUMNS: &str = "order_number AS transfer_id, order_number, req_id, cid, fingerprint, user_id, asset_id, amount, \
-     transfer_type, state, error_code, retry_count, log_sequence, created_at, updated_at, \
+pub(super) const TRANSFER_COLUMNS: &str = "order_number, req_id, cid, user_id, asset_id, amount, direction, \
+     state, code, attempts, log_sequence, created_at, updated_at, \
      funding_at IS NOT NULL AS decided, funding_code, refund_at IS NOT NULL AS refunded";
 /// How many they are.
-pub(super) const TRANSFER_COLUMNS_COUNT: usize = 18;
+pub(super) const TRANSFER_COLUMNS_COUNT: usize = 16;
 
 /// The part of the time limit for locks after which the blockers are looked for.
 const LOOK_PART: u32 = 4;
@@ -300,8 +298,7 @@ impl Journal for Database {
         let flew = self.flies;
         self.set_flies(true);
         let writer = self.writer;
-        let catalog = self.catalog.load();
-        let rows = Rows::of(flight, writer, &self.actor, &catalog);
+        let rows = Rows::of(flight, writer, &self.actor);
         let statement = if rows.are_plain() { &session.plain } else { &session.flight };
         let values = rows.values();
         let flown = tokio::time::timeout(limit, session.client.query(statement, &values));
@@ -355,9 +352,9 @@ impl Journal for Database {
                 Ok(transfer) => page.transfers.push(transfer),
                 // One bad row must not hide the others.
                 Err(error) => {
-                    let number = row.try_get::<_, i64>(1);
+                    let number = row.try_get::<_, i64>(0);
                     let number = number.map_err(|error| Failure::Unknown(error.into()))?;
-                    let req_id = row.try_get::<_, &str>(2).ok();
+                    let req_id = columns::req_id(&row, 1).ok().flatten().map(|name| name.to_string());
                     error!(req_id, order_number = number, %error, "a transfer cannot be read and is left alone");
                     page.unreadable.extend(u64::try_from(number));
                 }
@@ -434,63 +431,53 @@ async fn read_page(
     Ok((rows, next))
 }
 
-fn precision(catalog: &Catalog, asset: AssetId) -> u8 {
-    catalog.by_id(asset).expect("checked at accept; assets are never removed").precision
-}
-
 fn unreadable(table: &'static str, what: impl Into<String>) -> Error {
     Error::Row { table, what: what.into() }
 }
 
 /// A column that holds no code for a success.
 pub(super) fn decision(row: &Row, column: usize) -> Result<Decision, Error> {
-    Ok(match row.try_get::<_, Option<&str>>(column)? {
-        None => Decision::Success,
-        Some(name) => Decision::Refused(known_code(name)?),
-    })
-}
-
-fn known_code(name: &str) -> Result<Code, Error> {
-    Code::from_name(name).ok_or_else(|| unreadable("transfers_tb", format!("code {name}")))
+    let code = columns::code(row, column, "transfers_tb")?;
+    Ok(code.map_or(Decision::Success, Decision::Refused))
 }
 
 /// Reads [`TRANSFER_COLUMNS`].
 pub(super) fn transfer_from_row(row: &Row, catalog: &Catalog) -> Result<Transfer, Error> {
-    let req_id: &str = row.try_get(2)?;
+    let order_number = columns::count(row, 0, "transfers_tb")?;
+    let bad = |what: &str| unreadable("transfers_tb", format!("{order_number}: {what}"));
+    let req_id = columns::req_id(row, 1)?.ok_or_else(|| bad("req_id"))?;
     let bad = |what: &str| unreadable("transfers_tb", format!("{req_id}: {what}"));
-    let unsigned = |column: usize, what: &str| -> Result<u64, Error> {
-        u64::try_from(row.try_get::<_, i64>(column)?).map_err(|_| bad(what))
-    };
-    let asset = columns::asset(row, 6, catalog)?.ok_or_else(|| bad("asset_id"))?;
-    let cid = row.try_get::<_, Option<&str>>(3)?;
-    let direction = u8::try_from(row.try_get::<_, i16>(8)?).ok().and_then(Direction::from_number);
+    let asset = columns::asset(row, 4, catalog)?.ok_or_else(|| bad("asset_id"))?;
+    let cid = row.try_get::<_, Option<&str>>(2)?;
+    let direction = u8::try_from(row.try_get::<_, i16>(6)?).ok().and_then(Direction::from_number);
     let intent = Intent {
-        req_id: ReqId::parse(req_id).ok_or_else(|| bad("req_id"))?,
+        req_id,
         cid: cid.map(|text| Cid::new(text).ok_or_else(|| bad("cid"))).transpose()?,
-        user: columns::user(row, 5)?.ok_or_else(|| bad("user_id"))?,
+        user: columns::user(row, 3)?.ok_or_else(|| bad("user_id"))?,
         asset: asset.id,
-        amount: Amount::from_decimal(row.try_get(7)?, asset.precision)
-            .ok_or_else(|| bad("amount"))?,
-        direction: direction.ok_or_else(|| bad("transfer_type"))?,
-        order_number: unsigned(1, "order_number")?,
+        amount: columns::amount(row, 5)?.ok_or_else(|| bad("amount"))?,
+        direction: direction.ok_or_else(|| bad("direction"))?,
+        order_number,
     };
-    let log_sequence = row.try_get::<_, Option<i64>>(12)?;
+    let log_sequence = row.try_get::<_, Option<i64>>(10)?;
     let log_sequence = log_sequence.map(u64::try_from).transpose();
-    let funding = match row.try_get(15)? {
-        true => Some(decision(row, 16)?),
+    let funding = match row.try_get(13)? {
+        true => Some(decision(row, 14)?),
         false => None,
     };
+    let (source, target) = intent.direction.accounts();
+    let amount = intent.amount.text(asset.precision);
     Ok(Transfer {
         transfer_id: row.try_get(0)?,
+        fingerprint: fingerprint(source, target, &asset.symbol, &amount),
         intent,
-        fingerprint: row.try_get(4)?,
-        state: State::from_number(row.try_get(9)?).ok_or_else(|| bad("state"))?,
-        code: row.try_get::<_, Option<&str>>(10)?.map(known_code).transpose()?,
-        retry_count: u32::try_from(row.try_get::<_, i32>(11)?).map_err(|_| bad("retry_count"))?,
+        state: State::from_number(row.try_get(7)?).ok_or_else(|| bad("state"))?,
+        code: columns::code(row, 8, "transfers_tb")?,
+        retry_count: u32::try_from(row.try_get::<_, i32>(9)?).map_err(|_| bad("attempts"))?,
         log_sequence: log_sequence.map_err(|_| bad("log_sequence"))?,
         funding,
-        refunded: row.try_get(17)?,
-        created_at: row.try_get::<_, Timestamp>(13)?,
-        updated_at: row.try_get::<_, Timestamp>(14)?,
+        refunded: row.try_get(15)?,
+        created_at: row.try_get::<_, Timestamp>(11)?,
+        updated_at: row.try_get::<_, Timestamp>(12)?,
     })
 }

@@ -53,12 +53,12 @@ impl Event {
     }
 }
 
-/// The rows of a query for `event_id`, `of_req_id`, `passed` and `event_at`, each with its transfer.
+/// The rows of a query for `event_id`, `of_number`, `passed` and `event_at`, each with its transfer.
 pub(super) fn with_transfers(events: &str, more: &str) -> String {
     // The transfer by its key, row after row: no plan reads all transfers for a few events.
     format!(
         "SELECT {TRANSFER_COLUMNS}, event_id, passed, event_at{more} FROM ({events}) AS e \
-         CROSS JOIN LATERAL (SELECT * FROM transfers_tb WHERE req_id = e.of_req_id OFFSET 0) AS t"
+         CROSS JOIN LATERAL (SELECT * FROM transfers_tb WHERE order_number = e.of_number OFFSET 0) AS t"
     )
 }
 
@@ -203,9 +203,10 @@ impl Reads {
         let page = missed.ahead.iter().take(rows).copied();
         let (ids, numbers): (Vec<i64>, Vec<i64>) = page.unzip();
         let events = with_transfers(
-            "SELECT a.event_id, e.req_id AS of_req_id, e.states AS passed, e.at AS event_at \
+            "SELECT a.event_id, a.order_number AS of_number, e.states AS passed, \
+                    e.at AS event_at \
                FROM unnest($1::bigint[], $2::bigint[]) AS a (event_id, order_number) \
-              CROSS JOIN LATERAL (SELECT req_id, states, at FROM transfer_events e \
+              CROSS JOIN LATERAL (SELECT states, at FROM transfer_events e \
                                    WHERE e.order_number = a.order_number \
                                      AND e.event_id = a.event_id OFFSET 0) AS e",
             "",

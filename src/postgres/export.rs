@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use tokio_postgres::{Client, Row};
 use wal::{Identity, Sequence};
 
+use super::columns::{self, Id};
 use super::incarnation::identity_from_text;
 use super::{Address, Error, Limits, connect};
 use domain::transfer::ReqId;
@@ -181,13 +182,13 @@ impl Export {
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn first_unknown(&self, req_ids: &BTreeSet<ReqId>) -> Result<Option<ReqId>, Error> {
-        let names: Vec<String> = req_ids.iter().map(ToString::to_string).collect();
-        let unknown = "SELECT name FROM unnest($1::varchar[]) AS asked (name) \
+        let names = Id::all(req_ids);
+        let unknown = "SELECT name FROM unnest($1::uuid[]) AS asked (name) \
                        WHERE NOT EXISTS (SELECT FROM transfers_tb WHERE req_id = name) \
                        ORDER BY name LIMIT 1";
         let row = self.client.query_opt(unknown, &[&names]).await?;
         let Some(row) = row else { return Ok(None) };
-        let first = ReqId::parse(row.try_get(0)?);
+        let first = columns::req_id(&row, 0)?;
         assert!(first.is_some_and(|first| req_ids.contains(&first)), "one of those asked for");
         Ok(first)
     }

@@ -187,11 +187,10 @@ impl<J: Journal> FlightStore<J> {
             }
             Err(failure) => return Err(failure),
         }
-        let catalog = self.catalog.load();
         Ok(match call {
             Call::Find(sought) => known.sought(sought),
             Call::QueryOperation { req_id, op } => known.decision(*req_id, *op),
-            Call::FindExternal(external) => known.external(external, &catalog),
+            Call::FindExternal(external) => known.external(external),
             call => unreachable!("{} is no read", call.name()),
         })
     }

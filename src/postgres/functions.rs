@@ -1,11 +1,12 @@
-//! The functions and triggers of the schema. Each stands once, in `src/postgres/sql/`; a start
-//! applies them behind the migrations, if the database has others.
+//! The functions, triggers and views of the schema. Each stands once, in `src/postgres/sql/`; a
+//! start applies them behind the migrations, if the database has others. (The views of migrations
+//! need no function.)
 //!
 //! All of ours are dropped first, because `CREATE OR REPLACE` changes neither a signature nor a
 //! trigger, and leaves what is no longer declared. Ours is each function with [`MARK`] as its
-//! comment, and each one whose name is declared here; with it go the triggers that execute it. An
-//! object of another owner that depends on a function of ours, such as a view, refuses the start by
-//! name.
+//! comment, and each one whose name is declared here; with it go the triggers that execute it. Ours
+//! is each view with [`MARK`] as its comment. An object of another owner that depends on one of
+//! ours, such as a view, refuses the start by name.
 
 use tokio_postgres::{Client, Transaction};
 use tracing::info;
@@ -14,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Error;
 
 /// Dependencies first: PostgreSQL checks the body of an SQL function when it is created.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     include_str!("sql/states.sql"),
     include_str!("sql/fence.sql"),
     include_str!("sql/journal.sql"),
@@ -25,14 +26,15 @@ const FILES: [&str; 10] = [
     include_str!("sql/audit.sql"),
     include_str!("sql/webhooks.sql"),
     include_str!("sql/events.sql"),
+    include_str!("sql/people.sql"),
 ];
 
-/// The comment that PostgreSQL keeps with each of our functions, and that a dump holds too. It never
-/// changes: a later version finds the functions that it no longer declares by it.
+/// The comment that PostgreSQL keeps with each of our functions and views, and that a dump holds
+/// too. It never changes: a later version finds those that it no longer declares by it.
 const MARK: &str = "ubscore";
 
-/// Statements that drop our functions, behind the triggers that execute them. $1: the declared names,
-/// $2: the mark.
+/// Statements that drop our views and then our functions, behind the triggers that execute them.
+/// $1: the declared names, $2: the mark.
 const DROPS: &str = "\
     WITH ours AS ( \
         SELECT oid FROM pg_proc \
@@ -42,14 +44,22 @@ const DROPS: &str = "\
       FROM ours JOIN pg_trigger ON tgfoid = ours.oid WHERE NOT tgisinternal \
     UNION ALL \
     SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM ours \
+    UNION ALL \
+    SELECT format('DROP VIEW %s', oid::regclass) FROM pg_class \
+     WHERE relnamespace = current_schema()::regnamespace AND relkind = 'v' \
+       AND obj_description(oid, 'pg_class') = $2 \
     ORDER BY 1 DESC";
 
-/// Statements that mark the declared functions. $1: their names, $2: the mark.
+/// Statements that mark what is declared. $1: the names, $2: the mark.
 const MARKS: &str = "\
     SELECT format('COMMENT ON FUNCTION %s IS %L', oid::regprocedure, $2::text) FROM pg_proc \
-     WHERE pronamespace = current_schema()::regnamespace AND proname = ANY ($1)";
+     WHERE pronamespace = current_schema()::regnamespace AND proname = ANY ($1) \
+    UNION ALL \
+    SELECT format('COMMENT ON VIEW %s IS %L', oid::regclass, $2::text) FROM pg_class \
+     WHERE relnamespace = current_schema()::regnamespace AND relkind = 'v' \
+       AND relname = ANY ($1)";
 
-/// Makes the functions and triggers those of this version, in one transaction. The caller holds the
+/// Makes the functions, triggers and views those of this version, in one transaction. The caller holds the
 /// lock of the migrations.
 ///
 /// # Errors
@@ -70,7 +80,7 @@ pub(super) async fn apply(client: &mut Client) -> Result<(), Error> {
     run(&transaction, MARKS, &names).await?;
     transaction.execute("UPDATE engine_state SET functions_hash = $1", &[&hash]).await?;
     transaction.commit().await?;
-    info!(functions = names.len(), %hash, "functions of the schema applied");
+    info!(declared = names.len(), %hash, "functions and views of the schema applied");
     Ok(())
 }
 
@@ -81,10 +91,12 @@ async fn run(transaction: &Transaction<'_>, query: &str, names: &[&str]) -> Resu
     Ok(transaction.batch_execute(&statements?.join(";\n")).await?)
 }
 
-/// The names of the functions that a text declares.
+/// The names of the functions and views that a text declares.
 fn declared(text: &str) -> impl Iterator<Item = &str> {
-    let rest = text.lines().filter_map(|line| line.strip_prefix("CREATE FUNCTION "));
-    rest.filter_map(|rest| rest.split('(').next())
+    let rest = text.lines().filter_map(|line| {
+        line.strip_prefix("CREATE FUNCTION ").or_else(|| line.strip_prefix("CREATE VIEW "))
+    });
+    rest.filter_map(|rest| rest.split(['(', ' ']).next())
 }
 
 #[cfg(test)]

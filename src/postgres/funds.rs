@@ -1,7 +1,4 @@
 //! PostgreSQL's part of what there is of each asset: sums and what may be in flight, in one snapshot.
-//!
-//! Everything is in 10^-8 of an asset, whatever its own smallest unit: so PostgreSQL keeps it, and so a row that somebody has
-//! written by hand can be read too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,12 +6,11 @@ use std::time::Duration;
 use tokio_postgres::{Client, IsolationLevel, Row};
 use wal::Sequence;
 
-use super::{Address, Error, Limits, connect};
-use domain::amount::{PRECISION_MAX, units_from_text};
+use super::{Address, Error, Limits, columns, connect};
 use domain::asset::AssetId;
 use domain::transfer::{Direction, Op, ReqId};
 
-/// What is not in flight, of one asset.
+/// What is not in flight, of one asset, smallest units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// All Funding balances, available and frozen.
@@ -34,7 +30,7 @@ pub struct Moving {
     pub order_number: u64,
     /// Of what.
     pub asset: AssetId,
-    /// How much.
+    /// How much, smallest units.
     pub amount: u128,
     /// Which way.
     pub direction: Direction,
@@ -121,27 +117,27 @@ async fn read(
     let incarnation = incarnation.try_get(0)?;
     let mut view = View::default();
     let balances =
-        "SELECT asset_id, sum(available + frozen)::text FROM balances_tb GROUP BY asset_id";
+        "SELECT asset_id, sum(available + frozen) FROM balances_tb GROUP BY asset_id";
     for row in snapshot.query(balances, &[]).await? {
         view.sums.entry(asset(&row, 0)?).or_default().funding = sum(&row, 1)?;
     }
     // At any moment the totals below the watermark and the rows above it are everything (see `watermark_totals` in the schema); there are
     // as many totals as balances, and as many rows as come in a day.
-    let outside = "SELECT asset_id, sum(deposited)::text, sum(withdrawn)::text FROM (\
+    let outside = "SELECT asset_id, sum(deposited), sum(withdrawn) FROM (\
           SELECT asset_id, external_deposited AS deposited, external_withdrawn AS withdrawn \
             FROM watermark_totals \
           UNION ALL \
           SELECT asset_id, CASE op WHEN 4 THEN amount ELSE 0 END, CASE op WHEN 5 THEN amount ELSE 0 END \
             FROM external_operations \
-           WHERE outcome = 1 \
+           WHERE code IS NULL \
              AND COALESCE(order_number >= (SELECT watermark FROM engine_state), TRUE)\
         ) AS outside GROUP BY asset_id";
     for row in snapshot.query(outside, &[]).await? {
         let sums = view.sums.entry(asset(&row, 0)?).or_default();
         (sums.deposited, sums.withdrawn) = (sum(&row, 1)?, sum(&row, 2)?);
     }
-    let moving = "SELECT req_id, order_number, asset_id, amount::text, transfer_type, \
-          funding_operations(transfer_type, funding_at, funding_code, refund_at) \
+    let moving = "SELECT req_id, order_number, asset_id, amount, direction, \
+          funding_operations(direction, funding_at, funding_code, refund_at) \
         FROM transfers_tb \
         WHERE (order_number >= $1 OR order_number = ANY ($2)) \
           AND (state NOT IN (40, -10, -30) OR log_sequence > $3)";
@@ -154,16 +150,16 @@ async fn read(
 }
 
 fn moving_from_row(row: &Row) -> Result<Moving, Error> {
-    let name: &str = row.try_get(0)?;
-    let bad = || Error::Row { table: "transfers_tb", what: name.to_owned() };
+    let order_number: i64 = row.try_get(1)?;
+    let bad = || Error::Row { table: "transfers_tb", what: order_number.to_string() };
     let direction = u8::try_from(row.try_get::<_, i16>(4)?).ok().and_then(Direction::from_number);
     let funding: Vec<i16> = row.try_get(5)?;
     let funding = funding.into_iter().map(|op| u8::try_from(op).ok().and_then(Op::from_number));
     Ok(Moving {
-        req_id: ReqId::parse(name).ok_or_else(bad)?,
-        order_number: u64::try_from(row.try_get::<_, i64>(1)?).map_err(|_| bad())?,
+        req_id: columns::req_id(row, 0)?.ok_or_else(bad)?,
+        order_number: u64::try_from(order_number).map_err(|_| bad())?,
         asset: asset(row, 2)?,
-        amount: sum(row, 3)?,
+        amount: columns::amount(row, 3)?.ok_or_else(bad)?.units().into(),
         direction: direction.ok_or_else(bad)?,
         funding: funding.collect::<Option<_>>().ok_or_else(bad)?,
     })
@@ -176,9 +172,8 @@ fn asset(row: &Row, column: usize) -> Result<AssetId, Error> {
 }
 
 fn sum(row: &Row, column: usize) -> Result<u128, Error> {
-    let text: &str = row.try_get(column)?;
-    let bad = || Error::Row { table: "a sum", what: text.to_owned() };
-    units_from_text(text, PRECISION_MAX).ok_or_else(bad)
+    let bad = || Error::Row { table: "a sum", what: row.columns()[column].name().to_owned() };
+    columns::units(row, column).ok_or_else(bad)
 }
 
 /// As PostgreSQL's BIGINT; what is above is above every one.

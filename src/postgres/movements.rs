@@ -5,12 +5,12 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tokio_postgres::{Client, Row};
 
-use super::columns;
+use super::columns::{self, Id};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::Transfer;
 use super::{Address, Error, Limits, connect};
 use domain::account::UserId;
-use domain::amount::{Amount, units_from_text};
+use domain::amount::Amount;
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Op, State};
 
@@ -67,13 +67,13 @@ pub async fn read(
     let catalog = catalog.load();
     let funding = funding(&client, &catalog, user).await?;
     let transfers = transfers(&client, &catalog, user).await?;
-    let statement = "SELECT asset_id, available::text FROM balances_tb \
-                     WHERE user_id = $1 AND account_type = 1 ORDER BY asset_id";
+    let statement = "SELECT asset_id, available FROM balances_tb \
+                     WHERE user_id = $1 ORDER BY asset_id";
     let mut balances = Vec::new();
     for row in client.query(statement, &[&user.bigint()]).await? {
-        let (asset, precision) = asset(&row, 0, "balances_tb", &catalog)?;
+        let asset = asset(&row, 0, "balances_tb", &catalog)?;
         let bad = || bad("balances_tb", "available");
-        balances.push((asset, units_from_text(row.try_get(1)?, precision).ok_or_else(bad)?));
+        balances.push((asset, columns::units(&row, 1).ok_or_else(bad)?));
     }
     client.batch_execute("COMMIT").await?;
     Ok(Movements { funding, transfers, balances })
@@ -84,26 +84,23 @@ async fn funding(
     catalog: &Catalog,
     user: UserId,
 ) -> Result<Vec<FundingMovement>, Error> {
-    let statement = "SELECT at, op, asset_id, amount, balance_after::text, req_id \
-           FROM transfer_operations WHERE user_id = $1 AND outcome = 1 \
-         UNION ALL SELECT at, op, asset_id, amount, balance_after::text, idem_key \
-           FROM external_operations WHERE user_id = $1 AND outcome = 1 \
-         ORDER BY 1, 6, 2";
-    let table = "transfer_operations or external_operations";
+    let statement = "SELECT at, op, asset_id, amount, balance_after, req_id, NULL \
+           FROM transfer_decisions WHERE user_id = $1 AND code IS NULL \
+         UNION ALL SELECT at, op, asset_id, amount, balance_after, NULL, idem_key \
+           FROM external_operations WHERE user_id = $1 AND code IS NULL \
+         ORDER BY 1, 6, 7, 2";
+    let table = "transfers_tb or external_operations";
     let rows = client.query(statement, &[&user.bigint()]).await?;
     let movement = |row: &Row| {
-        let (asset, precision) = asset(row, 2, table, catalog)?;
-        let after = row.try_get::<_, Option<&str>>(4)?.map(|text| {
-            units_from_text(text, precision).ok_or_else(|| bad(table, "balance_after"))
-        });
-        let amount = Amount::from_decimal(row.try_get(3)?, precision);
+        let balance_after = columns::units_or_null(row, 4);
+        let name = row.try_get::<_, Option<Id>>(5)?.and_then(Id::req_id);
         Ok(FundingMovement {
             at: row.try_get(0)?,
             op: columns::op(row, 1)?.ok_or_else(|| bad(table, "op"))?,
-            asset,
-            amount: amount.ok_or_else(|| bad(table, "amount"))?,
-            balance_after: after.transpose()?,
-            reference: row.try_get(5)?,
+            asset: asset(row, 2, table, catalog)?,
+            amount: columns::amount(row, 3)?.ok_or_else(|| bad(table, "amount"))?,
+            balance_after: balance_after.ok_or_else(|| bad(table, "balance_after"))?,
+            reference: name.map_or_else(|| row.try_get(6), |name| Ok(name.to_string()))?,
         })
     };
     rows.iter().map(movement).collect()
@@ -140,15 +137,15 @@ async fn transfers(
     Ok(passages)
 }
 
-/// An asset's number in this column, and its decimals.
+/// An asset's number in this column.
 fn asset(
     row: &Row,
     column: usize,
     table: &'static str,
     catalog: &Catalog,
-) -> Result<(AssetId, u8), Error> {
+) -> Result<AssetId, Error> {
     let asset = columns::asset(row, column, catalog)?.ok_or_else(|| bad(table, "asset_id"))?;
-    Ok((asset.id, asset.precision))
+    Ok(asset.id)
 }
 
 fn bad(table: &'static str, what: &str) -> Error {

@@ -16,13 +16,12 @@ use tokio_postgres::{IsolationLevel, Row};
 use wal::Sequence;
 
 use self::assets::Unreadable;
-use super::columns::{self, bigint};
+use super::columns::{self, Id, bigint};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};
 use super::{Connections, Error};
 use crate::pause::Pauses;
 use domain::account::{AccountStatus, UserId};
-use domain::amount::units_from_text;
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{ReqId, State};
 
@@ -110,7 +109,7 @@ impl Reads {
         let transaction = snapshot(&mut client).await?;
         let transfer = format!("SELECT {TRANSFER_COLUMNS} FROM transfers_tb WHERE req_id = $1");
         let statement = transaction.prepare_cached(&transfer).await?;
-        let Some(row) = transaction.query_opt(&statement, &[&req_id.to_string()]).await? else {
+        let Some(row) = transaction.query_opt(&statement, &[&Id::of(req_id)]).await? else {
             return Ok(None);
         };
         let transfer = transfer_from_row(&row, &self.catalog.load())?;
@@ -130,7 +129,7 @@ impl Reads {
         let row = match sought {
             Sought::ReqId(req_id) => {
                 let statement = client.prepare_cached(&find("req_id = $1")).await?;
-                client.query_opt(&statement, &[&req_id.to_string()]).await?
+                client.query_opt(&statement, &[&Id::of(*req_id)]).await?
             }
             Sought::Cid(user, cid) => {
                 let statement = client.prepare_cached(&find("user_id = $1 AND cid = $2")).await?;
@@ -156,10 +155,10 @@ impl Reads {
         let transaction = snapshot(&mut client).await?;
         let catalog = self.catalog.load();
         let mut view = FundingView::default();
-        let account = "SELECT 1 FROM accounts_tb WHERE user_id = $1 AND account_type = 1";
+        let account = "SELECT 1 FROM accounts_tb WHERE user_id = $1";
         view.exists = transaction.query_opt(account, &[&user.bigint()]).await?.is_some();
-        let balances = "SELECT asset_id, available::text, frozen::text FROM balances_tb \
-                        WHERE user_id = $1 AND account_type = 1";
+        let balances = "SELECT asset_id, available, frozen FROM balances_tb \
+                        WHERE user_id = $1";
         for row in transaction.query(balances, &[&user.bigint()]).await? {
             view.balances.push(balance_from_row(&row, &catalog)?);
         }
@@ -186,7 +185,7 @@ impl Reads {
     /// [`Error`]: PostgreSQL is away, or has a status that is none.
     pub async fn funding_status(&self, user: UserId) -> Result<Option<AccountStatus>, Error> {
         let client = self.pool.get().await?;
-        let status = "SELECT status FROM accounts_tb WHERE user_id = $1 AND account_type = 1";
+        let status = "SELECT status FROM accounts_tb WHERE user_id = $1";
         let Some(row) = client.query_opt(status, &[&user.bigint()]).await? else { return Ok(None) };
         self.pool.note(&client).await?;
         let number: i16 = row.try_get(0)?;
@@ -207,7 +206,7 @@ async fn history(
                     WHERE req_id = $1 ORDER BY ordinality";
     let statement = transaction.prepare_cached(history).await?;
     let mut passed = Vec::new();
-    for row in transaction.query(&statement, &[&req_id.to_string()]).await? {
+    for row in transaction.query(&statement, &[&Id::of(req_id)]).await? {
         for number in row.try_get::<_, Vec<i16>>(0)? {
             let state = State::from_number(number).ok_or_else(|| Error::Row {
                 table: "transfers_tb",
@@ -233,8 +232,6 @@ fn balance_from_row(row: &Row, catalog: &Catalog) -> Result<(AssetId, u128, u128
     let number: i32 = row.try_get(0)?;
     let bad = |what: &str| Error::Row { table: "balances_tb", what: format!("{number}: {what}") };
     let asset = columns::asset(row, 0, catalog)?.ok_or_else(|| bad("asset_id"))?;
-    let units = |column| {
-        units_from_text(row.try_get(column)?, asset.precision).ok_or_else(|| bad("balance"))
-    };
+    let units = |column| columns::units(row, column).ok_or_else(|| bad("balance"));
     Ok((asset.id, units(1)?, units(2)?))
 }

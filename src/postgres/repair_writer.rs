@@ -11,14 +11,13 @@ use tokio_postgres::{Client, Transaction};
 use wal::{Identity, Sequence};
 
 use self::external::ExternalRepair;
-use super::columns::{self, asset_number, bigint};
+use super::columns::{self, Id, Numeric, amount_number, asset_number, bigint, code_number};
 use super::cut::CLOSED;
 use super::database::decision;
 use super::flight::tool::{Carried, ToolFlight};
 use super::incarnation::{self, identity_text};
-use super::store::fingerprint;
 use super::{Address, Error, Limits, connect};
-use domain::asset::{Asset, Catalog};
+use domain::asset::Catalog;
 use domain::code::Code;
 use domain::transfer::op::Effect;
 use domain::transfer::{Decision, Intent, Op, State};
@@ -162,13 +161,13 @@ pub async fn renumber(
     for renumbering in renumberings {
         let Renumbering { intent, state, log_sequence } = renumbering;
         let event_id = bigint(flight.passed(intent.order_number, intent.user, &[*state]));
-        let (req_id, state) = (intent.req_id.to_string(), state.number());
+        let (id, state) = (Id::of(intent.req_id), state.number());
         let log_sequence = bigint(*log_sequence);
         let update = "UPDATE transfers_tb SET log_sequence = $3, \
-             history = history || ROW(ARRAY[state], clock_timestamp(), 0, 'repair', $4, $5)::transfer_step \
+             history = history || ROW($5, clock_timestamp(), 0, ARRAY[state], 'repair', $4)::transfer_step \
              WHERE req_id = $1 AND state = $2";
         if transaction
-            .execute(update, &[&req_id, &state, &log_sequence, &reason, &event_id])
+            .execute(update, &[&id, &state, &log_sequence, &reason, &event_id])
             .await?
             == 0
         {
@@ -178,7 +177,8 @@ pub async fn renumber(
         let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                      VALUES ($1, 'repair', $2, $3, $4)";
         let detail = format!("decided again on Spot; {renumbering}");
-        transaction.execute(audit, &[&author.actor, &req_id, &detail, &reason]).await?;
+        let subject = intent.req_id.to_string();
+        transaction.execute(audit, &[&author.actor, &subject, &detail, &reason]).await?;
     }
     flight.write(&transaction).await?;
     let closed = "INSERT INTO admin_audit (actor, action, subject, detail, reason) VALUES ($1, $2, 'log', '', $3)";
@@ -243,13 +243,12 @@ pub async fn carry_out(
             if *repaired != Repaired::Short {
                 continue;
             }
-            let asset = catalog.by_id(repair.intent.asset);
-            let asset = asset.ok_or_else(|| Error::Row {
-                table: "assets_tb",
-                what: format!("asset {}", repair.intent.asset.0),
-            })?;
+            if catalog.by_id(repair.intent.asset).is_none() {
+                let what = format!("asset {}", repair.intent.asset.0);
+                return Err(Error::Row { table: "assets_tb", what });
+            }
             let (mark, mut savepoint) = (flight.mark(), transaction.transaction().await?);
-            *repaired = write_repair((&mut savepoint, &mut flight), repair, asset, author).await?;
+            *repaired = write_repair((&mut savepoint, &mut flight), repair, author).await?;
             match repaired {
                 Repaired::Done => savepoint.commit().await?,
                 Repaired::Short | Repaired::Occupied => {
@@ -290,28 +289,24 @@ pub async fn carry_out(
 async fn write_repair(
     (transaction, flight): (&mut Transaction<'_>, &mut ToolFlight),
     repair: &TransferRepair,
-    asset: &Asset,
     author: Author<'_>,
 ) -> Result<Repaired, Error> {
     let reason = author.reason;
     let TransferRepair { intent, from, to, postings, code, log_sequence } = repair;
-    let (req_id, user) = (intent.req_id.to_string(), intent.user.bigint());
-    let amount = intent.amount.decimal(asset.precision);
-    let code = code.map(Code::name);
+    let (id, user) = (Id::of(intent.req_id), intent.user.bigint());
+    let amount = amount_number(intent.amount);
+    let code = code.map(code_number);
     let log_sequence = bigint(*log_sequence);
     // Its caller rolls this back if nothing is written.
     let event_id = bigint(flight.passed(intent.order_number, intent.user, &[*to]));
     let written = match from {
         None => {
-            let (source, target) = intent.direction.accounts();
-            let text = intent.amount.text(asset.precision);
-            let fingerprint = fingerprint(source, target, &asset.symbol, &text);
             let order_number = bigint(intent.order_number);
             let cid = intent.cid.as_ref().map(|cid| cid.as_str());
-            let insert = "INSERT INTO transfers_tb (order_number, req_id, cid, fingerprint, user_id, \
-                 asset_id, amount, transfer_type, source_type, state, error_code, log_sequence, history) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11, \
-                 ARRAY[ROW(ARRAY[$9::smallint], clock_timestamp(), 0, 'repair', $12, $13)::transfer_step]) \
+            let insert = "INSERT INTO transfers_tb (order_number, req_id, cid, user_id, asset_id, amount, \
+                 direction, state, code, log_sequence, history) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, \
+                 ARRAY[ROW($12, clock_timestamp(), 0, ARRAY[$8::smallint], 'repair', $11)::transfer_step]) \
                  ON CONFLICT DO NOTHING";
             let kind = i16::from(intent.direction as u8);
             let asset = asset_number(intent.asset);
@@ -320,9 +315,8 @@ async fn write_repair(
                     insert,
                     &[
                         &order_number,
-                        &req_id,
+                        &id,
                         &cid,
-                        &fingerprint,
                         &user,
                         &asset,
                         &amount,
@@ -337,15 +331,15 @@ async fn write_repair(
                 .await?
         }
         Some(from) => {
-            let update = "UPDATE transfers_tb SET state = $3, error_code = COALESCE(error_code, $4), \
+            let update = "UPDATE transfers_tb SET state = $3, code = COALESCE(code, $4), \
                  log_sequence = $5, next_retry_at = NULL, updated_at = clock_timestamp(), \
-                 history = history || ROW(ARRAY[$3::smallint], clock_timestamp(), 0, 'repair', $6, $7)::transfer_step \
+                 history = history || ROW($7, clock_timestamp(), 0, ARRAY[$3::smallint], 'repair', $6)::transfer_step \
                  WHERE req_id = $1 AND state = $2";
             transaction
                 .execute(
                     update,
                     &[
-                        &req_id,
+                        &id,
                         &from.number(),
                         &to.number(),
                         &code,
@@ -371,7 +365,10 @@ async fn write_repair(
     }
     let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                  VALUES ($1, 'repair', $2, $3, $4)";
-    transaction.execute(audit, &[&author.actor, &req_id, &repair.to_string(), &reason]).await?;
+    let subject = intent.req_id.to_string();
+    let values: [&(dyn ToSql + Sync); 4] =
+        [&author.actor, &subject, &repair.to_string(), &reason];
+    transaction.execute(audit, &values).await?;
     Ok(Repaired::Done)
 }
 
@@ -380,36 +377,36 @@ async fn post(
     (transaction, flight): (&Transaction<'_>, &mut ToolFlight),
     intent: &Intent,
     Posting { op, decision, moves }: &Posting,
-    amount: rust_decimal::Decimal,
+    amount: i64,
 ) -> Result<Repaired, Error> {
-    let (req_id, user) = (intent.req_id.to_string(), intent.user.bigint());
+    let (id, user) = (Id::of(intent.req_id), intent.user.bigint());
     let function = match op.row().available {
         Effect::Less => "SELECT funding_debit($1, $2, $3)",
         Effect::More => "SELECT funding_credit($1, $2, $3)",
         Effect::Same => "SELECT NULL::numeric, $1, $2, $3",
     };
     let function = if *moves { function } else { "SELECT NULL::numeric, $1, $2, $3" };
-    let types = [Type::INT8, Type::INT4, Type::NUMERIC];
+    let types = [Type::INT8, Type::INT4, Type::INT8];
     let statement = transaction.prepare_typed(function, &types).await?;
     let asset_id = asset_number(intent.asset);
     let row = transaction.query_one(&statement, &[&user, &asset_id, &amount]).await?;
-    let after: Option<rust_decimal::Decimal> = row.try_get(0)?;
+    let after: Option<Numeric> = row.try_get(0)?;
     if *moves && after.is_none() {
         return Ok(Repaired::Short);
     }
-    let code = decision.code().map(Code::name);
+    let code = decision.code().map(code_number);
     // A decision that is there stands.
     let (update, values): (&str, &[&(dyn ToSql + Sync)]) = match op {
         Op::Refund => (
             "UPDATE transfers_tb SET refund_at = clock_timestamp(), refund_after = $2 \
               WHERE req_id = $1 AND refund_at IS NULL",
-            &[&req_id, &after],
+            &[&id, &after],
         ),
         _ => (
             "UPDATE transfers_tb \
                 SET funding_at = clock_timestamp(), funding_after = $2, funding_code = $3 \
               WHERE req_id = $1 AND funding_at IS NULL",
-            &[&req_id, &after, &code],
+            &[&id, &after, &code],
         ),
     };
     if transaction.execute(update, values).await? == 0 {
@@ -428,14 +425,14 @@ async fn ask_for_deposit(
 ) -> Result<(), Error> {
     let step = "SELECT funding_code FROM transfer_step($1, $2, ARRAY[$3]::smallint[], $4, \
                 ARRAY[$5]::smallint[], ARRAY[$6]::smallint[], NULL, $7, 0, 'repair', $8, $9)";
-    let req_id = intent.req_id.to_string();
+    let id = Id::of(intent.req_id);
     let [asked, done, refused] = [State::TargetPending, State::Committed, State::Compensating];
     let numbers = [asked, done, refused].map(State::number);
     let op = Op::Deposit;
     let (number, log_sequence) = (i16::from(op as u8), bigint(*log_sequence));
     let event_id = flight.event_next();
     let values: &[&(dyn ToSql + Sync)] = &[
-        &req_id,
+        &id,
         &to.number(),
         &numbers[0],
         &number,

@@ -299,8 +299,8 @@ pub enum Reply {
     External {
         /// Success or refusal.
         decision: Decision,
-        /// The Funding balance afterwards, decimal text; of a success only.
-        balance_after: Option<String>,
+        /// The Funding balance afterwards, smallest units; of a success only.
+        balance_after: Option<u128>,
         /// The idem_key belongs to another body; nothing was done.
         conflict: bool,
         /// The order number of the row; `None` for a row of a version that recorded nothing in UBSCore's log.

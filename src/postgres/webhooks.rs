@@ -154,7 +154,7 @@ impl Deliveries {
         let collect = "SELECT webhook_collect($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let collect = client.prepare(collect).await?;
         let due = with_transfers(
-            "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, attempts FROM \
+            "SELECT event_id, of_req_id, states AS passed, at AS event_at, attempts AS tries FROM \
               ((SELECT * FROM webhook_deliveries \
                 WHERE endpoint = $1 AND next_at <= statement_timestamp() AND event_id <> ALL ($2) \
                 ORDER BY next_at, event_id LIMIT $3) \

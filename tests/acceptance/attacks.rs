@@ -143,7 +143,7 @@ fn atk_010_a_cid_sent_twice_is_one_transfer_with_one_answer() {
             assert_eq!(second.header("idempotent-replayed"), Some("true"), "{second:?}");
         }
         assert_eq!(server.usdt(USER), balance);
-        assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "2");
+        assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "2");
         site.wait_for_rest();
         site.assert_in_order(&server);
     }

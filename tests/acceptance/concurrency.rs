@@ -26,7 +26,7 @@ fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
     hold.release();
     let seen = crowd(8, |worker| {
         site.sql_value(&format!(
-            "SELECT state FROM transfer_step('{req_id}', 30::smallint, '{{}}', 2::smallint, '{{40}}', \
+            "SELECT state FROM transfer_step(ulid_uuid('{req_id}'), 30::smallint, '{{}}', 2::smallint, '{{40}}', \
              '{{-20}}', NULL, NULL, 0, 'worker {worker}', NULL, NULL)"
         ))
     });

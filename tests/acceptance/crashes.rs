@@ -109,7 +109,7 @@ impl Stage {
     }
 
     fn req_id(&self, cid: &str) -> String {
-        self.site.sql_value(&format!("SELECT req_id FROM transfers_tb WHERE cid = '{cid}'"))
+        self.site.sql_value(&format!("SELECT req_id FROM transfers WHERE cid = '{cid}'"))
     }
 
     /// Asserts the records of a transfer after its process died.
@@ -227,7 +227,7 @@ fn cra_003_a_withdraw_that_outlives_its_process_is_made_once() {
             site.wait_for_rest();
             assert_passed(&server, USER, &reply.req_id(), &SUCCEEDS);
             assert_eq!(funding_operations(&site, &reply.req_id()), ["1:1"]);
-            assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE cid = 'sent'"), "1");
+            assert_eq!(site.sql_value("SELECT count(*) FROM transfers WHERE cid = 'sent'"), "1");
             assert_eq!(server.usdt(USER), after(before, Way::ToSpot, 2 * COIN));
             site.assert_in_order(&server);
         }

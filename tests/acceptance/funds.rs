@@ -291,6 +291,6 @@ fn assert_nothing_there(site: &Site) {
     for table in ["transfers_tb", "transfer_operations", "transfer_history"] {
         assert_eq!(site.sql_value(&format!("SELECT count(*) FROM {table}")), "0", "{table}");
     }
-    let balances = "SELECT DISTINCT available FROM balances_tb WHERE asset_id = 3";
-    assert_eq!(site.sql(balances), [["10000.00000000".to_owned()]]);
+    let balances = "SELECT DISTINCT available FROM balances WHERE asset_id = 3";
+    assert_eq!(site.sql(balances), [["10000".to_owned()]]);
 }

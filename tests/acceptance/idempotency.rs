@@ -26,7 +26,7 @@ fn repeat(adapter: &impl Adapter, ask: &Ask) {
 }
 
 fn funding_balance(site: &Site) -> String {
-    site.sql_value("SELECT available FROM balances_tb")
+    site.sql_value("SELECT available FROM balances")
 }
 
 fn spot_balance(spot: &Spot) -> Option<u128> {

@@ -76,7 +76,7 @@ fn mon_003_a_sum_that_differs_is_critical_and_halts() {
              WHERE user_id = {USER} AND asset_id = 3"
         ));
     };
-    change("0.00000001");
+    change("1");
     let body = assert_raised(&server, &webhook, Alert::ConservationViolated);
     let user = format!("user {USER}");
     assert_eq!(body["severity"], json!("CRITICAL"));

@@ -99,7 +99,7 @@ fn fsm_005_a_target_that_does_not_answer_is_asked_for_ever() {
         assert_eq!(stored_state(&site, &req_id), "30");
         // A restart continues with the stored number of tries.
         eventually("the tries to be stored", || {
-            let tries = "SELECT retry_count >= 4 AND next_retry_at IS NOT NULL FROM transfers_tb";
+            let tries = "SELECT attempts >= 4 AND next_retry_at IS NOT NULL FROM transfers";
             (site.sql_value(&format!("{tries} WHERE req_id = '{req_id}'")) == "t").then_some(())
         });
         let transfer = assert_passed(&server, USER, &req_id, &SUCCEEDS[..4]);

@@ -64,7 +64,7 @@ fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
         server.kill();
         site.wait_for_disconnected();
         let lost = incarnation(&site);
-        let balances = site.sql("SELECT * FROM balances_tb ORDER BY user_id, asset_id");
+        let balances = site.sql("SELECT * FROM balances ORDER BY user_id, asset_id");
         go_back(&site, &copy);
         let named = if status == 200 { reply.req_id() } else { "no loss of money".to_owned() };
         refused_again_and_again(&site, &["has gone back in time: flight", "of shard", &named]);
@@ -76,7 +76,7 @@ fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
         assert_eq!(code, Some(0), "{done}{why}");
         assert!(done.contains("done     take PostgreSQL's last flights"), "{done}");
         assert_eq!(
-            site.sql("SELECT * FROM balances_tb ORDER BY user_id, asset_id").len(),
+            site.sql("SELECT * FROM balances ORDER BY user_id, asset_id").len(),
             balances.len()
         );
         let server = site.start();

@@ -55,7 +55,7 @@ fn f04_a_clock_that_was_ahead_does_not_hold_the_watermark() {
     site.wait_for_rest();
     wait_for_all_below(&site);
     assert_eq!(logged(&site), Some(watermark(&site)));
-    let ahead = "SELECT count(*) FROM transfers_tb WHERE updated_at > clock_timestamp()";
+    let ahead = "SELECT count(*) FROM transfers WHERE updated_at > clock_timestamp()";
     assert_eq!(site.sql_value(ahead), "3");
     site.assert_in_order(&server);
 }
@@ -149,7 +149,7 @@ fn f15_a_clock_that_was_a_day_ahead_leaves_the_limits_of_the_day() {
         server.kill();
         server = site.start();
     }
-    let today = "SELECT count(*) FROM transfers_tb WHERE created_at <= clock_timestamp()";
+    let today = "SELECT count(*) FROM transfers WHERE created_at <= clock_timestamp()";
     assert_eq!(json!(site.sql_value(today)), json!("5"));
     site.assert_conserved(&server);
 }
@@ -175,7 +175,7 @@ fn f05_a_full_table_of_accounts_refuses_before_money_moves_and_refunds_after() {
     let refused = FIRST + taken as u64;
     let reply = server.transfer(refused, Way::ToSpot, "10");
     assert_refused(&reply, 503, "OVERLOADED");
-    let none = format!("SELECT count(*) FROM transfers_tb WHERE user_id = {refused}");
+    let none = format!("SELECT count(*) FROM transfers WHERE user_id = {refused}");
     assert_eq!(site.sql_value(&none), "0", "nothing was accepted");
     assert_eq!(server.transfer(FIRST, Way::ToFunding, "10").status, 200);
     assert_eq!(server.transfer(FIRST, Way::ToSpot, "10").status, 200, "it has its account");

@@ -293,7 +293,7 @@ fn verify_backup_and_repair_answer_in_json_as_well() {
     let complaint: Value = serde_json::from_str(&err).expect("JSON");
     assert!(text(&complaint["error"]).contains("is not empty"), "{err}");
     site.sql(
-        "UPDATE balances_tb SET available = available + 5 WHERE user_id = 1001 AND asset_id = 3",
+        "UPDATE balances_tb SET available = available + 5e8 WHERE user_id = 1001 AND asset_id = 3",
     );
     let (code, objects, err) = run(&["verify"]);
     assert_eq!((code, objects.len()), (1, 2), "{err}");
@@ -335,7 +335,7 @@ fn a_halt_speaks_of_symbols_and_says_what_is_next() {
     let site = Site::new().with("UBSCORE__CONSERVATION__EVERY_MS", 50);
     let server = site.start();
     site.sql(
-        "UPDATE balances_tb SET available = available + 5 WHERE user_id = 1001 AND asset_id = 3",
+        "UPDATE balances_tb SET available = available + 5e8 WHERE user_id = 1001 AND asset_id = 3",
     );
     eventually("the halt", || (server.ready() == 503).then_some(()));
     let wrong = "user 1001, USDT: Funding is 5 more than its operations";

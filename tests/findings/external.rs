@@ -70,7 +70,7 @@ fn assert_repaired(site: &Site, funding: &str) {
     let resumed = server.resume("repaired");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     assert_eq!(server.usdt(USER).funding, Some(units(funding)));
-    let rows = "SELECT count(*) FROM external_operations WHERE idem_key LIKE '%-lost'";
+    let rows = "SELECT count(*) FROM externals WHERE idem_key LIKE '%-lost'";
     assert_eq!(site.sql_value(rows), "3");
     answered(&server);
     assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
@@ -140,7 +140,7 @@ fn f01_external_rows_deleted_by_hand_are_written_again() {
         server.stop();
         let balance = match with_balance {
             true => {
-                "UPDATE balances_tb SET available = available + 1500 WHERE user_id = 1001 AND asset_id = 3;"
+                "UPDATE balances_tb SET available = available + 1500e8 WHERE user_id = 1001 AND asset_id = 3;"
             }
             false => "",
         };
@@ -213,7 +213,7 @@ fn f01_a_death_between_commit_and_record_leaves_one_effect_and_one_record() {
         site.assert_in_order(&server);
         server.stop();
         site.assert_verified();
-        let rows = format!("SELECT count(*) FROM external_operations WHERE idem_key = '{point}'");
+        let rows = format!("SELECT count(*) FROM externals WHERE idem_key = '{point}'");
         assert_eq!(site.sql_value(&rows), "1");
     }
 }
@@ -249,12 +249,12 @@ fn f01_a_withdrawal_waits_for_a_clean_round() {
     assert_eq!(server.transfer(USER, Way::ToSpot, "5").status, 200);
     site.wait_for_rest();
     site.sql(
-        "UPDATE balances_tb SET available = available + 7 WHERE user_id = 1001 AND asset_id = 3",
+        "UPDATE balances_tb SET available = available + 7e8 WHERE user_id = 1001 AND asset_id = 3",
     );
     let (status, _) = ask(&server, WITHDRAWALS, "4", "out-3");
     assert_eq!(status, 503);
     eventually("the halt", || (server.ready() == 503).then_some(()));
     assert_eq!(ask(&server, WITHDRAWALS, "4", "out-3"), (503, "SERVICE_HALTED".to_owned()));
-    let rows = "SELECT count(*) FROM external_operations WHERE idem_key = 'out-3'";
+    let rows = "SELECT count(*) FROM externals WHERE idem_key = 'out-3'";
     assert_eq!(site.sql_value(rows), "0");
 }

@@ -112,7 +112,7 @@ fn f11_a_transfer_that_postgresql_lacks_is_an_alert_and_rests() {
     let before = violations();
     // The first try ends before Funding; the next one is only Funding's part.
     eventually("a deposit waits for the row", || {
-        let state = format!("SELECT state FROM transfers_tb WHERE req_id = '{req_id}'");
+        let state = format!("SELECT state FROM transfers WHERE req_id = '{req_id}'");
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
                      AND application_name ~ '^ubscore [0-9]+$' AND wait_event_type = 'Lock'";
         (site.sql_value(&state) == "30" && site.sql_value(waits) != "0").then_some(())
@@ -123,7 +123,7 @@ fn f11_a_transfer_that_postgresql_lacks_is_an_alert_and_rests() {
     site.cut_connections();
     site.sql(&format!(
         "SET session_replication_role = replica; \
-         DELETE FROM transfers_tb WHERE req_id = '{req_id}'; \
+         DELETE FROM transfers_tb WHERE req_id = ulid_uuid('{req_id}'); \
          SET session_replication_role = origin"
     ));
     lock.sql("ROLLBACK");
@@ -232,7 +232,7 @@ fn an_idempotency_key_is_the_same_as_a_cid() {
     }
     let other = post_with(&server, &[(KEY, "order-2")], &with_cid);
     assert_refused(&other, 400, "INVALID_REQUEST");
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb"), "1");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers"), "1");
 
     let deposit = |headers: &[(&str, &str)], key: Option<&str>| {
         let mut body = json!({"user_id": USER, "asset": "USDT", "amount": "1"});
@@ -250,7 +250,7 @@ fn an_idempotency_key_is_the_same_as_a_cid() {
         let reply = deposit(headers, key);
         assert_eq!((reply.status, &reply.json()["idem_key"]), (200, &json!("in-1")), "{reply:?}");
     }
-    let paid = "SELECT count(*) FROM external_operations WHERE idem_key = 'in-1'";
+    let paid = "SELECT count(*) FROM externals WHERE idem_key = 'in-1'";
     assert_eq!(site.sql_value(paid), "1");
     assert_refused(&deposit(&[(KEY, "in-2")], Some("in-3")), 400, "INVALID_REQUEST");
     assert_refused(&deposit(&[], None), 400, "INVALID_REQUEST");

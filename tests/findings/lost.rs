@@ -330,20 +330,20 @@ fn f07_a_rebuild_that_is_not_due_is_refused_by_name() {
     for (change, back, what) in [
         (
             "ALTER TABLE external_operations DROP CONSTRAINT external_operations_op_check; \
-             INSERT INTO external_operations (idem_key, op, outcome, user_id, asset_id, amount) \
-             VALUES ('spot', 9, 1, 1001, 3, 5)",
+             INSERT INTO external_operations (idem_key, op, user_id, asset_id, amount) \
+             VALUES ('spot', 9, 1001, 3, 5e8)",
             "ALTER TABLE external_operations DISABLE TRIGGER USER; \
              DELETE FROM external_operations WHERE op = 9; \
              ALTER TABLE external_operations ENABLE TRIGGER USER",
             "external_operations, op 9",
         ),
         (
-            "ALTER TABLE watermark_totals ADD COLUMN spot_traded DECIMAL(38,8) NOT NULL DEFAULT 0",
+            "ALTER TABLE watermark_totals ADD COLUMN spot_traded NUMERIC(38,0) NOT NULL DEFAULT 0",
             "ALTER TABLE watermark_totals DROP COLUMN spot_traded",
             "watermark_totals.spot_traded",
         ),
         (
-            "INSERT INTO watermark_totals (user_id, asset_id, spot_deposited) VALUES (1001, 3, 7)",
+            "INSERT INTO watermark_totals (user_id, asset_id, spot_deposited) VALUES (1001, 3, 7e8)",
             "DELETE FROM watermark_totals WHERE user_id = 1001",
             "contradicts itself",
         ),
@@ -395,11 +395,11 @@ fn f07_what_was_under_way_is_listed_and_decided() {
     server.set_status(USERS[0], "SPOT", "DISABLED");
     server.kill();
     drop(hold);
-    let hidden = "SELECT count(*) FROM transfers_tb WHERE state NOT IN (40, -10, -30)";
+    let hidden = "SELECT count(*) FROM transfers WHERE state NOT IN (40, -10, -30)";
     site.wait_for_disconnected();
     // The server's last statement may have ended without it.
     let state = |req_id: &str| {
-        site.sql_value(&format!("SELECT state FROM transfers_tb WHERE req_id = '{req_id}'"))
+        site.sql_value(&format!("SELECT state FROM transfers WHERE req_id = '{req_id}'"))
     };
     let stays: Vec<bool> = held.iter().map(|(_, _, req_id)| state(req_id) == "10").collect();
     let open: usize = site.sql_value(hidden).parse().expect("a number");

@@ -71,10 +71,10 @@ fn f01_a_promoted_replica_that_lags_lets_nothing_move() {
         server.says("timeline 2");
         server.says(&alarm(Alert::ConservationViolated));
         assert!(!why.is_empty());
-        let withdrawn = "SELECT count(*) FROM external_operations WHERE idem_key LIKE 'after%'";
+        let withdrawn = "SELECT count(*) FROM externals WHERE idem_key LIKE 'after%'";
         assert_eq!(site.sql_value(withdrawn), "0");
         assert_eq!(
-            site.sql_value("SELECT count(*) FROM transfers_tb"),
+            site.sql_value("SELECT count(*) FROM transfers"),
             "0",
             "the rows equal the copy"
         );
@@ -144,7 +144,7 @@ fn f01_a_failover_that_loses_nothing_is_compared_and_gone_on_with() {
             let mut replies = Vec::new();
             if caller == 0 {
                 eventually("transfers", || {
-                    let done = "SELECT count(*) FROM transfers_tb WHERE cid LIKE 'failover-%'";
+                    let done = "SELECT count(*) FROM transfers WHERE cid LIKE 'failover-%'";
                     (site.sql_value(done).parse::<u32>().expect("a number") > 8 * (failover + 1))
                         .then_some(())
                 });
@@ -210,7 +210,7 @@ fn f01_one_process_never_writes_to_two_primaries() {
          ORDER BY state_change DESC LIMIT 1",
         site.database
     ));
-    let transfers = || site.sql_value("SELECT count(*) FROM transfers_tb");
+    let transfers = || site.sql_value("SELECT count(*) FROM transfers");
     let before = transfers();
     let mut answered = 0;
     eventually("the halt", || {
@@ -232,7 +232,7 @@ fn f01_one_process_never_writes_to_two_primaries() {
     let count = crate::harness::block_on(async {
         let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("the other");
         tokio::spawn(connection);
-        let row = client.query_one("SELECT count(*) FROM transfers_tb", &[]).await.expect("a row");
+        let row = client.query_one("SELECT count(*) FROM transfers", &[]).await.expect("a row");
         row.get::<_, i64>(0)
     });
     assert_eq!(count, 0, "nothing was written to the other one");
@@ -328,11 +328,11 @@ fn f23_a_cancelled_wait_for_a_standby_is_no_commit() {
         asked.join().expect("no panic")
     });
     assert_ne!(reply.status, 200, "{reply:?}");
-    let done = "SELECT count(*) FROM transfers_tb WHERE cid = 'in-doubt' AND state = 40";
+    let done = "SELECT count(*) FROM transfers WHERE cid = 'in-doubt' AND state = 40";
     assert_ne!(server.post(USER, &body).status, 200, "{}", site.sql_value(done));
     wait_for("");
     eventually("the commit", || (server.post(USER, &body).status == 200).then_some(()));
-    assert_eq!(site.sql_value("SELECT count(*) FROM transfers_tb WHERE cid = 'in-doubt'"), "1");
+    assert_eq!(site.sql_value("SELECT count(*) FROM transfers WHERE cid = 'in-doubt'"), "1");
     server.says("a later commit covers");
     site.wait_for_rest();
     site.assert_in_order(&server);

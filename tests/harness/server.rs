@@ -393,7 +393,7 @@ impl Server {
     /// well. Behind a blocked transfer of the same user none is accepted.
     pub(crate) fn post_held(&self, site: &Site, user: u64, body: &Value) -> String {
         let find = format!(
-            "SELECT req_id FROM transfers_tb WHERE user_id = {user} AND cid = '{}'",
+            "SELECT req_id FROM transfers WHERE user_id = {user} AND cid = '{}'",
             text(&body["cid"])
         );
         let (http, token, body) = (self.http, token(user, None), body.clone());

@@ -45,10 +45,10 @@ pub(crate) const DECISION: &str = "INSERT OR UPDATE ON transfers_tb";
 pub(crate) fn decides(op: Op) -> &'static str {
     match op {
         Op::Withdraw => {
-            "NEW.transfer_type = 1 AND OLD.funding_at IS NULL AND NEW.funding_at IS NOT NULL"
+            "NEW.direction = 1 AND OLD.funding_at IS NULL AND NEW.funding_at IS NOT NULL"
         }
         Op::Deposit => {
-            "NEW.transfer_type = 2 AND OLD.funding_at IS NULL AND NEW.funding_at IS NOT NULL"
+            "NEW.direction = 2 AND OLD.funding_at IS NULL AND NEW.funding_at IS NOT NULL"
         }
         Op::Refund => "OLD.refund_at IS NULL AND NEW.refund_at IS NOT NULL",
         other => panic!("{other} is of no transfer"),
@@ -57,7 +57,7 @@ pub(crate) fn decides(op: Op) -> &'static str {
 
 /// The transfers that are not terminal.
 const UNDER_WAY: &str =
-    "SELECT req_id, state, retry_count FROM transfers_tb WHERE state NOT IN (40, -10, -30)";
+    "SELECT req_id, state, attempts FROM transfers WHERE state NOT IN (40, -10, -30)";
 
 /// One test's database and data directory, and the configuration of its servers.
 #[derive(Clone)]
@@ -388,7 +388,7 @@ impl Site {
 
     /// Every user that ever had money from outside.
     fn users(&self) -> Vec<u64> {
-        let rows = self.sql("SELECT DISTINCT user_id FROM external_operations ORDER BY 1");
+        let rows = self.sql("SELECT DISTINCT user_id FROM externals ORDER BY 1");
         rows.iter().map(|row| row[0].parse().expect("a number")).collect()
     }
 
@@ -396,7 +396,7 @@ impl Site {
     fn outside_balance(&self, user: u64) -> BTreeMap<String, u128> {
         let statement = format!(
             "SELECT symbol, sum(CASE op WHEN 4 THEN amount ELSE -amount END) \
-             FROM external_operations JOIN assets_tb USING (asset_id) \
+             FROM externals JOIN assets_tb USING (asset_id) \
              WHERE outcome = 1 AND user_id = {user} GROUP BY symbol"
         );
         let rows = self.sql(&statement);
@@ -466,9 +466,9 @@ impl Site {
         self.assert_conserved(server);
         let moved = |user: u64, symbol: &str, kind: u8| {
             let statement = format!(
-                "SELECT COALESCE(sum(amount), 0) FROM transfers_tb JOIN assets_tb USING (asset_id) \
+                "SELECT COALESCE(sum(amount), 0) FROM transfers JOIN assets_tb USING (asset_id) \
                  WHERE state = 40 AND user_id = {user} AND symbol = '{symbol}' \
-                 AND transfer_type = {kind}"
+                 AND direction = {kind}"
             );
             units(&self.sql_value(&statement))
         };
@@ -484,7 +484,7 @@ impl Site {
                 let funding = balance.funding.unwrap_or(0);
                 assert_eq!(funding + there, given + back, "user {user} {symbol}: {balance:?}");
                 let row = format!(
-                    "SELECT COALESCE(sum(available + frozen), 0) FROM balances_tb \
+                    "SELECT COALESCE(sum(available + frozen), 0) FROM balances \
                      JOIN assets_tb USING (asset_id) \
                      WHERE user_id = {user} AND symbol = '{symbol}'"
                 );
@@ -494,10 +494,10 @@ impl Site {
         // Every operation of Funding belongs to a transfer in a state that claims it, and the
         // reverse.
         let strays = self.sql(
-            "SELECT t.req_id, t.state, o.op, o.outcome FROM transfers_tb t \
+            "SELECT t.req_id, t.state, o.op, o.outcome FROM transfers t \
              FULL JOIN transfer_operations o ON o.req_id = t.req_id \
              WHERE t.req_id IS NULL \
-                OR (t.transfer_type = 1 AND o.op IS NULL) \
+                OR (t.direction = 1 AND o.op IS NULL) \
                 OR (t.state = 40 AND o.outcome IS DISTINCT FROM 1) \
                 OR (t.state = -10 AND o.outcome = 1)",
         );

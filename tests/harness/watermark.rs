@@ -24,8 +24,8 @@ pub(crate) fn watermark(site: &Site) -> u64 {
 /// Waits until the watermark has passed every transfer and every external operation.
 pub(crate) fn wait_for_all_below(site: &Site) {
     let session = site.session();
-    let above = "SELECT (SELECT count(*) FROM transfers_tb WHERE order_number >= watermark), \
-                 (SELECT count(*) FROM external_operations WHERE order_number >= watermark) \
+    let above = "SELECT (SELECT count(*) FROM transfers WHERE order_number >= watermark), \
+                 (SELECT count(*) FROM externals WHERE order_number >= watermark) \
                  FROM engine_state";
     eventually("everything below the watermark", || {
         (session.sql(above) == [["0", "0"]]).then_some(())

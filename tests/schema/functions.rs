@@ -75,7 +75,7 @@ fn objects_of_others_stay() {
     assert_eq!(text(&site), want);
 
     site.sql(
-        "CREATE VIEW claims AS SELECT spot_operations(transfer_type, state) FROM transfers_tb",
+        "CREATE VIEW claims AS SELECT spot_operations(direction, state) FROM transfers_tb",
     );
     site.sql(OTHER_VERSION);
     let (want, first) = (text(&site), applied(&site));

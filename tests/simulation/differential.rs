@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use domain::account::{AccountStatus, UserId};
-use domain::amount::{Amount, plain_text};
+use domain::amount::Amount;
 use domain::asset::{AssetId, Catalog};
 use domain::code::Code;
 use domain::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
@@ -201,10 +201,6 @@ fn timeless_reply(reply: Reply) -> Reply {
     match reply {
         Reply::Transfer(transfer) => Reply::Transfer(Box::new(timeless(*transfer))),
         Reply::Found(found) => Reply::Found(found.map(|found| Box::new(timeless(*found)))),
-        Reply::External { decision, balance_after, conflict, order_number } => {
-            let balance_after = balance_after.map(|text| plain_text(&text));
-            Reply::External { decision, balance_after, conflict, order_number }
-        }
         other => other,
     }
 }
@@ -447,7 +443,7 @@ impl Pair {
             }
             assert_eq!(real.len(), modeled.len(), "{table}: {real:#?} {modeled:#?}");
         }
-        let rows = self.session.sql("SELECT req_id, updated_at FROM transfers_tb");
+        let rows = self.session.sql("SELECT ulid_text(req_id), updated_at FROM transfers_tb");
         let real = rows.into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
         let touched = |before: &BTreeMap<String, String>, now: &BTreeMap<String, String>| {
             let moved = now.iter().filter(|(name, at)| before.get(*name) != Some(*at));

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use domain::account::AccountStatus;
-use domain::amount::PRECISION_MAX;
 use domain::code::Code;
 use domain::transfer::{
     Cid, Decision, Direction, Event, ExternalOperation, Intent, Op, ReqId, State,
@@ -29,15 +28,13 @@ const EPOCH_S: i64 = 1_767_225_600;
 
 /// The rows of the model, as queries on the server's tables.
 pub(super) const TABLES: [&str; 8] = [
-    "SELECT order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, state, error_code, \
-       retry_count, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
-    "SELECT req_id, ordinality, array_to_string(step.states, ' '), step.attempt, step.reason \
+    "SELECT order_number, ulid_text(req_id), cid, user_id, asset_id, amount, direction, state, code_name(code), \
+       attempts, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
+    "SELECT ulid_text(req_id), ordinality, array_to_string(step.states, ' '), step.attempt, step.reason \
        FROM transfers_tb CROSS JOIN LATERAL unnest(history) WITH ORDINALITY AS step",
-    "SELECT req_id, transfer_type, CASE WHEN funding_code IS NULL THEN 1 ELSE 2 END, funding_code, user_id, asset_id, \
-       amount, funding_after FROM transfers_tb WHERE funding_at IS NOT NULL \
-     UNION ALL SELECT req_id, 3, 1, NULL, user_id, asset_id, amount, refund_after FROM transfers_tb \
-      WHERE refund_at IS NOT NULL",
-    "SELECT idem_key, op, outcome, code, user_id, asset_id, amount, balance_after, order_number \
+    "SELECT ulid_text(req_id), op, code_name(code), user_id, asset_id, amount, balance_after \
+       FROM transfer_decisions",
+    "SELECT idem_key, op, code_name(code), user_id, asset_id, amount, balance_after, order_number \
        FROM external_operations",
     "SELECT user_id, status FROM accounts_tb",
     "SELECT user_id, asset_id, available, frozen FROM balances_tb",
@@ -47,13 +44,6 @@ pub(super) const TABLES: [&str; 8] = [
 
 /// The largest INTEGER.
 const INTEGER_MAX: u32 = i32::MAX.unsigned_abs();
-
-/// Smallest units as PostgreSQL prints them.
-fn decimal(units: u128) -> String {
-    let coin = 10u128.pow(PRECISION_MAX.into());
-    let width = usize::from(PRECISION_MAX);
-    format!("{}.{:0width$}", units / coin, units % coin)
-}
 
 /// A table with the changes that restore its last commit.
 #[derive(Debug)]
@@ -300,17 +290,15 @@ impl Postgres {
             value.map(|value| value.to_string()).unwrap_or_default()
         }
         let name = |number: u128| ReqId::new(number).expect("not zero");
-        let outcome = |code: Option<Code>| 1 + i16::from(code.is_some());
         let transfers = self.transfers.rows.iter().map(|(number, (transfer, next_retry_ms))| {
-            let Transfer { intent, fingerprint, state, code, retry_count, log_sequence, .. } =
-                transfer;
+            let Transfer { intent, state, code, retry_count, log_sequence, .. } = transfer;
             let cid = intent.cid.as_ref().map(Cid::as_str);
             let (user, asset) = (intent.user, intent.asset.0);
-            let (amount, way) = (decimal(intent.amount.units().into()), intent.direction as u8);
+            let (amount, way) = (intent.amount.units(), intent.direction as u8);
             let (state, code, sequence) = (state.number(), text(*code), text(*log_sequence));
             let deferred = if next_retry_ms.is_some() { "t" } else { "f" };
             format!(
-                "{number}|{}|{}|{fingerprint}|{user}|{asset}|{amount}|{way}|{state}|{code}|\
+                "{number}|{}|{}|{user}|{asset}|{amount}|{way}|{state}|{code}|\
                  {retry_count}|{deferred}|{sequence}",
                 intent.req_id,
                 text(cid),
@@ -326,24 +314,22 @@ impl Postgres {
         });
         let operations = self.operations.rows.iter().map(|((req_id, op), row)| {
             let &(user, asset, amount, code) = row;
-            let behind = text(self.behind.get(&(*req_id, *op)).map(|units| decimal(*units)));
-            let (name, amount) = (name(*req_id), decimal(amount.into()));
-            let (outcome, code) = (outcome(code), text(code));
-            format!("{name}|{op}|{outcome}|{code}|{user}|{asset}|{amount}|{behind}")
+            let behind = text(self.behind.get(&(*req_id, *op)));
+            let (name, code) = (name(*req_id), text(code));
+            format!("{name}|{op}|{code}|{user}|{asset}|{amount}|{behind}")
         });
         let externals = self.externals.rows.iter().map(|(key, (external, code, after))| {
             let External { op, user, asset, amount, order_number, .. } = external;
-            let after = text(code.is_none().then(|| decimal(*after)));
-            let (op, amount) = (*op as u8, decimal(amount.units().into()));
-            let (outcome, code) = (outcome(*code), text(*code));
-            let asset = asset.0;
-            format!("{key}|{op}|{outcome}|{code}|{user}|{asset}|{amount}|{after}|{order_number}")
+            let after = text(code.is_none().then_some(*after));
+            let (op, amount) = (*op as u8, amount.units());
+            let (asset, code) = (asset.0, text(*code));
+            format!("{key}|{op}|{code}|{user}|{asset}|{amount}|{after}|{order_number}")
         });
         let accounts = self.accounts.rows.iter();
         let accounts = accounts.map(|(user, status)| format!("{user}|{}", *status as i16));
         let balances = self.balances.rows.iter();
         let balances = balances.map(|((user, asset), units)| {
-            format!("{user}|{asset}|{}|{}", decimal(units.0), decimal(0))
+            format!("{user}|{asset}|{}|0", units.0)
         });
         let journal = self.shards().into_iter().map(|shard| {
             let (_, Row { incarnation, durable, .. }) = self.last(shard);
@@ -777,7 +763,7 @@ fn external_reply(found: &(External, Option<Code>, u128), asked: &External) -> R
         != (asked.op, asked.user, asked.asset, asked.amount);
     Reply::External {
         decision: code.map_or(Decision::Success, Decision::Refused),
-        balance_after: code.is_none().then(|| decimal(*after)),
+        balance_after: code.is_none().then_some(*after),
         conflict,
         order_number: Some(known.order_number),
     }

@@ -1,6 +1,6 @@
 //! Rows that other sessions change between two flights.
 
-use domain::amount::Amount;
+use domain::amount::{Amount, UNITS_MAX};
 use domain::transfer::{Decision, Op, ReqId, State};
 use ubscore::postgres::incarnation::ORDER_NUMBER_BITS;
 use ubscore::postgres::store::{Call, External, Failure, Reply, Store, Transfer, TransitionPath};
@@ -26,14 +26,14 @@ struct Case {
 const CASES: [Case; 12] = [
     Case {
         name: "a balance is raised",
-        change: "UPDATE balances_tb SET available = 50 WHERE user_id = $",
+        change: "UPDATE balances_tb SET available = 50e8 WHERE user_id = $",
         then: (Op::ExtWithdraw, 20),
         code: "",
         rows: ["30", "0", "3", "1"],
     },
     Case {
         name: "a balance is lowered",
-        change: "UPDATE balances_tb SET available = 5, version = version + 1 WHERE user_id = $",
+        change: "UPDATE balances_tb SET available = 5e8, version = version + 1 WHERE user_id = $",
         then: (Op::ExtWithdraw, 8),
         code: "INSUFFICIENT_BALANCE",
         rows: ["5", "0", "3", "1"],
@@ -47,21 +47,21 @@ const CASES: [Case; 12] = [
     },
     Case {
         name: "a version is raised under a refusal",
-        change: "UPDATE balances_tb SET available = 12, version = 90 WHERE user_id = $",
+        change: "UPDATE balances_tb SET available = 12e8, version = 90 WHERE user_id = $",
         then: (Op::ExtWithdraw, 20),
         code: "INSUFFICIENT_BALANCE",
         rows: ["12", "0", "90", "1"],
     },
     Case {
         name: "money is set apart",
-        change: "UPDATE balances_tb SET available = 8, frozen = 3 WHERE user_id = $",
+        change: "UPDATE balances_tb SET available = 8e8, frozen = 3e8 WHERE user_id = $",
         then: (Op::ExtDeposit, 1),
         code: "",
         rows: ["9", "3", "3", "1"],
     },
     Case {
         name: "frozen money alone is changed",
-        change: "UPDATE balances_tb SET frozen = 3 WHERE user_id = $",
+        change: "UPDATE balances_tb SET frozen = 3e8 WHERE user_id = $",
         then: (Op::ExtWithdraw, 11),
         code: "",
         rows: ["0", "3", "3", "1"],
@@ -124,9 +124,8 @@ fn a_row_changed_between_two_flights_is_never_overwritten() {
         let Case { name, change, then: (op, count), code, rows } = case;
         let (user, number) = (100 + place, numbers + 10 * place);
         site.sql(&format!(
-            "INSERT INTO accounts_tb (user_id, account_type) VALUES ({user}, 1); \
-             INSERT INTO balances_tb (user_id, asset_id, account_type, available) \
-             VALUES ({user}, 3, 1, 10)"
+            "INSERT INTO accounts_tb (user_id) VALUES ({user}); \
+             INSERT INTO balances_tb (user_id, asset_id, available) VALUES ({user}, 3, 10e8)"
         ));
         let first = external(Op::ExtDeposit, user, 1, &format!("first-{place}"), number);
         block_on(store.commit(STANDING, &[first])).expect("committed");
@@ -136,9 +135,9 @@ fn a_row_changed_between_two_flights_is_never_overwritten() {
         let [Reply::External { decision, .. }] = replies.as_slice() else { panic!("{replies:?}") };
         assert_eq!(decision.code().map_or("", |code| code.name()), code, "{name}");
         let stands = format!(
-            "SELECT trim_scale(available), trim_scale(frozen), version, status \
+            "SELECT available, frozen, version, status \
              FROM (SELECT {user} AS user_id) u LEFT JOIN accounts_tb USING (user_id) \
-             LEFT JOIN balances_tb USING (user_id)"
+             LEFT JOIN balances USING (user_id)"
         );
         assert_eq!(site.sql(&stands), [rows], "{name}");
     }
@@ -160,18 +159,17 @@ fn a_row_that_appears_or_ends_between_two_flights_is_never_overwritten() {
         matches!(replies, [Reply::External { decision: Decision::Refused(_), .. }])
     };
     assert!(is_refused(&refused), "{refused:?}");
-    site.sql("INSERT INTO accounts_tb (user_id, account_type) VALUES (100, 1)");
+    site.sql("INSERT INTO accounts_tb (user_id) VALUES (100)");
     let refused = fly(&[withdrawal("no balance", 2)]).expect("committed");
     assert!(is_refused(&refused), "{refused:?}");
     site.sql(
-        "INSERT INTO balances_tb (user_id, asset_id, account_type, available) \
-         VALUES (100, 3, 1, 7)",
+        "INSERT INTO balances_tb (user_id, asset_id, available) VALUES (100, 3, 7e8)",
     );
     let paid = fly(&[withdrawal("there", 3)]).expect("committed");
     assert!(!is_refused(&paid), "{paid:?}");
     assert_eq!(
-        site.sql_value("SELECT available FROM balances_tb WHERE user_id = 100"),
-        "2.00000000"
+        site.sql_value("SELECT available FROM balances WHERE user_id = 100"),
+        "2"
     );
 
     let first = external(Op::ExtDeposit, 2, 9, "first", numbers + 10);
@@ -187,7 +185,7 @@ fn a_row_that_appears_or_ends_between_two_flights_is_never_overwritten() {
         let transfer = Box::new(transfer.clone());
         Call::Step { transfer, transition, code, log_sequence, attempt }
     };
-    let name = |req_id: ReqId| format!("req_id = '{req_id}'");
+    let name = |req_id: ReqId| format!("req_id = ulid_uuid('{req_id}')");
     site.sql(&format!("UPDATE transfers_tb SET state = 40 WHERE {}", name(one.intent.req_id)));
     let stands = fly(&[step(one)]).expect("committed");
     let [Reply::Transfer(stands)] = stands.as_slice() else { panic!("{stands:?}") };
@@ -199,7 +197,7 @@ fn a_row_that_appears_or_ends_between_two_flights_is_never_overwritten() {
     ));
     let gone = fly(&[step(other)]);
     assert!(gone.is_err(), "{gone:?}");
-    let states = "SELECT state FROM transfers_tb";
+    let states = "SELECT state FROM transfers";
     assert_eq!(site.sql(states), [["40"]], "no row is made or moved");
 }
 
@@ -208,14 +206,14 @@ fn a_row_that_appears_or_ends_between_two_flights_is_never_overwritten() {
 /// amount twice, the second time in a flight with another user's deposit.
 #[test]
 fn a_balance_at_its_limit_takes_what_fits_and_no_more() {
-    const LIMIT: &str = "999999999999999999999999999999.99999999";
+    const LIMIT: &str = "99999999999999999999999999999999999999";
     let site = site();
     let incarnation = begin(&site);
     let mut store = store(&site.target(), LIMITS, incarnation, 0);
     let numbers = incarnation << ORDER_NUMBER_BITS;
-    let largest = u64::MAX;
+    let largest = UNITS_MAX;
     site.sql(&format!(
-        "UPDATE balances_tb SET available = {LIMIT} - {largest} / power(10::numeric, 8) \
+        "UPDATE balances_tb SET available = {LIMIT} - {largest} \
          WHERE user_id = 2"
     ));
     let call = |op, user, key: &str, number| match external(op, user, 1, key, numbers + number) {
@@ -240,7 +238,7 @@ fn a_balance_at_its_limit_takes_what_fits_and_no_more() {
         fly(&[call(Op::ExtWithdraw, 2, &format!("back-{number}"), 4 + number)]).expect("committed");
     }
     let left = format!(
-        "SELECT sum(available) = {LIMIT} - {largest} / power(10::numeric, 8) FROM balances_tb"
+        "SELECT sum(available) = {LIMIT} - {largest} FROM balances_tb"
     );
     assert_eq!(site.sql_value(&left), "t");
 }
@@ -266,7 +264,7 @@ fn more_users_than_the_memory_holds_are_exact() {
             block_on(store.commit(STANDING, part)).expect("committed");
         }
     }
-    let sums = "SELECT available, version, count(*) FROM balances_tb WHERE user_id > 100 \
+    let sums = "SELECT available, version, count(*) FROM balances WHERE user_id > 100 \
                 GROUP BY available, version";
-    assert_eq!(site.sql(sums), [["3.00000000", "3", &users.to_string()]]);
+    assert_eq!(site.sql(sums), [["3", "3", &users.to_string()]]);
 }

@@ -20,7 +20,6 @@ use super::error::Error;
 use crate::cli::SnapshotInspectArgs;
 use crate::commands::wal::line::{Assets, Integer, outcome};
 use crate::format::Format;
-use domain::amount::{PRECISION_MAX, units_text};
 
 /// The most facts held at a time; each takes some 150 bytes.
 const FACTS_HELD_MAX: u64 = 500_000;
@@ -236,10 +235,7 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
             ("outcome", text(outcome(recorded.decision).to_owned())),
             (
                 "balance_after",
-                text(match op.is_external() {
-                    true => units_text(recorded.balance_after, PRECISION_MAX),
-                    false => assets.amount(recorded.asset, recorded.balance_after),
-                }),
+                text(assets.amount(recorded.asset, recorded.balance_after)),
             ),
             ("sequence", recorded.sequence.into()),
             ("order_number", recorded.order_number.into()),

@@ -246,7 +246,7 @@ impl Printer {
                 user = itoa::Buffer::new();
                 unknown = self.assets.name(external.asset);
                 self.amount = self.assets.amount(external.asset, external.amount.into());
-                self.balance_after = units_text(external.balance_after, PRECISION_MAX);
+                self.balance_after = self.assets.amount(external.asset, external.balance_after);
                 idem_key = external.idem_key.as_str().escape_debug().to_string();
                 Columns {
                     req_id: &idem_key,
@@ -336,8 +336,7 @@ impl Printer {
                 member!(line, "asset_id", push_integer, external.asset.into());
                 member!(line, "amount", push_amount, asset, external.amount.into(), text);
                 member!(line, "amount_units", push_integer, external.amount.into());
-                let after = units_text(external.balance_after, PRECISION_MAX);
-                member!(line, "balance_after", plain, &after);
+                member!(line, "balance_after", push_amount, asset, external.balance_after, text);
                 member!(line, "outcome", plain, outcome(external.decision));
                 member!(line, "order_number", push_integer, external.order_number.into());
             }

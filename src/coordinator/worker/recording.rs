@@ -19,7 +19,6 @@ use crate::alert::{Alert, alert_about};
 use crate::coordinator::request::{ExternalDecided, Rejection};
 use crate::crash;
 use crate::postgres::store::{Call, External, Reply};
-use domain::amount::{PRECISION_MAX, units_from_text};
 use domain::code::Code;
 use domain::transfer::{Cid, ExternalOperation};
 
@@ -177,12 +176,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             return;
         };
-        let balance_after = match &decided.balance_after {
-            Some(text) => units_from_text(text, PRECISION_MAX),
-            None => Some(0),
-        };
-        let (Some(idem_key), Some(balance_after)) = (Cid::new(&external.idem_key), balance_after)
-        else {
+        let Some(idem_key) = Cid::new(&external.idem_key) else {
             error!(?external, ?decided, "a row of external_operations cannot be recorded");
             if let Some(caller) = caller {
                 caller.answer(Err(Rejection::unknown()));
@@ -197,7 +191,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             amount: external.amount,
             order_number,
             decision: decided.decision,
-            balance_after,
+            balance_after: decided.balance_after.unwrap_or(0),
         };
         let caller = caller.map(|caller| (queued.ticket.deadline_ns, caller));
         self.recordings.add(operation, decided, order_number == number, caller);

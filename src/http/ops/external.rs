@@ -12,11 +12,10 @@ use crate::http::idempotency;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::Call;
 use crate::http::service::{Service, Transfers};
-use crate::http::wire;
 use crate::postgres::store;
 use crate::validation;
 use domain::account::UserId;
-use domain::amount::Amount;
+use domain::amount::{Amount, units_text};
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Cid, Decision, Op};
@@ -136,7 +135,7 @@ impl External {
 
     /// Moves the money, and answers the decision. A repeat of its idem_key moves nothing.
     pub(super) async fn carry_out(self, transfers: &Transfers, note: AuditNote) -> Outcome {
-        let Known { op, user, asset, amount, .. } = self.known(transfers)?;
+        let Known { op, user, asset, precision, amount } = self.known(transfers)?;
         let (AuditNote { actor, request_id, .. }, idem_key) = (note, self.idem_key);
         let (idem_key_asked, order_number) = (idem_key.clone(), 0);
         let external = store::External {
@@ -160,7 +159,7 @@ impl External {
             Decision::Success => ("SUCCESS", None),
             Decision::Refused(code) => ("REFUSED", Some(code.name())),
         };
-        let balance_after = decided.balance_after.as_deref().map(wire::plain);
+        let balance_after = decided.balance_after.map(|units| units_text(units, precision));
         let body = Body { idem_key, outcome, code, balance_after };
         Ok(json(StatusCode::OK, &body, &request_id))
     }

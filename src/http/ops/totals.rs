@@ -14,7 +14,7 @@ use crate::http::refusal::{Outcome, Refusal};
 use crate::http::request::{Call, query};
 use crate::http::service::Service;
 use crate::telemetry::chain;
-use domain::amount::{PRECISION_MAX, units_text};
+use domain::amount::signed_text;
 use domain::asset::Catalog;
 
 #[derive(Serialize)]
@@ -31,12 +31,10 @@ struct AssetTotals {
 impl AssetTotals {
     fn new(total: &Total, catalog: &Catalog) -> AssetTotals {
         let symbol = catalog.by_id(total.asset).map(|asset| asset.symbol.clone());
-        let text = |units: i128| {
-            let sign = if units < 0 { "-" } else { "" };
-            format!("{sign}{}", units_text(units.unsigned_abs(), PRECISION_MAX))
-        };
+        let precision = catalog.precision(total.asset);
+        let text = |units: i128| signed_text(units, precision);
         AssetTotals {
-            // An asset whose row was deleted by hand is named by its number.
+            // An asset whose row was deleted by hand is named by its number, in smallest units.
             asset: symbol.unwrap_or_else(|| format!("#{}", total.asset.0)),
             funding: text(total.funding),
             spot: text(total.spot),

@@ -22,7 +22,7 @@ use crate::http::service::{Caller, Intake, Service, Transfers};
 use crate::http::settle::settle;
 use crate::http::wire::{FundsAt, ListedBody, OperationBody, OperatorBody, PassedBody, ShownBody};
 use crate::postgres::admin::Admin;
-use crate::postgres::reads::lists::{Dossier, Filter, Listed, Stands};
+use crate::postgres::reads::lists::{Posted, Dossier, Filter, Listed, Stands};
 use crate::postgres::store::{Sought, Transfer};
 use domain::account::UserId;
 use domain::code::Code;
@@ -129,8 +129,8 @@ pub(super) async fn show(
     let ops = Op::OF_TRANSFER;
     let recorded = spot.recorded(&ops.map(|op| (req_id, op))).await.ok();
     let (transfer, funds_at) = settle_or_leave(transfers, listed.transfer).await;
-    let mut bodies: Vec<(Op, OperationBody)> =
-        operations.into_iter().map(|posted| (posted.op, OperationBody::funding(posted))).collect();
+    let of_funding = |posted: Posted| (posted.op, OperationBody::funding(posted, asset.precision));
+    let mut bodies: Vec<(Op, OperationBody)> = operations.into_iter().map(of_funding).collect();
     let spot_answered = recorded.is_some();
     let (found, watermark) = recorded.unwrap_or_default();
     let of_spot = ops.into_iter().zip(&found).filter_map(|(op, found)| {

@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 
 use super::{Admin, audit};
 use crate::postgres::Error;
-use crate::postgres::columns::asset_number;
+use crate::postgres::columns::{amount_number, asset_number};
 use crate::postgres::reads::assets::{COLUMNS, Unreadable, asset_from_row, label, take_changeable};
 use domain::amount::Amount;
 use domain::asset::{Asset, AssetId, AssetStatus};
@@ -124,8 +124,8 @@ impl Admin {
         let transaction = client.transaction().await?;
         self.fence(&transaction).await?;
         let status = change.status.map(|status| status as i16);
-        let decimal = |amount: Option<Amount>| amount.map(|a| a.decimal(asset.precision));
-        let (min, max) = (decimal(change.transfer_min), decimal(change.transfer_max));
+        let (min, max) =
+            (change.transfer_min.map(amount_number), change.transfer_max.map(amount_number));
         let update = format!(
             "UPDATE assets_tb SET status = COALESCE($2, status), \
              internal_transfer_enabled = COALESCE($3, internal_transfer_enabled), \
@@ -261,8 +261,8 @@ async fn insert(
                 &i16::from(asset.precision),
                 &(asset.status as i16),
                 &asset.transfer_enabled,
-                &asset.transfer_min.decimal(asset.precision),
-                &asset.transfer_max.decimal(asset.precision),
+                &amount_number(asset.transfer_min),
+                &amount_number(asset.transfer_max),
             ],
         )
         .await?;

@@ -7,16 +7,15 @@ use tokio_postgres::types::ToSql;
 
 use super::AuditReader;
 use crate::postgres::Error;
-use crate::postgres::columns::{self, bigint};
+use crate::postgres::columns::{self, Numeric, bigint};
 use crate::postgres::database::decision;
 use domain::account::UserId;
-use domain::amount::{Amount, PRECISION_MAX, units_from_text};
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Cid, ExternalOperation, Op};
 
 /// What [`external_from_row`] reads.
 pub const EXTERNAL_COLUMNS: &str =
-    "idem_key, op, code, user_id, asset_id, amount, order_number, balance_after::text";
+    "idem_key, op, code, user_id, asset_id, amount, order_number, balance_after";
 /// Rows read by one statement.
 const ROWS_PER_READ: usize = 5_000;
 
@@ -117,22 +116,17 @@ impl AuditReader {
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
     pub async fn imbalance(&mut self, user: UserId, asset: AssetId) -> Result<i128, Error> {
         let client = self.client().await?;
-        let recount = "SELECT abs(held - counted)::text, held < counted FROM (SELECT \
+        let recount = "SELECT held - counted FROM (SELECT \
              COALESCE((SELECT available + frozen FROM balances_tb WHERE user_id = $1 AND asset_id = $2), 0) AS held, \
-             COALESCE((SELECT sum(CASE op WHEN 1 THEN -amount ELSE amount END) FROM transfer_operations \
-                        WHERE user_id = $1 AND asset_id = $2 AND outcome = 1), 0) \
-             + COALESCE((SELECT sum(CASE op WHEN 5 THEN -amount ELSE amount END) FROM external_operations \
-                        WHERE user_id = $1 AND asset_id = $2 AND outcome = 1), 0) AS counted) AS both_sides";
+             COALESCE((SELECT sum(funding_effect(op, amount)) FROM transfer_decisions \
+                        WHERE user_id = $1 AND asset_id = $2 AND code IS NULL), 0) \
+             + COALESCE((SELECT sum(funding_effect(op, amount)) FROM external_operations \
+                        WHERE user_id = $1 AND asset_id = $2 AND code IS NULL), 0) AS counted) AS both_sides";
         let values: [&(dyn ToSql + Sync); 2] = [&user.bigint(), &columns::asset_number(asset)];
         let row = client.query_one(recount, &values).await?;
         self.client = Some(client);
-        let bad = |what: &str| Error::Row { table: "balances_tb", what: what.to_owned() };
-        let precision = self.catalog.load().by_id(asset).map(|asset| asset.precision);
-        let precision = precision.ok_or_else(|| bad("asset_id"))?;
-        let units = units_from_text(row.try_get(0)?, precision);
-        let units = units.and_then(|units| i128::try_from(units).ok());
-        let units = units.ok_or_else(|| bad("a difference"))?;
-        Ok(if row.try_get(1)? { -units } else { units })
+        let Numeric(units) = row.try_get(0)?;
+        Ok(units)
     }
 
     /// What the rows with order numbers below `below` add up to. It reads the whole table.
@@ -143,7 +137,7 @@ impl AuditReader {
         let client = self.client().await?;
         let catalog = self.catalog.load_full();
         let sums = "SELECT asset_id, op, count(*), \
-                      COALESCE(sum(amount) FILTER (WHERE outcome = 1), 0)::text \
+                      COALESCE(sum(amount) FILTER (WHERE code IS NULL), 0) \
                     FROM external_operations WHERE order_number < $1 GROUP BY asset_id, op";
         let mut outside = Outside::new();
         for row in client.query(sums, &[&bigint(below)]).await? {
@@ -151,8 +145,7 @@ impl AuditReader {
                 |what: &str| Error::Row { table: "external_operations", what: what.to_owned() };
             let asset = columns::asset(&row, 0, &catalog)?.ok_or_else(|| bad("asset_id"))?;
             let op = columns::op(&row, 1)?.ok_or_else(|| bad("op"))?;
-            let units = units_from_text(row.try_get(3)?, asset.precision);
-            let units = units.ok_or_else(|| bad("a sum"))?;
+            let units = columns::units(&row, 3).ok_or_else(|| bad("a sum"))?;
             let count = columns::count(&row, 2, "external_operations")?;
             outside.insert((asset.id, op), Decided { count, units });
         }
@@ -172,19 +165,15 @@ pub fn external_from_row(row: &Row, catalog: &Catalog) -> Result<ExternalOperati
         |what: &str| Error::Row { table: "external_operations", what: format!("{name}: {what}") };
     let asset = columns::asset(row, 4, catalog)?.ok_or_else(|| bad("asset_id"))?;
     let op = columns::op(row, 1)?.filter(|op| op.is_external());
-    let amount = Amount::from_decimal(row.try_get(5)?, asset.precision);
-    let balance_after = match row.try_get::<_, Option<&str>>(7)? {
-        Some(text) => units_from_text(text, PRECISION_MAX).ok_or_else(|| bad("balance_after"))?,
-        None => 0,
-    };
+    let balance_after = columns::units_or_null(row, 7).ok_or_else(|| bad("balance_after"))?;
     Ok(ExternalOperation {
         op: op.ok_or_else(|| bad("op"))?,
         idem_key: Cid::new(name).ok_or_else(|| bad("idem_key"))?,
         user: columns::user(row, 3)?.ok_or_else(|| bad("user_id"))?,
         asset: asset.id,
-        amount: amount.ok_or_else(|| bad("amount"))?,
+        amount: columns::amount(row, 5)?.ok_or_else(|| bad("amount"))?,
         order_number: columns::count(row, 6, "external_operations")?,
         decision: decision(row, 2)?,
-        balance_after,
+        balance_after: balance_after.unwrap_or(0),
     })
 }

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::Client;
 
 use crate::postgres::Error;
+use crate::postgres::columns::Numeric;
 use crate::postgres::flight::entries::Entry;
 use crate::postgres::journal::{self, Checker, DamagedRow, Fault};
-use domain::amount::{signed_text, units_from_text};
-use domain::asset::{AssetId, Catalog};
 use domain::transfer::Op;
 
 /// Rows that one round reads, and one transaction folds.
@@ -67,11 +66,13 @@ impl Sums {
         Sums(part)
     }
 
-    /// As arrays: users, assets, and sums as decimal text.
-    pub(super) fn columns(&self, of: impl Fn(&Sum) -> i128, catalog: &Catalog) -> Columns {
+    /// As arrays: users, assets, and sums.
+    pub(super) fn columns(&self, of: impl Fn(&Sum) -> i128) -> Columns {
         let mut columns = Columns::default();
         for (account, sum) in &self.0 {
-            columns.push(*account, of(sum), catalog);
+            columns.users.push(account.0);
+            columns.assets.push(account.1);
+            columns.sums.push(Numeric(of(sum)));
         }
         columns
     }
@@ -82,19 +83,7 @@ impl Sums {
 pub(super) struct Columns {
     pub(super) users: Vec<i64>,
     pub(super) assets: Vec<i32>,
-    pub(super) sums: Vec<String>,
-}
-
-impl Columns {
-    fn push(&mut self, (user, asset): Account, units: i128, catalog: &Catalog) {
-        self.users.push(user);
-        self.assets.push(asset);
-        self.sums.push(signed_text(units, precision(asset, catalog)));
-    }
-}
-
-fn precision(asset: i32, catalog: &Catalog) -> u8 {
-    catalog.precision(AssetId(u32::try_from(asset).unwrap_or(0)))
+    pub(super) sums: Vec<Numeric>,
 }
 
 /// The account and the sums of an entry that posts.
@@ -222,8 +211,8 @@ pub(super) async fn part(client: &Client, from: &Flights) -> Result<Part, Error>
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) account: Account,
-    /// Decimal text.
-    pub(super) difference: String,
+    /// Smallest units.
+    pub(super) difference: i128,
     /// The version of the balance, 0 if there is none.
     pub(super) version: i64,
 }
@@ -242,7 +231,6 @@ impl Part {
         &self,
         client: &Client,
         candidates: Vec<Candidate>,
-        catalog: &Catalog,
     ) -> Result<Vec<Account>, Error> {
         let mut behind: BTreeMap<Account, (i64, i128)> =
             candidates.iter().map(|one| (one.account, (one.version, 0))).collect();
@@ -256,9 +244,8 @@ impl Part {
         };
         later(client, &self.to, take).await?;
         let open = |one: &Candidate| {
-            let (user, asset) = one.account;
-            let (_, sum) = behind[&(user, asset)];
-            signed_units(&one.difference, precision(asset, catalog)) != Some(sum)
+            let (_, sum) = behind[&one.account];
+            one.difference != sum
         };
         Ok(candidates.iter().filter(|one| open(one)).map(|one| one.account).collect())
     }
@@ -299,11 +286,4 @@ pub(super) async fn sums_behind(
     };
     later(client, from, take).await?;
     Ok(sums)
-}
-
-/// Smallest units of decimal text, which may be negative.
-fn signed_units(text: &str, precision: u8) -> Option<i128> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    let units = i128::try_from(units_from_text(digits, precision)?).ok()?;
-    Some(if digits.len() < text.len() { -units } else { units })
 }

@@ -2,15 +2,13 @@
 
 use tokio_postgres::{Client, Row, Statement};
 
-use super::{TRANSFER_COLUMNS, decision, precision, transfer_from_row, unreadable};
+use super::{TRANSFER_COLUMNS, decision, transfer_from_row, unreadable};
 use crate::postgres::Error;
-use crate::postgres::columns::{self, asset_number};
+use crate::postgres::columns::{self, Id, asset_number};
 use crate::postgres::flight::{Balance, Decided, Found, Key, Wanted};
 use crate::postgres::store::External;
 use domain::account::AccountStatus;
-use domain::amount::{Amount, units_from_text};
 use domain::asset::Catalog;
-use domain::transfer::ReqId;
 
 /// The statements of [`read`]. All but the first return the place of the wanted row.
 pub(super) struct Reads {
@@ -25,13 +23,13 @@ impl Reads {
     pub(super) async fn prepare(client: &Client) -> Result<Reads, tokio_postgres::Error> {
         Ok(Reads {
             accounts: client.prepare("SELECT user_id, status FROM accounts_tb \
-                         WHERE user_id = ANY ($1) AND account_type = 1").await?,
-            balances: client.prepare("SELECT place, available::text, frozen::text, version \
+                         WHERE user_id = ANY ($1)").await?,
+            balances: client.prepare("SELECT place, available, frozen, version \
              FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS a (user_id, asset_id, place) \
              CROSS JOIN LATERAL (SELECT available, frozen, version FROM balances_tb b \
-               WHERE b.user_id = a.user_id AND b.asset_id = a.asset_id AND b.account_type = 1 OFFSET 0) AS b").await?,
+               WHERE b.user_id = a.user_id AND b.asset_id = a.asset_id OFFSET 0) AS b").await?,
             transfers: client.prepare(&format!(
-            "SELECT {TRANSFER_COLUMNS}, place FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
+            "SELECT {TRANSFER_COLUMNS}, place FROM unnest($1::uuid[]) WITH ORDINALITY AS a (name, place) \
              CROSS JOIN LATERAL (SELECT * FROM transfers_tb WHERE req_id = a.name OFFSET 0) AS t"
             )).await?,
             cids: client.prepare(&format!(
@@ -41,7 +39,7 @@ impl Reads {
                WHERE user_id = a.owner AND cid = a.name OFFSET 0) AS t"
             )).await?,
             externals: client.prepare("SELECT place, x.code, x.user_id, x.asset_id, x.amount, x.op, x.order_number, \
-               x.balance_after::text \
+               x.balance_after \
              FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
              CROSS JOIN LATERAL (SELECT code, user_id, asset_id, amount, op, order_number, balance_after \
                FROM external_operations WHERE idem_key = a.name OFFSET 0) AS x").await?,
@@ -77,7 +75,7 @@ pub(super) async fn read(
             wanted.balances.iter().map(|(_, asset)| asset_number(*asset)).collect();
         for row in client.query(&reads.balances, &[&users, &assets]).await? {
             let (user, asset) = wanted.balances[place(&row)?];
-            match balance(&row, precision(catalog, asset))? {
+            match balance(&row)? {
                 Some(balance) => found.balances.push((user, asset, balance)),
                 None => {
                     let what = format!("balance of {user} in asset {}", asset.0);
@@ -87,7 +85,7 @@ pub(super) async fn read(
         }
     }
     if !wanted.transfers.is_empty() {
-        let names: Vec<String> = wanted.transfers.iter().map(ReqId::to_string).collect();
+        let names = Id::all(&wanted.transfers);
         for row in client.query(&reads.transfers, &[&names]).await? {
             let key = |place: usize| Key::ReqId(wanted.transfers[place]);
             found.transfer(&row, catalog, key)?;
@@ -144,10 +142,9 @@ fn place(row: &Row) -> Result<usize, Error> {
     Ok(usize::try_from(place).expect("counted from 1") - 1)
 }
 
-/// A balance behind its place; `None`: it is no whole number of units.
-fn balance(row: &Row, precision: u8) -> Result<Option<Balance>, Error> {
-    let available = units_from_text(row.try_get(1)?, precision);
-    let frozen = units_from_text(row.try_get(2)?, precision);
+/// A balance behind its place; `None`: it is not one.
+fn balance(row: &Row) -> Result<Option<Balance>, Error> {
+    let (available, frozen) = (columns::units(row, 1), columns::units(row, 2));
     let version = u64::try_from(row.try_get::<_, i64>(3)?).ok();
     let all = available.zip(frozen).zip(version);
     Ok(all.map(|((available, frozen), version)| Balance { available, frozen, version }))
@@ -157,16 +154,13 @@ fn balance(row: &Row, precision: u8) -> Result<Option<Balance>, Error> {
 fn decided(row: &Row, idem_key: &str, catalog: &Catalog) -> Result<Decided, Error> {
     let bad = |what: &str| unreadable("external_operations", format!("{idem_key}: {what}"));
     let asset = columns::asset(row, 3, catalog)?.ok_or_else(|| bad("asset_id"))?;
-    let (asset, precision) = (asset.id, asset.precision);
+    let asset = asset.id;
     let user = columns::user(row, 2)?.ok_or_else(|| bad("user_id"))?;
-    let amount = Amount::from_decimal(row.try_get(4)?, precision);
-    let amount = amount.ok_or_else(|| bad("amount"))?;
+    let amount = columns::amount(row, 4)?.ok_or_else(|| bad("amount"))?;
     let op = columns::op(row, 5)?.ok_or_else(|| bad("op"))?;
     let order_number = columns::count(row, 6, "external_operations")?;
-    let after = row.try_get::<_, Option<&str>>(7)?;
-    let after =
-        after.map(|text| units_from_text(text, precision).ok_or_else(|| bad("balance_after")));
+    let balance_after = columns::units_or_null(row, 7).ok_or_else(|| bad("balance_after"))?;
     let (idem_key, actor) = (idem_key.to_owned(), String::new());
     let external = External { idem_key, op, user, asset, amount, actor, order_number };
-    Ok(Decided { external, decision: decision(row, 1)?, balance_after: after.transpose()? })
+    Ok(Decided { external, decision: decision(row, 1)?, balance_after })
 }

@@ -6,7 +6,7 @@ use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Row};
 use tracing::info;
 
-use super::super::columns::asset_number;
+use super::super::columns::{Id, asset_number};
 use super::super::flight::{Flight, Source, Stopped};
 use super::super::{Address, Error, Limits, connect};
 use super::Session;
@@ -89,18 +89,18 @@ pub(super) async fn held(
 
 /// Of some rows those that other sessions hold: they exist, and cannot be locked at once.
 const HELD: [&str; 3] = [
-    "WITH free AS (SELECT user_id FROM accounts_tb WHERE user_id = ANY ($1) AND account_type = 1 \
+    "WITH free AS (SELECT user_id FROM accounts_tb WHERE user_id = ANY ($1) \
        FOR NO KEY UPDATE SKIP LOCKED) \
-     SELECT user_id FROM accounts_tb WHERE user_id = ANY ($1) AND account_type = 1 \
+     SELECT user_id FROM accounts_tb WHERE user_id = ANY ($1) \
        AND user_id NOT IN (SELECT user_id FROM free)",
     "WITH sought AS (SELECT * FROM unnest($1::bigint[], $2::integer[]) AS s (user_id, asset_id)), \
      free AS (SELECT user_id, asset_id FROM sought CROSS JOIN LATERAL (\
        SELECT FROM balances_tb b WHERE b.user_id = sought.user_id \
-         AND b.asset_id = sought.asset_id AND b.account_type = 1 \
+         AND b.asset_id = sought.asset_id \
          FOR NO KEY UPDATE SKIP LOCKED) AS locked) \
      SELECT user_id FROM sought CROSS JOIN LATERAL (\
        SELECT FROM balances_tb b WHERE b.user_id = sought.user_id \
-         AND b.asset_id = sought.asset_id AND b.account_type = 1 OFFSET 0) AS there \
+         AND b.asset_id = sought.asset_id OFFSET 0) AS there \
       WHERE (user_id, asset_id) NOT IN (SELECT user_id, asset_id FROM free)",
     "WITH free AS (SELECT req_id FROM transfers_tb WHERE req_id = ANY ($1) \
        FOR NO KEY UPDATE SKIP LOCKED) \
@@ -131,8 +131,8 @@ async fn look_for_held(
 
     let moved = flight.moved.iter().map(|moved| moved.to.transfer.intent.req_id);
     let moved: Vec<ReqId> = moved.chain(flight.deferred.iter().map(|row| row.req_id)).collect();
-    let names: Vec<String> = moved.iter().map(ReqId::to_string).collect();
-    let held: Vec<String> = firsts(client.query(HELD[2], &[&names]).await?)?;
+    let names = Id::all(&moved);
+    let held: Vec<Id> = firsts(client.query(HELD[2], &[&names]).await?)?;
     let held = moved.into_iter().zip(names).filter(|(_, name)| held.contains(name));
     Ok((users, held.map(|(req_id, _)| req_id).collect()))
 }

@@ -1,72 +1,26 @@
 //! The rows of a flight, in the form that its statement takes: each kind is one array of a
 //! composite type of the schema.
 
-use std::error::Error;
-
-use bytes::{BufMut, BytesMut};
 use jiff::Timestamp;
-use postgres_types::{IsNull, ToSql, Type, to_sql_checked};
+use postgres_types::ToSql;
 
-use super::{Writer, precision};
-use crate::postgres::columns::{asset_number, bigint};
+use super::Writer;
+use crate::postgres::columns::{
+    Id, Numeric, amount_number, asset_number, bigint, code_number, numeric,
+};
 use crate::postgres::flight::{Decided, Flight, Moved, Operation, Passed, Written, entries};
 use crate::postgres::store::Transfer;
-use domain::asset::{AssetId, Catalog};
 use domain::code::Code;
-use domain::transfer::Intent;
-
-/// Smallest units as a NUMERIC of `scale` decimals, in PostgreSQL's binary form: digits to the base
-/// 10,000. It holds more digits than `rust_decimal`.
-#[derive(Clone, Copy, Debug)]
-struct Numeric {
-    units: u128,
-    scale: u8,
-}
-
-impl ToSql for Numeric {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        const BASE: u128 = 10_000;
-        const DIGIT_DECIMALS: u32 = 4;
-        let coin = 10_u128.pow(self.scale.into());
-        let fraction_digits = u32::from(self.scale).div_ceil(DIGIT_DECIMALS);
-        let shift = 10_u128.pow(fraction_digits * DIGIT_DECIMALS - u32::from(self.scale));
-        let parts = [(self.units / coin, None), (self.units % coin * shift, Some(fraction_digits))];
-        let (mut digits, mut weight) = (Vec::with_capacity(12), -1_i16);
-        for (mut part, count) in parts {
-            let begin = digits.len();
-            while count.map_or(part > 0, |count| digits.len() - begin < count as usize) {
-                digits.push(i16::try_from(part % BASE)?);
-                part /= BASE;
-            }
-            digits[begin..].reverse();
-            if count.is_none() {
-                weight += i16::try_from(digits.len())?;
-            }
-        }
-        out.put_i16(i16::try_from(digits.len())?);
-        out.put_i16(weight);
-        out.put_i16(0); // the sign: positive
-        out.put_i16(self.scale.into());
-        digits.into_iter().for_each(|digit| out.put_i16(digit));
-        Ok(IsNull::No)
-    }
-
-    fn accepts(of: &Type) -> bool {
-        *of == Type::NUMERIC
-    }
-
-    to_sql_checked!();
-}
 
 #[derive(Debug, ToSql)]
 #[postgres(name = "transfer_step")]
 struct Step<'a> {
-    states: Vec<i16>,
+    event_id: i64,
     at: Timestamp,
     attempt: i32,
+    states: Vec<i16>,
     actor: &'a str,
     reason: Option<&'static str>,
-    event_id: i64,
 }
 
 #[derive(Debug, ToSql)]
@@ -74,25 +28,23 @@ struct Step<'a> {
 struct Accepted<'a> {
     order_number: i64,
     user_id: i64,
+    amount: i64,
     created_at: Timestamp,
+    req_id: Id,
     asset_id: i32,
-    transfer_type: i16,
-    source_type: i16,
-    req_id: String,
+    direction: i16,
     cid: Option<&'a str>,
-    fingerprint: &'a str,
-    amount: Numeric,
     state: i16,
-    retry_count: i32,
     updated_at: Timestamp,
     log_sequence: Option<i64>,
     next_retry_at: Option<Timestamp>,
-    error_code: Option<&'static str>,
-    error_message: Option<&'static str>,
     funding_at: Option<Timestamp>,
-    funding_code: Option<&'static str>,
-    funding_after: Option<Numeric>,
     refund_at: Option<Timestamp>,
+    attempts: i32,
+    code: Option<i16>,
+    funding_code: Option<i16>,
+    error_message: Option<&'static str>,
+    funding_after: Option<Numeric>,
     refund_after: Option<Numeric>,
     history: Vec<Step<'a>>,
 }
@@ -104,14 +56,14 @@ struct Move<'a> {
     before: i16,
     user_id: i64,
     asset_id: i32,
-    amount: Numeric,
+    amount: i64,
     state: i16,
-    error_code: Option<&'static str>,
+    code: Option<i16>,
     log_sequence: Option<i64>,
-    retry_count: Option<i32>,
+    attempts: Option<i32>,
     next_retry_at: Option<Timestamp>,
     funding_at: Option<Timestamp>,
-    funding_code: Option<&'static str>,
+    funding_code: Option<i16>,
     funding_after: Option<Numeric>,
     refund_at: Option<Timestamp>,
     refund_after: Option<Numeric>,
@@ -121,9 +73,9 @@ struct Move<'a> {
 #[derive(Debug, ToSql)]
 #[postgres(name = "flight_deferral")]
 struct Deferral {
-    req_id: String,
+    req_id: Id,
     state: i16,
-    retry_count: i32,
+    attempts: i32,
     next_retry_at: Timestamp,
 }
 
@@ -161,10 +113,10 @@ struct Note<'a> {
 struct ExternalRow<'a> {
     idem_key: &'a str,
     op: i16,
-    code: Option<&'static str>,
+    code: Option<i16>,
     user_id: i64,
     asset_id: i32,
-    amount: Numeric,
+    amount: i64,
     balance_after: Option<Numeric>,
     order_number: i64,
 }
@@ -173,7 +125,7 @@ struct ExternalRow<'a> {
 #[derive(Default)]
 struct Outcomes {
     funding_at: Option<Timestamp>,
-    funding_code: Option<&'static str>,
+    funding_code: Option<i16>,
     funding_after: Option<Numeric>,
     refund_at: Option<Timestamp>,
     refund_after: Option<Numeric>,
@@ -206,21 +158,15 @@ pub(super) struct Rows<'a> {
 struct Maker<'a> {
     flight: &'a Flight,
     actor: &'a str,
-    catalog: &'a Catalog,
     /// Of the next element of history.
     event_id: i64,
 }
 
 impl<'a> Rows<'a> {
     /// The rows of `flight`; `actor`: for its history.
-    pub(super) fn of(
-        flight: &'a Flight,
-        writer: Writer,
-        actor: &'a str,
-        catalog: &'a Catalog,
-    ) -> Rows<'a> {
+    pub(super) fn of(flight: &'a Flight, writer: Writer, actor: &'a str) -> Rows<'a> {
         let event_id = bigint(flight.event_first);
-        let mut maker = Maker { flight, actor, catalog, event_id };
+        let mut maker = Maker { flight, actor, event_id };
         // In the order of their events.
         let moved = flight.moved.iter().map(|moved| maker.moved(moved)).collect();
         let accepted = flight.accepted.iter().map(|row| maker.accepted(row)).collect();
@@ -231,9 +177,9 @@ impl<'a> Rows<'a> {
         let lowest = new.chain(outside).min().map(bigint);
         let entries = entries::encode(writer.shard, flight.number, &entries::of(flight));
         let deferred = flight.deferred.iter().map(|row| Deferral {
-            req_id: row.req_id.to_string(),
+            req_id: Id::of(row.req_id),
             state: row.state.number(),
-            retry_count: count(row.retry_count),
+            attempts: count(row.retry_count),
             next_retry_at: row.next_retry_at,
         });
         let accounts = flight.accounts.iter().map(|row| Account {
@@ -241,16 +187,13 @@ impl<'a> Rows<'a> {
             before: row.before.map(|status| i16::from(status as u8)),
             after: row.after.map(|status| i16::from(status as u8)),
         });
-        let balances = flight.balances.iter().map(|row| {
-            let numeric = |units| maker.numeric(row.asset, units);
-            BalanceChange {
-                user_id: row.user.bigint(),
-                asset_id: asset_number(row.asset),
-                before: row.before.map(|balance| numeric(balance.available)),
-                frozen: row.before.map(|balance| numeric(balance.frozen)),
-                version: row.before.map(|balance| bigint(balance.version)),
-                after: row.after.map(|balance| numeric(balance.available)),
-            }
+        let balances = flight.balances.iter().map(|row| BalanceChange {
+            user_id: row.user.bigint(),
+            asset_id: asset_number(row.asset),
+            before: row.before.map(|balance| numeric(balance.available)),
+            frozen: row.before.map(|balance| numeric(balance.frozen)),
+            version: row.before.map(|balance| bigint(balance.version)),
+            after: row.after.map(|balance| numeric(balance.available)),
         });
         let notes = flight.audited.iter().map(|note| Note {
             actor: &note.actor,
@@ -261,14 +204,13 @@ impl<'a> Rows<'a> {
         });
         let externals = flight.externals.iter().map(|row| {
             let Decided { external, decision, balance_after } = row;
-            let numeric = |units| maker.numeric(external.asset, units);
             ExternalRow {
                 idem_key: &external.idem_key,
                 op: i16::from(external.op.number()),
-                code: decision.code().map(Code::name),
+                code: decision.code().map(code_number),
                 user_id: external.user.bigint(),
                 asset_id: asset_number(external.asset),
-                amount: numeric(external.amount.units().into()),
+                amount: amount_number(external.amount),
                 balance_after: balance_after.map(numeric),
                 order_number: bigint(external.order_number),
             }
@@ -337,31 +279,28 @@ impl<'a> Rows<'a> {
 impl<'a> Maker<'a> {
     fn accepted(&mut self, row: &'a Written) -> Accepted<'a> {
         let Written { transfer, next_retry_at, .. } = row;
-        let Transfer { intent, fingerprint, state, code, .. } = transfer;
-        let direction = i16::from(intent.direction as u8);
+        let Transfer { intent, state, code, .. } = transfer;
         let outcomes = self.outcomes(row);
         Accepted {
             order_number: bigint(intent.order_number),
             user_id: intent.user.bigint(),
+            amount: amount_number(intent.amount),
             created_at: self.flight.at,
+            req_id: Id::of(intent.req_id),
             asset_id: asset_number(intent.asset),
-            transfer_type: direction,
-            source_type: direction,
-            req_id: intent.req_id.to_string(),
+            direction: i16::from(intent.direction as u8),
             cid: intent.cid.as_ref().map(|cid| cid.as_str()),
-            fingerprint,
-            amount: self.amount(intent),
             state: state.number(),
-            retry_count: count(transfer.retry_count),
             updated_at: self.flight.at,
             log_sequence: transfer.log_sequence.map(bigint),
             next_retry_at: *next_retry_at,
-            error_code: code.map(Code::name),
-            error_message: None,
             funding_at: outcomes.funding_at,
-            funding_code: outcomes.funding_code,
-            funding_after: outcomes.funding_after,
             refund_at: outcomes.refund_at,
+            attempts: count(transfer.retry_count),
+            code: code.map(code_number),
+            funding_code: outcomes.funding_code,
+            error_message: None,
+            funding_after: outcomes.funding_after,
             refund_after: outcomes.refund_after,
             history: self.history(row),
         }
@@ -375,11 +314,11 @@ impl<'a> Maker<'a> {
             before: from.number(),
             user_id: intent.user.bigint(),
             asset_id: asset_number(intent.asset),
-            amount: self.amount(intent),
+            amount: amount_number(intent.amount),
             state: state.number(),
-            error_code: code.map(Code::name),
+            code: code.map(code_number),
             log_sequence: log_sequence.map(bigint),
-            retry_count: tries.then(|| count(to.transfer.retry_count)),
+            attempts: tries.then(|| count(to.transfer.retry_count)),
             next_retry_at: to.next_retry_at,
             funding_at: outcomes.funding_at,
             funding_code: outcomes.funding_code,
@@ -393,14 +332,13 @@ impl<'a> Maker<'a> {
     fn outcomes(&self, row: &Written) -> Outcomes {
         let mut outcomes = Outcomes::default();
         for Operation { op, decision, balance_after } in &row.operations {
-            let asset = row.transfer.intent.asset;
             let at = Some(self.flight.at);
-            let after = balance_after.map(|units| self.numeric(asset, units));
+            let after = balance_after.map(numeric);
             match op.row().undoes {
                 Some(_) => (outcomes.refund_at, outcomes.refund_after) = (at, after),
                 None => {
                     (outcomes.funding_at, outcomes.funding_after) = (at, after);
-                    outcomes.funding_code = decision.code().map(Code::name);
+                    outcomes.funding_code = decision.code().map(code_number);
                 }
             }
         }
@@ -412,23 +350,15 @@ impl<'a> Maker<'a> {
             let event_id = self.event_id;
             self.event_id += 1;
             Step {
-                states: passed.states.iter().map(|state| state.number()).collect(),
+                event_id,
                 at: self.flight.at,
                 attempt: count(passed.attempt),
+                states: passed.states.iter().map(|state| state.number()).collect(),
                 actor: self.actor,
                 reason: passed.reason.map(Code::name),
-                event_id,
             }
         };
         row.passed.iter().map(step).collect()
-    }
-
-    fn amount(&self, intent: &Intent) -> Numeric {
-        self.numeric(intent.asset, intent.amount.units().into())
-    }
-
-    fn numeric(&self, asset: AssetId, units: u128) -> Numeric {
-        Numeric { units, scale: precision(self.catalog, asset) }
     }
 }
 

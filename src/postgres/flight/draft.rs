@@ -83,11 +83,11 @@ impl Known {
     }
 
     /// The decision that is recorded for an external operation.
-    pub fn external(&self, external: &External, catalog: &Catalog) -> Reply {
+    pub fn external(&self, external: &External) -> Reply {
         match self.unreadable.get(&Key::External(external.idem_key.clone())) {
             Some(why) => Reply::Unreadable(why.clone()),
             None => match self.externals.get(&external.idem_key) {
-                Some(decided) => external_reply(decided, external, catalog),
+                Some(decided) => external_reply(decided, external),
                 None => Reply::Found(None),
             },
         }
@@ -635,7 +635,7 @@ impl<'a> Draft<'a> {
         let here = self.externals.get(&external.idem_key);
         let here = here.map(|place| &self.flight.externals[*place]);
         if let Some(decided) = here.or_else(|| self.known.externals.get(&external.idem_key)) {
-            return Ok(external_reply(decided, external, self.catalog));
+            return Ok(external_reply(decided, external));
         }
         let External { op, user, asset, amount, .. } = *external;
         let (decision, balance_after) = self.book(op, user, asset, amount)?;
@@ -648,13 +648,13 @@ impl<'a> Draft<'a> {
             detail: format!(
                 "asset {} amount {} idem_key {} outcome {outcome}",
                 asset.0,
-                amount.decimal(precision),
+                amount.text(precision),
                 external.idem_key
             ),
             reason: "external".to_owned(),
         });
         let decided = Decided { external: external.clone(), decision, balance_after };
-        let reply = external_reply(&decided, external, self.catalog);
+        let reply = external_reply(&decided, external);
         self.externals.insert(external.idem_key.clone(), self.flight.externals.len());
         self.flight.externals.push(decided);
         Ok(reply)
@@ -691,14 +691,11 @@ fn precision(catalog: &Catalog, asset: AssetId) -> u8 {
     catalog.by_id(asset).expect("checked at accept; assets are never removed").precision
 }
 
-fn external_reply(decided: &Decided, asked: &External, catalog: &Catalog) -> Reply {
+fn external_reply(decided: &Decided, asked: &External) -> Reply {
     let body = |external: &External| (external.op, external.user, external.asset, external.amount);
-    let precision = precision(catalog, decided.external.asset);
     Reply::External {
         decision: decided.decision,
-        balance_after: decided
-            .balance_after
-            .map(|units| domain::amount::units_text(units, precision)),
+        balance_after: decided.balance_after,
         conflict: body(&decided.external) != body(asked),
         order_number: Some(decided.external.order_number),
     }

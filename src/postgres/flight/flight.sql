@@ -20,10 +20,10 @@ WITH journal AS (
 ), moved AS (
     -- A decision that stands is never replaced, and a refund rests on a withdrawal that stands.
     UPDATE transfers_tb t
-       SET state = a.state, error_code = COALESCE(t.error_code, a.error_code),
+       SET state = a.state, code = COALESCE(t.code, a.code),
            log_sequence = COALESCE(a.log_sequence, t.log_sequence),
-           retry_count = COALESCE(a.retry_count, t.retry_count),
-           next_retry_at = CASE WHEN a.retry_count IS NULL THEN t.next_retry_at
+           attempts = COALESCE(a.attempts, t.attempts),
+           next_retry_at = CASE WHEN a.attempts IS NULL THEN t.next_retry_at
                                 ELSE a.next_retry_at END,
            updated_at = at,
            funding_at = COALESCE(t.funding_at, a.funding_at),
@@ -43,42 +43,41 @@ WITH journal AS (
     RETURNING 1
 --[
 ), deferred AS (
-    UPDATE transfers_tb t SET retry_count = a.retry_count, next_retry_at = a.next_retry_at
+    UPDATE transfers_tb t SET attempts = a.attempts, next_retry_at = a.next_retry_at
       FROM journal CROSS JOIN unnest($16::flight_deferral[]) AS a
      WHERE t.req_id = a.req_id AND t.state = a.state
 ), outside AS (
-    INSERT INTO external_operations (idem_key, op, outcome, code, user_id, asset_id, amount,
-                                     balance_after, at, order_number)
-    SELECT a.idem_key, a.op, CASE WHEN a.code IS NULL THEN 1 ELSE 2 END, a.code, a.user_id,
-           a.asset_id, a.amount, a.balance_after, at, a.order_number
+    INSERT INTO external_operations (idem_key, op, code, user_id, asset_id, amount, balance_after,
+                                     at, order_number)
+    SELECT a.idem_key, a.op, a.code, a.user_id, a.asset_id, a.amount, a.balance_after, at,
+           a.order_number
       FROM journal CROSS JOIN unnest($17::flight_external[]) AS a
 --]
 ), accounts AS (
     SELECT * FROM unnest($14::flight_account[])
 --[
 ), opened AS (
-    INSERT INTO accounts_tb (user_id, account_type, status)
-    SELECT a.user_id, 1, a.after
+    INSERT INTO accounts_tb (user_id, status)
+    SELECT a.user_id, a.after
       FROM journal CROSS JOIN accounts a WHERE a.before IS NULL AND a.after IS NOT NULL
 ), changed AS (
     UPDATE accounts_tb t SET status = a.after
       FROM journal CROSS JOIN accounts a
-     WHERE t.user_id = a.user_id AND t.account_type = 1 AND t.status = a.before
-       AND a.after <> a.before
+     WHERE t.user_id = a.user_id AND t.status = a.before AND a.after <> a.before
     RETURNING 1
 --]
 ), balances AS (
     SELECT * FROM unnest($15::flight_balance[])
 --[
 ), begun AS (
-    INSERT INTO balances_tb (user_id, asset_id, account_type, available)
-    SELECT b.user_id, b.asset_id, 1, b.after
+    INSERT INTO balances_tb (user_id, asset_id, available)
+    SELECT b.user_id, b.asset_id, b.after
       FROM journal CROSS JOIN balances b WHERE b.before IS NULL AND b.after IS NOT NULL
 --]
 ), booked AS (
     UPDATE balances_tb t SET available = b.after, version = t.version + 1
       FROM journal CROSS JOIN balances b
-     WHERE t.user_id = b.user_id AND t.asset_id = b.asset_id AND t.account_type = 1
+     WHERE t.user_id = b.user_id AND t.asset_id = b.asset_id
        AND t.version = b.version AND t.available = b.before AND t.frozen = b.frozen
        AND b.after IS NOT NULL
     RETURNING 1
@@ -94,8 +93,7 @@ SELECT flight_guard(
     (SELECT count(*) FROM moved), cardinality($13),
     (SELECT count(*) FROM accounts a CROSS JOIN LATERAL (
         SELECT FROM accounts_tb t
-         WHERE a.after = a.before AND t.user_id = a.user_id AND t.account_type = 1
-           AND t.status = a.before OFFSET 0) AS f)
+         WHERE a.after = a.before AND t.user_id = a.user_id AND t.status = a.before OFFSET 0) AS f)
 --[
     + (SELECT count(*) FROM changed)
 --]
@@ -104,22 +102,21 @@ SELECT flight_guard(
 --[
     + (SELECT count(*) FROM accounts a CROSS JOIN LATERAL (
         SELECT FROM accounts_tb t
-         WHERE a.before IS NULL AND t.user_id = a.user_id AND t.account_type = 1 OFFSET 0) AS f)
+         WHERE a.before IS NULL AND t.user_id = a.user_id OFFSET 0) AS f)
 --]
     , (SELECT count(*) FROM booked)
 --[
     + (SELECT count(*) FROM balances b CROSS JOIN LATERAL (
         SELECT FROM balances_tb t
          WHERE b.after IS NULL AND t.user_id = b.user_id AND t.asset_id = b.asset_id
-           AND t.account_type = 1 AND t.version = b.version AND t.available = b.before
-           AND t.frozen = b.frozen OFFSET 0) AS f)
+           AND t.version = b.version AND t.available = b.before AND t.frozen = b.frozen
+         OFFSET 0) AS f)
 --]
     , (SELECT count(*) FROM balances WHERE before IS NOT NULL),
     0
 --[
     + (SELECT count(*) FROM balances b CROSS JOIN LATERAL (
         SELECT FROM balances_tb t
-         WHERE b.before IS NULL AND t.user_id = b.user_id AND t.asset_id = b.asset_id
-           AND t.account_type = 1 OFFSET 0) AS f)
+         WHERE b.before IS NULL AND t.user_id = b.user_id AND t.asset_id = b.asset_id OFFSET 0) AS f)
 --]
     )

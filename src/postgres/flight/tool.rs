@@ -102,8 +102,7 @@ impl ToolFlight {
         carried: Carried,
     ) -> Result<(), Error> {
         let Carried { order_number, op, user, asset, decision, available } = carried;
-        let version = "SELECT version FROM balances_tb \
-                       WHERE user_id = $1 AND asset_id = $2 AND account_type = 1";
+        let version = "SELECT version FROM balances_tb WHERE user_id = $1 AND asset_id = $2";
         let row = transaction.query_opt(version, &[&user.bigint(), &asset_number(asset)]).await?;
         let version = row.map_or(Ok(0), |row| count(&row, 0, "balances_tb"))?;
         self.entries.push(Entry::Posted {

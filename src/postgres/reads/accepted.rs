@@ -63,11 +63,10 @@ impl Reads {
                 let bad =
                     |what| Error::Row { table: "transfers_tb", what: format!("{before}: {what}") };
                 let asset = columns::asset(row, 2, &catalog)?.ok_or_else(|| bad("asset_id"))?;
-                let amount = Amount::from_decimal(row.try_get(3)?, asset.precision);
                 let accepted = Accepted {
                     at,
                     asset: asset.id,
-                    amount: amount.ok_or_else(|| bad("amount"))?,
+                    amount: columns::amount(row, 3)?.ok_or_else(|| bad("amount"))?,
                     state: State::from_number(row.try_get(4)?).ok_or_else(|| bad("state"))?,
                 };
                 if !each(accepted) {

@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
-use rust_decimal::Decimal;
 use tokio_postgres::Row;
 
 use super::Reads;
 use crate::postgres::Error;
-use domain::amount::{Amount, PRECISION_MAX};
+use domain::amount::{Amount, PRECISION_MAX, UNITS_MAX};
 use domain::asset::{Asset, AssetId, AssetStatus, Catalog, SYMBOL_BYTES_MAX};
 
 /// The columns that [`asset_from_row`] reads.
@@ -138,7 +137,7 @@ pub(in crate::postgres) fn asset_from_row(
         status: AssetStatus::Suspended,
         transfer_enabled: false,
         transfer_min: Amount::new(1).expect("not zero"),
-        transfer_max: Amount::new(u64::MAX).expect("not zero"),
+        transfer_max: Amount::new(UNITS_MAX).expect("not zero"),
     };
     let unreadable = take_changeable(&mut asset, row);
     Ok((asset, unreadable))
@@ -159,12 +158,12 @@ pub(in crate::postgres) fn take_changeable(asset: &mut Asset, row: &Row) -> Opti
     let precision = asset.precision;
     for (column, limit) in [(5, &mut asset.transfer_min), (6, &mut asset.transfer_max)] {
         let name = row.columns()[column].name();
-        let found = row.try_get::<_, Decimal>(column).ok();
-        match found.and_then(|value| Amount::from_decimal(value, precision)) {
+        let found = row.try_get::<_, i64>(column).ok();
+        match found.and_then(|units| u64::try_from(units).ok()).and_then(Amount::new) {
             Some(amount) => *limit = amount,
             None => {
-                let found = found.map_or_else(String::new, |value| value.normalize().to_string());
-                wrong.push(format!("{name} {found} is no amount of {precision} decimals"));
+                let found = found.map_or_else(String::new, |units| units.to_string());
+                wrong.push(format!("{name} {found} is no amount in smallest units"));
             }
         }
     }

@@ -18,8 +18,10 @@ use crate::postgres::database::{
     TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT, decision, transfer_from_row,
 };
 use crate::postgres::store::Transfer;
-use crate::postgres::{Error, columns};
+use crate::postgres::columns::{self, Id};
+use crate::postgres::Error;
 use domain::account::UserId;
+use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::transfer::{Cid, Decision, Direction, Op, ReqId, State};
 
@@ -166,7 +168,7 @@ impl Window {
         let full = i64::try_from(found.len()).is_ok_and(|found| found == limit);
         debug_assert!(found.len() as u64 <= limit.unsigned_abs(), "the statement has a LIMIT");
         let next = match found.last() {
-            Some(last) if full => Some(last.try_get::<_, i64>(1)?),
+            Some(last) if full => Some(last.try_get::<_, i64>(0)?),
             _ if self.more => Some(self.first),
             _ => None,
         };
@@ -206,10 +208,10 @@ pub struct Posted {
     pub op: Op,
     /// What was decided.
     pub decision: Decision,
-    /// Decimal text.
-    pub amount: String,
-    /// The Funding balance afterwards, decimal text; of a success only.
-    pub balance_after: Option<String>,
+    /// How much.
+    pub amount: Amount,
+    /// The Funding balance afterwards, smallest units; of a success only.
+    pub balance_after: Option<u128>,
     /// When, by the service's clock.
     pub at: Timestamp,
 }
@@ -328,7 +330,7 @@ impl Reads {
         let wanted = [
             ("state = ANY", states.as_ref().map(|states| states as &(dyn ToSql + Sync))),
             ("asset_id =", asset.as_ref().map(|asset| asset as _)),
-            ("transfer_type =", direction.as_ref().map(|direction| direction as _)),
+            ("direction =", direction.as_ref().map(|direction| direction as _)),
             ("cid =", cid.as_ref().map(|cid| cid as _)),
             ("created_at >=", filter.since.as_ref().map(|since| since as _)),
             ("created_at <", filter.until.as_ref().map(|until| until as _)),
@@ -361,22 +363,25 @@ impl Reads {
         let transfer = format!(
             "SELECT {TRANSFER_COLUMNS}, {LISTED_COLUMNS} FROM transfers_tb WHERE req_id = $1"
         );
-        let name = req_id.to_string();
-        let Some(row) = transaction.query_opt(&transfer, &[&name]).await? else {
+        let id = Id::of(req_id);
+        let Some(row) = transaction.query_opt(&transfer, &[&id]).await? else {
             return Ok(None);
         };
         let listed = self.listed(&row)?;
         let history = history(&transaction, req_id).await?;
-        let operations = "SELECT op, code, amount::text, balance_after::text, at \
-                          FROM transfer_operations WHERE req_id = $1 ORDER BY at, op";
+        let operations = "SELECT op, code, amount, balance_after, at \
+                          FROM transfer_decisions WHERE req_id = $1 ORDER BY at, op";
         let mut posted = Vec::new();
-        for row in transaction.query(operations, &[&name]).await? {
-            let bad = || Error::Row { table: "transfer_operations", what: format!("{name}: op") };
+        for row in transaction.query(operations, &[&id]).await? {
+            let bad = |what: &str| Error::Row {
+                table: "transfers_tb",
+                what: format!("{req_id}: {what}"),
+            };
             posted.push(Posted {
-                op: columns::op(&row, 0)?.ok_or_else(bad)?,
+                op: columns::op(&row, 0)?.ok_or_else(|| bad("op"))?,
                 decision: decision(&row, 1)?,
-                amount: row.try_get(2)?,
-                balance_after: row.try_get(3)?,
+                amount: columns::amount(&row, 2)?.ok_or_else(|| bad("amount"))?,
+                balance_after: columns::units_or_null(&row, 3).ok_or_else(|| bad("a balance"))?,
                 at: row.try_get(4)?,
             });
         }

@@ -8,11 +8,11 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::{Author, Repaired};
 use crate::postgres::Error;
-use crate::postgres::columns::{asset_number, bigint};
+use crate::postgres::columns::{
+    Numeric, amount_number, asset_number, bigint, code_number, numeric,
+};
 use crate::postgres::flight::tool::{Carried, ToolFlight};
-use domain::amount::{PRECISION_MAX, units_text};
 use domain::asset::Catalog;
-use domain::code::Code;
 use domain::transfer::op::Effect;
 use domain::transfer::{Decision, ExternalOperation};
 
@@ -101,7 +101,7 @@ async fn renumber(
     let guard = "external_operations_guard";
     let alter = |word| format!("ALTER TABLE external_operations {word} TRIGGER {guard}");
     transaction.batch_execute(&alter("DISABLE")).await?;
-    let update = "UPDATE external_operations SET order_number = $2, balance_after = $3::text::numeric \
+    let update = "UPDATE external_operations SET order_number = $2, balance_after = $3 \
                   WHERE idem_key = $1";
     let (name, number) = (operation.idem_key.as_str(), bigint(operation.order_number));
     let after = told(operation);
@@ -117,13 +117,13 @@ async fn write(
 ) -> Result<Repaired, Error> {
     let ExternalRepair { operation, time_ns, way } = repair;
     let ExternalOperation { op, idem_key, user, asset, amount, .. } = operation;
-    let known = catalog
-        .by_id(*asset)
-        .ok_or_else(|| Error::Row { table: "assets_tb", what: format!("asset {}", asset.0) })?;
-    let amount = amount.decimal(known.precision);
+    if catalog.by_id(*asset).is_none() {
+        return Err(Error::Row { table: "assets_tb", what: format!("asset {}", asset.0) });
+    }
+    let amount = amount_number(*amount);
     let (user, asset) = (user.bigint(), asset_number(*asset));
     if operation.decision == Decision::Success && op.pays() {
-        let account = "INSERT INTO accounts_tb (user_id, account_type) VALUES ($1, 1) \
+        let account = "INSERT INTO accounts_tb (user_id) VALUES ($1) \
                        ON CONFLICT DO NOTHING";
         transaction.execute(account, &[&user]).await?;
     }
@@ -133,35 +133,32 @@ async fn write(
             Effect::Less => "SELECT funding_debit($1, $2, $3)",
             Effect::Same => "SELECT NULL::numeric, $1, $2, $3",
         };
-        let types = [Type::INT8, Type::INT4, Type::NUMERIC];
+        let types = [Type::INT8, Type::INT4, Type::INT8];
         let statement = transaction.prepare_typed(function, &types).await?;
         let row = transaction.query_one(&statement, &[&user, &asset, &amount]).await?;
-        if row.try_get::<_, Option<rust_decimal::Decimal>>(0)?.is_none() {
+        if row.try_get::<_, Option<Numeric>>(0)?.is_none() {
             return Ok(Repaired::Short);
         }
     }
-    let (outcome, code) = match operation.decision {
-        Decision::Success => (1_i16, None),
-        Decision::Refused(code) => (2, Some(Code::name(code))),
-    };
+    let code = operation.decision.code().map(code_number);
     let after = told(operation);
-    let insert = "INSERT INTO external_operations (idem_key, op, outcome, code, user_id, asset_id, amount, \
+    let insert = "INSERT INTO external_operations (idem_key, op, code, user_id, asset_id, amount, \
            balance_after, at, order_number) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::numeric, to_timestamp($9::double precision), $10) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8::double precision), $9) \
          ON CONFLICT DO NOTHING";
     let seconds = std::time::Duration::from_nanos(*time_ns).as_secs_f64();
     let (name, op) = (idem_key.as_str(), i16::from(*op as u8));
     let number = bigint(operation.order_number);
     let values: &[&(dyn ToSql + Sync)] =
-        &[&name, &op, &outcome, &code, &user, &asset, &amount, &after, &seconds, &number];
+        &[&name, &op, &code, &user, &asset, &amount, &after, &seconds, &number];
     let rows = transaction.execute(insert, values).await?;
     Ok(if rows == 1 { Repaired::Done } else { Repaired::Occupied })
 }
 
 /// The balance that the caller was told, and is told again; of a success only.
-fn told(operation: &ExternalOperation) -> Option<String> {
+fn told(operation: &ExternalOperation) -> Option<Numeric> {
     let success = operation.decision == Decision::Success;
-    success.then(|| units_text(operation.balance_after, PRECISION_MAX))
+    success.then(|| numeric(operation.balance_after))
 }
 
 /// Adds up the account's rows below the watermark: a row that is written again counts once.
@@ -170,7 +167,7 @@ async fn recount_below(transaction: &Transaction<'_>, user: i64, asset: i32) -> 
           SELECT $1, $2, COALESCE(sum(amount) FILTER (WHERE op = 4), 0), \
                  COALESCE(sum(amount) FILTER (WHERE op = 5), 0) \
             FROM external_operations x \
-           WHERE x.user_id = $1 AND x.asset_id = $2 AND x.outcome = 1 \
+           WHERE x.user_id = $1 AND x.asset_id = $2 AND x.code IS NULL \
              AND x.order_number < (SELECT watermark FROM engine_state) \
           ON CONFLICT (user_id, asset_id) DO UPDATE \
           SET external_deposited = EXCLUDED.external_deposited, \

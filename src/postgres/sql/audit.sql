@@ -40,7 +40,7 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC)
 LANGUAGE sql STABLE AS $$
     SELECT user_id, asset_id, SUM(now) - SUM(seen) FROM (
         SELECT user_id, asset_id, funding_effect(op, amount) AS now, 0 AS seen
-          FROM external_operations WHERE outcome = 1
+          FROM external_operations WHERE code IS NULL
         UNION ALL
         SELECT user_id, asset_id, 0, external FROM audit_totals
         UNION ALL
@@ -89,10 +89,10 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
         SELECT user_id, asset_id, available + frozen AS held, 0 AS counted FROM balances_tb
         UNION ALL
         SELECT user_id, asset_id, 0, funding_effect(op, amount)
-          FROM transfer_operations WHERE outcome = 1
+          FROM transfer_decisions WHERE code IS NULL
         UNION ALL
         SELECT user_id, asset_id, 0, funding_effect(op, amount)
-          FROM external_operations WHERE outcome = 1
+          FROM external_operations WHERE code IS NULL
     ) AS parts GROUP BY user_id, asset_id HAVING SUM(held) <> SUM(counted)
 $$;
 
@@ -136,10 +136,10 @@ CREATE FUNCTION audit_begin_anew() RETURNS VOID LANGUAGE sql AS $$
     INSERT INTO audit_totals (user_id, asset_id, journal, external)
     SELECT user_id, asset_id, SUM(effect), COALESCE(SUM(effect) FILTER (WHERE outside), 0) FROM (
         SELECT user_id, asset_id, funding_effect(op, amount) AS effect, FALSE AS outside
-          FROM transfer_operations WHERE outcome = 1
+          FROM transfer_decisions WHERE code IS NULL
         UNION ALL
         SELECT user_id, asset_id, funding_effect(op, amount), TRUE
-          FROM external_operations WHERE outcome = 1
+          FROM external_operations WHERE code IS NULL
     ) AS operations GROUP BY user_id, asset_id;
     DELETE FROM audit_folded;
     INSERT INTO audit_folded SELECT shard, flight FROM journal_last;

@@ -4,14 +4,14 @@
 --
 -- Puts an amount into Funding, for any status of the account. Makes the row of a new asset. Returns
 -- the balance afterwards.
-CREATE FUNCTION funding_credit(p_user BIGINT, p_asset INTEGER, p_amount NUMERIC) RETURNS NUMERIC
+CREATE FUNCTION funding_credit(p_user BIGINT, p_asset INTEGER, p_amount BIGINT) RETURNS NUMERIC
 LANGUAGE plpgsql AS $$
 DECLARE
     v_after NUMERIC;
 BEGIN
-    INSERT INTO balances_tb AS b (user_id, asset_id, account_type, available)
-    VALUES (p_user, p_asset, 1, p_amount)
-    ON CONFLICT (user_id, asset_id, account_type)
+    INSERT INTO balances_tb AS b (user_id, asset_id, available)
+    VALUES (p_user, p_asset, p_amount)
+    ON CONFLICT (user_id, asset_id)
     DO UPDATE SET available = b.available + EXCLUDED.available, version = b.version + 1
     RETURNING available INTO v_after;
     RETURN v_after;
@@ -19,13 +19,13 @@ END
 $$;
 
 -- Takes an amount out of Funding. Returns the balance afterwards; NULL if there is not enough.
-CREATE FUNCTION funding_debit(p_user BIGINT, p_asset INTEGER, p_amount NUMERIC) RETURNS NUMERIC
+CREATE FUNCTION funding_debit(p_user BIGINT, p_asset INTEGER, p_amount BIGINT) RETURNS NUMERIC
 LANGUAGE plpgsql AS $$
 DECLARE
     v_after NUMERIC;
 BEGIN
     UPDATE balances_tb SET available = available - p_amount, version = version + 1
-     WHERE user_id = p_user AND asset_id = p_asset AND account_type = 1 AND available >= p_amount
+     WHERE user_id = p_user AND asset_id = p_asset AND available >= p_amount
     RETURNING available INTO v_after;
     RETURN v_after;
 END
@@ -34,12 +34,12 @@ $$;
 -- Decides an operation of a transfer once. Every repeat returns the same decision: NULL for a
 -- success, the code of a refusal. UB002: the operation is not one of this transfer on Funding, or
 -- the refund of an amount that was never withdrawn.
-CREATE FUNCTION funding_operate(p_req_id VARCHAR, p_op SMALLINT)
-RETURNS VARCHAR LANGUAGE plpgsql AS $$
+CREATE FUNCTION funding_operate(p_req_id UUID, p_op SMALLINT)
+RETURNS SMALLINT LANGUAGE plpgsql AS $$
 DECLARE
     v_row    transfers_tb%ROWTYPE;
     v_status SMALLINT;
-    v_code   VARCHAR;
+    v_code   SMALLINT;
     v_after  NUMERIC;
 BEGIN
     SELECT * INTO STRICT v_row FROM transfers_tb WHERE req_id = p_req_id FOR UPDATE;
@@ -47,9 +47,9 @@ BEGIN
         IF v_row.refund_at IS NOT NULL THEN
             RETURN NULL;
         END IF;
-        IF v_row.transfer_type <> 1 OR v_row.funding_at IS NULL OR v_row.funding_code IS NOT NULL
+        IF v_row.direction <> 1 OR v_row.funding_at IS NULL OR v_row.funding_code IS NOT NULL
         THEN
-            RAISE EXCEPTION 'refund of %, which was not withdrawn', p_req_id
+            RAISE EXCEPTION 'refund of %, which was not withdrawn', ulid_text(p_req_id)
                 USING ERRCODE = 'UB002';
         END IF;
         -- The account's status does not count: a refund is never refused.
@@ -58,22 +58,21 @@ BEGIN
          WHERE req_id = p_req_id;
         RETURN NULL;
     END IF;
-    IF p_op <> v_row.transfer_type THEN
-        RAISE EXCEPTION 'operation % of % is not on Funding', p_op, p_req_id
+    IF p_op <> v_row.direction THEN
+        RAISE EXCEPTION 'operation % of % is not on Funding', p_op, ulid_text(p_req_id)
             USING ERRCODE = 'UB002';
     END IF;
     IF v_row.funding_at IS NOT NULL THEN
         RETURN v_row.funding_code;
     END IF;
-    SELECT status INTO v_status FROM accounts_tb
-     WHERE user_id = v_row.user_id AND account_type = 1;
+    SELECT status INTO v_status FROM accounts_tb WHERE user_id = v_row.user_id;
     v_code := funding_refusal(p_op, v_status);
     IF v_code IS NULL AND p_op = 2 THEN
         v_after := funding_credit(v_row.user_id, v_row.asset_id, v_row.amount);
     ELSIF v_code IS NULL THEN
         v_after := funding_debit(v_row.user_id, v_row.asset_id, v_row.amount);
         IF v_after IS NULL THEN
-            v_code := 'INSUFFICIENT_BALANCE';
+            v_code := 24; -- INSUFFICIENT_BALANCE
         END IF;
     END IF;
     UPDATE transfers_tb

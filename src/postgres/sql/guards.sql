@@ -10,11 +10,12 @@ BEGIN
             OR OLD.refund_at IS NOT NULL
                AND (OLD.refund_at, OLD.refund_after)
                    IS DISTINCT FROM (NEW.refund_at, NEW.refund_after)) THEN
-        RAISE EXCEPTION 'a decision of Funding about transfer % stands', OLD.req_id
+        RAISE EXCEPTION 'a decision of Funding about transfer % stands', ulid_text(OLD.req_id)
             USING ERRCODE = 'UB003';
     END IF;
     IF OLD.state <> NEW.state AND NOT transfer_state_admits(OLD.state, NEW.state) THEN
-        RAISE EXCEPTION 'transfer % cannot go from state % to %', OLD.req_id, OLD.state, NEW.state
+        RAISE EXCEPTION 'transfer % cannot go from state % to %',
+            ulid_text(OLD.req_id), OLD.state, NEW.state
             USING ERRCODE = 'UB003';
     END IF;
     RETURN NEW;
@@ -38,8 +39,7 @@ CREATE TRIGGER external_operations_guard BEFORE UPDATE OR DELETE ON external_ope
 
 -- The identity of a transfer stands from its accept on. Only its progress changes.
 CREATE TRIGGER transfers_identity_guard
-    BEFORE UPDATE OF order_number, req_id, cid, fingerprint, user_id, asset_id, amount,
-                     transfer_type, source_type
+    BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction
     ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb
     FOR EACH ROW EXECUTE FUNCTION journal_guard();

@@ -20,36 +20,37 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- The operations on Spot that a terminal state claims.
-CREATE FUNCTION spot_operations(p_type SMALLINT, p_state SMALLINT) RETURNS SMALLINT[]
+CREATE FUNCTION spot_operations(p_direction SMALLINT, p_state SMALLINT) RETURNS SMALLINT[]
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_type = 1 AND p_state = 40 THEN '{2}'::SMALLINT[]
-                WHEN p_type = 2 AND p_state = 40 THEN '{1}'
-                WHEN p_type = 2 AND p_state = -30 THEN '{1,3}'
+    SELECT CASE WHEN p_direction = 1 AND p_state = 40 THEN '{2}'::SMALLINT[]
+                WHEN p_direction = 2 AND p_state = 40 THEN '{1}'
+                WHEN p_direction = 2 AND p_state = -30 THEN '{1,3}'
                 ELSE '{}' END
 $$;
 
--- The operations of a transfer that succeeded on Funding: that of its type, and the refund.
+-- The operations of a transfer that succeeded on Funding: that of its direction, and the refund.
 CREATE FUNCTION funding_operations(
-    p_type SMALLINT, p_funding_at TIMESTAMPTZ, p_funding_code VARCHAR, p_refund_at TIMESTAMPTZ)
+    p_direction SMALLINT, p_funding_at TIMESTAMPTZ, p_funding_code SMALLINT, p_refund_at TIMESTAMPTZ)
 RETURNS SMALLINT[] LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_refund_at IS NOT NULL THEN ARRAY[p_type, 3::SMALLINT]
-                WHEN p_funding_at IS NOT NULL AND p_funding_code IS NULL THEN ARRAY[p_type]
+    SELECT CASE WHEN p_refund_at IS NOT NULL THEN ARRAY[p_direction, 3::SMALLINT]
+                WHEN p_funding_at IS NOT NULL AND p_funding_code IS NULL THEN ARRAY[p_direction]
                 ELSE '{}' END
 $$;
 
 -- The change of a Funding balance by an operation that succeeded.
-CREATE FUNCTION funding_effect(p_op SMALLINT, p_amount NUMERIC) RETURNS NUMERIC
+CREATE FUNCTION funding_effect(p_op SMALLINT, p_amount BIGINT) RETURNS BIGINT
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_op IN (1, 5) THEN -p_amount ELSE p_amount END
 $$;
 
--- Why an account of this status refuses an operation; NULL if it does not. The status is NULL if
+-- The code with which an account of this status refuses an operation; NULL if it does not. The status is NULL if
 -- there is no account. A refund is never refused.
-CREATE FUNCTION funding_refusal(p_op SMALLINT, p_status SMALLINT) RETURNS VARCHAR
+CREATE FUNCTION funding_refusal(p_op SMALLINT, p_status SMALLINT) RETURNS SMALLINT
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_op = 3 OR p_status = 1 THEN NULL
-                WHEN p_status IS NULL AND p_op = 2 THEN 'TARGET_ACCOUNT_NOT_FOUND'
-                WHEN p_status IS NULL THEN 'SOURCE_ACCOUNT_NOT_FOUND'
-                WHEN p_status = 3 THEN 'ACCOUNT_DISABLED'
-                WHEN p_op IN (1, 5) THEN 'ACCOUNT_FROZEN' END
+                WHEN p_status IS NULL AND p_op = 2 THEN 21 -- TARGET_ACCOUNT_NOT_FOUND
+                WHEN p_status IS NULL THEN 20 -- SOURCE_ACCOUNT_NOT_FOUND
+                WHEN p_status = 3 THEN 23 -- ACCOUNT_DISABLED
+                WHEN p_op IN (1, 5) THEN 22 -- ACCOUNT_FROZEN
+           END::smallint
 $$;

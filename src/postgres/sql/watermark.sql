@@ -125,17 +125,17 @@ BEGIN
         SELECT t.user_id, t.asset_id, 'funding' AS place, done.op, t.amount
           FROM transfers_tb t
          CROSS JOIN LATERAL unnest(funding_operations(
-                   t.transfer_type, t.funding_at, t.funding_code, t.refund_at)) AS done (op)
+                   t.direction, t.funding_at, t.funding_code, t.refund_at)) AS done (op)
          WHERE t.order_number >= v_old AND t.order_number < v_new
         UNION ALL
         SELECT t.user_id, t.asset_id, 'spot', claimed.op, t.amount
           FROM transfers_tb t
-         CROSS JOIN LATERAL unnest(spot_operations(t.transfer_type, t.state)) AS claimed (op)
+         CROSS JOIN LATERAL unnest(spot_operations(t.direction, t.state)) AS claimed (op)
          WHERE t.order_number >= v_old AND t.order_number < v_new
         UNION ALL
         SELECT user_id, asset_id, 'outside', op, amount
           FROM external_operations
-         WHERE order_number >= v_old AND order_number < v_new AND outcome = 1
+         WHERE order_number >= v_old AND order_number < v_new AND code IS NULL
       ) AS passed
      GROUP BY user_id, asset_id ORDER BY user_id, asset_id
     ON CONFLICT (user_id, asset_id) DO UPDATE SET
@@ -185,15 +185,15 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
         SELECT b.user_id, b.asset_id, 'funding' || done.op AS part, b.amount
           FROM below b
          CROSS JOIN LATERAL unnest(funding_operations(
-                   b.transfer_type, b.funding_at, b.funding_code, b.refund_at)) AS done (op)
+                   b.direction, b.funding_at, b.funding_code, b.refund_at)) AS done (op)
         UNION ALL
         SELECT b.user_id, b.asset_id, 'spot' || claimed.op, b.amount
           FROM below b
-         CROSS JOIN LATERAL unnest(spot_operations(b.transfer_type, b.state)) AS claimed (op)
+         CROSS JOIN LATERAL unnest(spot_operations(b.direction, b.state)) AS claimed (op)
         UNION ALL
         SELECT x.user_id, x.asset_id, 'outside' || x.op, x.amount
           FROM external_operations x, engine_state e
-         WHERE x.order_number < e.watermark AND x.outcome = 1
+         WHERE x.order_number < e.watermark AND x.code IS NULL
     ), totals AS (
         SELECT w.user_id, w.asset_id, parts.part, parts.amount
           FROM watermark_totals w CROSS JOIN LATERAL (VALUES

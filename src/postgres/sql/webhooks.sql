@@ -78,7 +78,7 @@ END
 $$;
 
 -- For each of these transfers: its first open delivery is due now, and its later ones wait for it.
-CREATE FUNCTION webhook_line_up(p_endpoint TEXT, p_req_ids VARCHAR[]) RETURNS VOID
+CREATE FUNCTION webhook_line_up(p_endpoint TEXT, p_req_ids UUID[]) RETURNS VOID
 LANGUAGE sql AS $$
     UPDATE webhook_deliveries d
        SET next_at = CASE WHEN line.is_first THEN clock_timestamp() END
@@ -98,7 +98,7 @@ CREATE FUNCTION webhook_note(
     p_delays_ms BIGINT[], p_attempts_max INTEGER)
 RETURNS BIGINT[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_req_ids VARCHAR[];
+    v_req_ids UUID[];
     v_dead    BIGINT[];
 BEGIN
     PERFORM webhook_fence(p_incarnation);
