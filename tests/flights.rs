@@ -347,10 +347,7 @@ fn a_key_that_another_session_inserts_is_found_by_smaller_flights() {
     let mut store = store(&site);
     let calls = [deposit(1, USER), deposit(2, USER + 1)];
     let other = site.session();
-    other.sql(&format!(
-        "BEGIN; INSERT INTO accounts_tb (user_id) VALUES ({})",
-        USER + 1
-    ));
+    other.sql(&format!("BEGIN; INSERT INTO accounts_tb (user_id) VALUES ({})", USER + 1));
     let both = block_on(store.commit(Standing::default(), &calls));
     assert!(matches!(both, Err(Failure::Split(_))), "{both:?}");
     block_on(store.commit(Standing::default(), &calls[..1])).expect("it needs another key");

@@ -389,9 +389,7 @@ fn a_late_flight_and_its_replacement_never_both_count() {
         let second = thread::scope(|scope| {
             if late == Late::Before {
                 held.sql("ROLLBACK");
-                eventually("the late commit", || {
-                    (site.sql_value(row) != "1").then_some(())
-                });
+                eventually("the late commit", || (site.sql_value(row) != "1").then_some(()));
             }
             let second = scope.spawn(|| fly(deposit(3, 100)));
             if late == Late::Meanwhile {

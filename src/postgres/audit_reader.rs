@@ -310,9 +310,10 @@ impl AuditReader {
             self.compare_balances(client, (last_user, until_user), &mut findings).await?;
         }
         if !findings.behind {
-            miscounted(client, (last_user, until_user), &mut findings).await?;
+            miscounted(client, (last_user, until_user), &mut findings, &self.catalog()).await?;
             let transfers;
-            (last_number, transfers) = next_names(client, last_number, &mut names, &mut findings).await?;
+            (last_number, transfers) =
+                next_names(client, last_number, &mut names, &mut findings).await?;
             findings.swept = user_rows < SWEEP_ROWS && transfers < SWEEP_ROWS;
         }
         self.next = match findings.swept {
@@ -366,8 +367,7 @@ impl AuditReader {
         let catalog = self.catalog.load_full();
         let mut sums = self.unkept.sums.between(users, &self.part.sums);
         sums.merge(&self.part.sums);
-        let mut candidates =
-            unbalanced(client, users, &sums.columns(|sum| sum.all)).await?;
+        let mut candidates = unbalanced(client, users, &sums.columns(|sum| sum.all)).await?;
         let open = match findings.behind {
             true => {
                 candidates.retain(|one| self.part.is_last(one));
@@ -413,7 +413,11 @@ impl AuditReader {
         let limit = i64::try_from(UNBALANCED_MAX).expect("small");
         let rows = client.query(changes, &[&users, &assets, &sums, &limit]).await?;
         client.batch_execute("COMMIT").await?;
-        findings.add_rows(&rows, "its external operations add up to {} than before", &self.catalog())
+        findings.add_rows(
+            &rows,
+            "its external operations add up to {} than before",
+            &self.catalog(),
+        )
     }
 
     async fn read_pages(
@@ -544,8 +548,7 @@ impl AuditReader {
             ("audit_recount()", MISCOUNTED),
             ("watermark_recount()", "the totals below the watermark are {} than their rows"),
         ]) {
-            let all =
-                format!("SELECT user_id, asset_id, difference FROM {statement} LIMIT $1");
+            let all = format!("SELECT user_id, asset_id, difference FROM {statement} LIMIT $1");
             let limit = i64::try_from(UNBALANCED_MAX).expect("small");
             let rows = client.query(&all, &[&limit]).await?;
             findings.add_rows(&rows, what, &self.catalog())?;
@@ -678,13 +681,14 @@ async fn miscounted(
     client: &Client,
     (after, until): (i64, i64),
     findings: &mut Findings,
+    catalog: &Catalog,
 ) -> Result<(), Error> {
     let miscounted = "SELECT user_id, asset_id, difference::text \
                       FROM audit_miscounted($1, $2) LIMIT $3";
     let limit = i64::try_from(UNBALANCED_MAX).expect("small");
     let rows = client.query(miscounted, &[&after, &until, &limit]).await?;
     let mut found = Findings::default();
-    found.add_rows(&rows, MISCOUNTED)?;
+    found.add_rows(&rows, MISCOUNTED, catalog)?;
     // The sums of the journal have named these.
     let named = |one: &Unbalanced| {
         findings.unbalanced.iter().any(|known| (known.user, known.asset) == (one.user, one.asset))

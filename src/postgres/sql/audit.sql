@@ -74,11 +74,11 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
              WHERE t.user_id = users.user_id
                AND t.order_number >= (SELECT watermark FROM engine_state) OFFSET 0) AS t
          CROSS JOIN LATERAL unnest(funding_operations(
-                   t.transfer_type, t.funding_at, t.funding_code, t.refund_at)) AS done (op)
+                   t.direction, t.funding_at, t.funding_code, t.refund_at)) AS done (op)
         UNION ALL
         SELECT user_id, asset_id, 0, funding_effect(op, amount) FROM external_operations
          WHERE (order_number >= (SELECT watermark FROM engine_state) OR order_number IS NULL)
-           AND outcome = 1 AND user_id > p_after AND user_id <= p_until
+           AND code IS NULL AND user_id > p_after AND user_id <= p_until
     ) AS parts GROUP BY user_id, asset_id HAVING SUM(held) <> SUM(counted)
 $$;
 
