@@ -9,8 +9,8 @@ use serde_json::json;
 use ubscore::events::webhooks::ENDPOINT;
 
 use crate::harness::{
-    Delivered, Endpoint, Part, Server, Site, Way, assert_refused, cli, eventually, said, split_mix,
-    text,
+    Delivered, Endpoint, Part, Server, Site, Way, assert_refused, cli, eventually, repair, said,
+    split_mix, text,
 };
 
 const USER: u64 = 1001;
@@ -93,6 +93,39 @@ fn a_delivery_is_signed_and_says_what_a_stream_says() {
         let counted = "ubscore_webhook_deliveries_total{outcome=\"delivered\"}";
         (server.metric(counted) == 2).then_some(())
     });
+}
+
+/// Goal: a damaged row of the journal takes no event away, and stops none behind it. Method: all
+/// flights are to be collected again, and the entries of each are spoiled; the repair does not bring
+/// them back.
+#[test]
+fn a_damaged_row_of_the_journal_loses_no_event() {
+    let endpoint = Endpoint::start(|_| 200);
+    let site = site(&endpoint);
+    let server = site.start();
+    for way in Way::BOTH {
+        assert_eq!(server.transfer(USER, way, "1.5").status, 200);
+    }
+    site.wait_for_rest();
+    eventually("every delivery", || all_delivered(&site));
+    server.stop();
+    let first: Vec<String> = endpoint.delivered().into_iter().map(|one| one.id).collect();
+    site.sql(
+        "UPDATE journal_tb SET entries = '\\x00' || entries WHERE length(entries) > 0; \
+         UPDATE webhook_cursor SET flight = 0; DELETE FROM webhook_deliveries",
+    );
+    let (code, done, why) = repair(&site, &["--apply", "--reason", "a disk was bad"]);
+    assert_eq!(code, Some(0), "{done}{why}");
+    let server = site.start();
+    assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
+    site.wait_for_rest();
+    eventually("every delivery again", || all_delivered(&site));
+    server.says("events are read from the transfers");
+    let mut again: Vec<String> = endpoint.delivered().into_iter().map(|one| one.id).collect();
+    let behind = again.split_off(first.len());
+    assert_eq!(again, first);
+    assert_eq!(behind[..first.len()], first, "the same ids once more");
+    assert!(behind.len() > first.len(), "and those behind them");
 }
 
 /// Goal: each transfer's events come in order, and every one in the end, in spite of the endpoint's

@@ -6,7 +6,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Statement};
+use tokio_postgres::{Client, Row, Statement};
+use tracing::error;
 
 use super::columns::{self, bigint};
 use super::database::TRANSFER_COLUMNS_COUNT;
@@ -89,6 +90,15 @@ pub struct Collected {
     pub more: bool,
 }
 
+/// The events of a row with damaged entries, among the transfers from its `open_from` on that were
+/// accepted before its time, and a minute beside: a clock may have gone back.
+const DAMAGED: &str = "SELECT event_id, order_number, states, at FROM transfer_events \
+     WHERE order_number >= $1 AND event_id >= $3 AND event_id < $4 \
+       AND order_number < COALESCE((SELECT order_number FROM transfers_tb \
+             WHERE order_number >= $1 AND created_at > $2::timestamptz + interval '1 minute' \
+             ORDER BY order_number LIMIT 1), 9223372036854775807) \
+     ORDER BY event_id";
+
 /// A row of the journal after the cursor.
 struct Uncollected {
     shard: i32,
@@ -97,9 +107,16 @@ struct Uncollected {
     from: i64,
     incarnation: i64,
     attempt: i64,
-    event_first: i64,
+    events: Vec<Passed>,
+}
+
+/// An event on its way into a delivery.
+struct Passed {
+    id: i64,
+    order_number: i64,
+    /// An array as text.
+    states: String,
     at: Timestamp,
-    entries: Vec<Entry>,
 }
 
 /// The rows that may be delivered now, of rows in the order of their shards and flights, and whether
@@ -143,9 +160,9 @@ impl Deliveries {
         let client = connect_by_keys(config, limits).await?;
         let journal = format!(
             "SELECT j.shard, j.flight, j.entries, c.flight, j.incarnation, j.event_first, j.at, \
-                    j.attempt FROM webhook_cursor c CROSS JOIN LATERAL \
-                    (SELECT shard, flight, incarnation, attempt, event_first, at, \
-                            CASE WHEN event_count > 0 THEN entries ELSE '' END AS entries \
+                    j.attempt, j.event_count, j.open_from FROM webhook_cursor c CROSS JOIN LATERAL \
+                    (SELECT shard, flight, incarnation, attempt, event_first, event_count, at, \
+                            open_from, CASE WHEN event_count > 0 THEN entries ELSE '' END AS entries \
                        FROM journal_tb WHERE shard = c.shard AND flight > c.flight \
                       ORDER BY flight LIMIT {ROWS_MAX}) AS j \
               ORDER BY j.shard, j.flight"
@@ -205,32 +222,79 @@ impl Deliveries {
         self.pin.as_ref().map_or(Ok(()), |pin| pin.answered(row)).map_err(Error::Unnoted)
     }
 
+    /// The events of a row. If its entries are damaged, they are read from the transfers that were
+    /// under way: the audit names the row, and nothing that its repair does brings entries back.
+    async fn events(&self, row: &Row) -> Result<Vec<Passed>, Error> {
+        let (first, at): (i64, Timestamp) = (row.try_get(5)?, row.try_get(6)?);
+        let text = |states: &[i16]| {
+            let states: Vec<String> = states.iter().map(i16::to_string).collect();
+            format!("{{{}}}", states.join(","))
+        };
+        let damaged = match entries_from_row(row) {
+            Ok(entries) => {
+                let passed = entries.iter().filter_map(|entry| match entry {
+                    Entry::Passed { order_number, states, .. } => Some((order_number, states)),
+                    _ => None,
+                });
+                let event = |(id, (order_number, states)): (i64, (&u64, &Vec<i16>))| Passed {
+                    id,
+                    order_number: bigint(*order_number),
+                    states: text(states),
+                    at,
+                };
+                return Ok((first..).zip(passed).map(event).collect());
+            }
+            Err(damaged @ Error::Row { .. }) => damaged,
+            Err(error) => return Err(error),
+        };
+        let count: i32 = row.try_get(8)?;
+        let values: [&(dyn ToSql + Sync); 4] =
+            [&row.try_get::<_, i64>(9)?, &at, &first, &(first + i64::from(count))];
+        let found = self.client.query(DAMAGED, &values).await?;
+        error!(%damaged, events = count, found = found.len(), "events are read from the transfers");
+        let event = |row: &Row| {
+            let (id, order_number, at) = (row.try_get(0)?, row.try_get(1)?, row.try_get(3)?);
+            Ok(Passed {
+                id,
+                order_number,
+                states: text(row.try_get::<_, Vec<i16>>(2)?.as_slice()),
+                at,
+            })
+        };
+        found.iter().map(event).collect()
+    }
+
     /// Makes deliveries of the next rows of the journal.
     ///
     /// # Errors
-    /// [`Error::Superseded`]: nothing was written. [`Error::Row`]: a row cannot be read; it and those
-    /// after it wait. Otherwise PostgreSQL is away, and it may have been written.
+    /// [`Error::Superseded`]: nothing was written. Otherwise PostgreSQL is away, and it may have been
+    /// written.
     pub async fn collect(&self) -> Result<Collected, Error> {
-        let rows = self.client.query(&self.journal, &[]).await?;
-        let rows = rows.iter().map(|row| {
-            Ok(Uncollected {
+        let mut rows = Vec::new();
+        for row in &self.client.query(&self.journal, &[]).await? {
+            rows.push(Uncollected {
                 shard: row.try_get(0)?,
                 flight: row.try_get(1)?,
                 from: row.try_get(3)?,
                 incarnation: row.try_get(4)?,
-                event_first: row.try_get(5)?,
-                at: row.try_get(6)?,
                 attempt: row.try_get(7)?,
-                entries: entries_from_row(row)?,
-            })
-        });
-        let (rows, more) = in_turn(rows.collect::<Result<_, Error>>()?);
+                events: self.events(row).await?,
+            });
+        }
+        let (rows, more) = in_turn(rows);
         if rows.is_empty() {
             return Ok(Collected { events: 0, found: 0, more });
         }
         let (mut shards, mut from, mut until) = (Vec::new(), Vec::new(), Vec::new());
         for of_shard in rows.chunk_by(|one, next| one.shard == next.shard) {
             let (first, last) = (&of_shard[0], &of_shard[of_shard.len() - 1]);
+            let mut before = first.from;
+            for Uncollected { shard, flight, .. } in of_shard {
+                if *flight > before + 1 {
+                    error!(shard, before, flight, "no event of the missing flights is delivered");
+                }
+                before = *flight;
+            }
             self.keep(last)?;
             shards.push(first.shard);
             from.push(first.from);
@@ -238,17 +302,11 @@ impl Deliveries {
         }
         let (mut ids, mut numbers) = (Vec::new(), Vec::new());
         let (mut states, mut times) = (Vec::new(), Vec::new());
-        for Uncollected { event_first, at, entries, .. } in &rows {
-            let mut id = *event_first;
-            for entry in entries {
-                let Entry::Passed { order_number, states: passed, .. } = entry else { continue };
-                let passed: Vec<String> = passed.iter().map(i16::to_string).collect();
-                ids.push(id);
-                numbers.push(bigint(*order_number));
-                states.push(format!("{{{}}}", passed.join(",")));
-                times.push(*at);
-                id += 1;
-            }
+        for passed in rows.iter().flat_map(|row| &row.events) {
+            ids.push(passed.id);
+            numbers.push(passed.order_number);
+            states.push(passed.states.as_str());
+            times.push(passed.at);
         }
         let endpoints = [self.endpoint.as_str()];
         let endpoints = endpoints.as_slice();
