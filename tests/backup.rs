@@ -134,8 +134,7 @@ fn load(server: &Server, index: usize, round: usize, done: &AtomicBool) -> Vec<A
 
 /// The name and state of each transfer by user and cid, before a service runs on the restored site.
 fn states(site: &Site) -> BTreeMap<(String, String), (String, String)> {
-    let rows =
-        site.sql("SELECT user_id, cid, req_id, state FROM transfers WHERE cid IS NOT NULL");
+    let rows = site.sql("SELECT user_id, cid, req_id, state FROM transfers WHERE cid IS NOT NULL");
     let entry =
         |row: &Vec<String>| ((row[0].clone(), row[1].clone()), (row[2].clone(), row[3].clone()));
     rows.iter().map(entry).collect()

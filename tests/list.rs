@@ -166,9 +166,8 @@ fn paging_neither_skips_nor_repeats_while_transfers_come_in() {
         let skipped: Vec<&String> = there.difference(&met).collect();
         assert!(skipped.is_empty(), "{skipped:?}");
     }
-    let order = format!(
-        "SELECT req_id FROM transfers WHERE user_id = {USER} ORDER BY order_number DESC"
-    );
+    let order =
+        format!("SELECT req_id FROM transfers WHERE user_id = {USER} ORDER BY order_number DESC");
     let want: Vec<String> = site.sql(&order).into_iter().map(|row| row[0].clone()).collect();
     assert_eq!(names(&walk(&server, USER, "", 100)), want);
     site.wait_for_rest();

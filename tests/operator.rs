@@ -666,8 +666,7 @@ fn a_list_is_answered_in_pages() {
         assert_eq!(names(&pages), names(&whole), "{filter}");
     }
     let newest: Vec<Value> = list(&server, "").iter().map(|row| row["req_id"].clone()).collect();
-    let order =
-        "SELECT req_id FROM transfers WHERE cid LIKE 'page-%' ORDER BY order_number DESC";
+    let order = "SELECT req_id FROM transfers WHERE cid LIKE 'page-%' ORDER BY order_number DESC";
     let want: Vec<Value> = site.sql(order).iter().map(|row| json!(row[0])).collect();
     assert_eq!(newest, want);
     lock.sql("ROLLBACK");

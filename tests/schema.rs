@@ -119,9 +119,8 @@ fn user(session: &Session, number: u64, status: Option<AccountStatus>, units: u6
     let user = 5_000_000 + number;
     if let Some(status) = status {
         let status = status as u8;
-        session.sql(&format!(
-            "INSERT INTO accounts_tb (user_id, status) VALUES ({user}, {status})"
-        ));
+        session
+            .sql(&format!("INSERT INTO accounts_tb (user_id, status) VALUES ({user}, {status})"));
     }
     session.sql(&format!(
         "INSERT INTO balances_tb (user_id, asset_id, available) VALUES ({user}, 3, {units})"
@@ -162,8 +161,9 @@ fn rust_and_postgresql_give_one_verdict_in_every_cell() {
                        state, funding_at) \
                      VALUES ({cells}, '{name}', {user}, 3, {UNITS}, {way}, 10, {withdrawn})"
                 ));
-                let decided =
-                    format!("SELECT COALESCE(code_name(funding_operate('{name}', {number}::smallint)), '')");
+                let decided = format!(
+                    "SELECT COALESCE(code_name(funding_operate('{name}', {number}::smallint)), '')"
+                );
                 let verdict = op.verdict(Participant::Funding, status, held >= UNITS);
                 let cell = format!("{op} {status:?} {held}");
                 assert_eq!(session.sql(&decided), [[written(verdict)]], "{cell}");

@@ -57,7 +57,8 @@ fn site() -> Site {
     let site = Site::new();
     block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
     site.sql(&format!(
-        "INSERT INTO accounts_tb (user_id) SELECT n FROM generate_series(1, {USERS}) n; \
+        "INSERT INTO assets_tb VALUES (3, 'USDT', 8, 1, TRUE, 1, 100000000000); \
+         INSERT INTO accounts_tb (user_id) SELECT n FROM generate_series(1, {USERS}) n; \
          INSERT INTO balances_tb (user_id, asset_id, available) \
          SELECT n, 3, 0 FROM generate_series(1, {USERS}) n"
     ));
@@ -389,9 +390,7 @@ fn a_late_flight_and_its_replacement_never_both_count() {
         let second = thread::scope(|scope| {
             if late == Late::Before {
                 held.sql("ROLLBACK");
-                eventually("the late commit", || {
-                    (site.sql_value(row) != "1").then_some(())
-                });
+                eventually("the late commit", || (site.sql_value(row) != "1").then_some(()));
             }
             let second = scope.spawn(|| fly(deposit(3, 100)));
             if late == Late::Meanwhile {

@@ -309,7 +309,8 @@ impl AuditReader {
         }
         if !findings.behind {
             let transfers;
-            (last_number, transfers) = next_names(client, last_number, &mut names, &mut findings).await?;
+            (last_number, transfers) =
+                next_names(client, last_number, &mut names, &mut findings).await?;
             findings.swept = user_rows < SWEEP_ROWS && transfers < SWEEP_ROWS;
         }
         self.next = match findings.swept {
@@ -363,8 +364,7 @@ impl AuditReader {
         let catalog = self.catalog.load_full();
         let mut sums = self.unkept.sums.between(users, &self.part.sums);
         sums.merge(&self.part.sums);
-        let mut candidates =
-            unbalanced(client, users, &sums.columns(|sum| sum.all)).await?;
+        let mut candidates = unbalanced(client, users, &sums.columns(|sum| sum.all)).await?;
         let open = match findings.behind {
             true => {
                 candidates.retain(|one| self.part.is_last(one));
@@ -410,7 +410,11 @@ impl AuditReader {
         let limit = i64::try_from(UNBALANCED_MAX).expect("small");
         let rows = client.query(changes, &[&users, &assets, &sums, &limit]).await?;
         client.batch_execute("COMMIT").await?;
-        findings.add_rows(&rows, "its external operations add up to {} than before", &self.catalog())
+        findings.add_rows(
+            &rows,
+            "its external operations add up to {} than before",
+            &self.catalog(),
+        )
     }
 
     async fn read_pages(
@@ -541,8 +545,7 @@ impl AuditReader {
             ("audit_recount()", "Funding is {} than all its operations"),
             ("watermark_recount()", "the totals below the watermark are {} than their rows"),
         ] {
-            let all =
-                format!("SELECT user_id, asset_id, difference FROM {statement} LIMIT $1");
+            let all = format!("SELECT user_id, asset_id, difference FROM {statement} LIMIT $1");
             let limit = i64::try_from(UNBALANCED_MAX).expect("small");
             let rows = client.query(&all, &[&limit]).await?;
             findings.add_rows(&rows, what, &self.catalog())?;

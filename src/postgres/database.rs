@@ -333,7 +333,8 @@ impl Journal for Database {
                 Err(error) => {
                     let number = row.try_get::<_, i64>(0);
                     let number = number.map_err(|error| Failure::Unknown(error.into()))?;
-                    let req_id = columns::req_id(&row, 1).ok().flatten().map(|name| name.to_string());
+                    let req_id =
+                        columns::req_id(&row, 1).ok().flatten().map(|name| name.to_string());
                     error!(req_id, order_number = number, %error, "a transfer cannot be read and is left alone");
                     page.unreadable.extend(u64::try_from(number));
                 }

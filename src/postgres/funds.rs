@@ -116,8 +116,7 @@ async fn read(
     let incarnation = snapshot.query_one("SELECT incarnation FROM engine_state", &[]).await?;
     let incarnation = incarnation.try_get(0)?;
     let mut view = View::default();
-    let balances =
-        "SELECT asset_id, sum(available + frozen) FROM balances_tb GROUP BY asset_id";
+    let balances = "SELECT asset_id, sum(available + frozen) FROM balances_tb GROUP BY asset_id";
     for row in snapshot.query(balances, &[]).await? {
         view.sums.entry(asset(&row, 0)?).or_default().funding = sum(&row, 1)?;
     }

@@ -166,9 +166,7 @@ pub async fn renumber(
         let update = "UPDATE transfers_tb SET log_sequence = $3, \
              history = history || ROW($5, clock_timestamp(), 0, ARRAY[state], 'repair', $4)::transfer_step \
              WHERE req_id = $1 AND state = $2";
-        if transaction
-            .execute(update, &[&id, &state, &log_sequence, &reason, &event_id])
-            .await?
+        if transaction.execute(update, &[&id, &state, &log_sequence, &reason, &event_id]).await?
             == 0
         {
             // Nobody writes beside us. Whatever this is, another run looks at it.
@@ -338,15 +336,7 @@ async fn write_repair(
             transaction
                 .execute(
                     update,
-                    &[
-                        &id,
-                        &from.number(),
-                        &to.number(),
-                        &code,
-                        &log_sequence,
-                        &reason,
-                        &event_id,
-                    ],
+                    &[&id, &from.number(), &to.number(), &code, &log_sequence, &reason, &event_id],
                 )
                 .await?
         }
@@ -366,8 +356,7 @@ async fn write_repair(
     let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
                  VALUES ($1, 'repair', $2, $3, $4)";
     let subject = intent.req_id.to_string();
-    let values: [&(dyn ToSql + Sync); 4] =
-        [&author.actor, &subject, &repair.to_string(), &reason];
+    let values: [&(dyn ToSql + Sync); 4] = [&author.actor, &subject, &repair.to_string(), &reason];
     transaction.execute(audit, &values).await?;
     Ok(Repaired::Done)
 }

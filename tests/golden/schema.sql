@@ -3,10 +3,8 @@
 
 CREATE TABLE accounts_tb (
     user_id bigint NOT NULL,
-    account_type smallint NOT NULL,
     status smallint NOT NULL DEFAULT 1,
-    CONSTRAINT accounts_tb_account_type_check CHECK ((account_type = 1)),
-    CONSTRAINT accounts_tb_pkey PRIMARY KEY (user_id, account_type),
+    CONSTRAINT accounts_tb_pkey PRIMARY KEY (user_id),
     CONSTRAINT accounts_tb_status_check CHECK ((status = ANY (ARRAY[1, 2, 3]))),
     CONSTRAINT accounts_tb_user_id_check CHECK ((user_id > 0))
 );
@@ -44,23 +42,31 @@ CREATE TABLE approvals_tb (
     CONSTRAINT approvals_tb_pkey PRIMARY KEY (approval_id),
     CONSTRAINT approvals_tb_state_check CHECK ((state = ANY (ARRAY[1, 2, 3, 4])))
 );
+CREATE TABLE assets (
+    asset_id integer,
+    symbol character varying(16),
+    "precision" smallint,
+    status smallint,
+    internal_transfer_enabled boolean,
+    min_transfer_amount numeric,
+    max_transfer_amount numeric
+);
 CREATE TABLE assets_tb (
     asset_id integer NOT NULL,
     symbol character varying(16) NOT NULL,
     "precision" smallint NOT NULL,
     status smallint NOT NULL DEFAULT 1,
     internal_transfer_enabled boolean NOT NULL DEFAULT true,
-    min_transfer_amount numeric(30,8) NOT NULL,
-    max_transfer_amount numeric(30,8) NOT NULL,
+    min_transfer_amount bigint NOT NULL,
+    max_transfer_amount bigint NOT NULL,
     CONSTRAINT assets_tb_asset_id_check CHECK ((asset_id > 0)),
     CONSTRAINT assets_tb_check CHECK ((max_transfer_amount >= min_transfer_amount)),
-    CONSTRAINT assets_tb_min_transfer_amount_check CHECK ((min_transfer_amount > (0)::numeric)),
+    CONSTRAINT assets_tb_min_transfer_amount_check CHECK ((min_transfer_amount > 0)),
     CONSTRAINT assets_tb_pkey PRIMARY KEY (asset_id),
     CONSTRAINT assets_tb_precision_check CHECK ((("precision" >= 0) AND ("precision" <= 8))),
     CONSTRAINT assets_tb_status_check CHECK ((status = ANY (ARRAY[1, 2]))),
     CONSTRAINT assets_tb_symbol_check CHECK (((octet_length((symbol)::text) >= 1) AND (octet_length((symbol)::text) <= 16))),
-    CONSTRAINT assets_tb_symbol_key UNIQUE (symbol),
-    CONSTRAINT assets_units_check CHECK (((min_transfer_amount = round(min_transfer_amount, ("precision")::integer)) AND (max_transfer_amount = round(max_transfer_amount, ("precision")::integer)) AND ((max_transfer_amount * power((10)::numeric, ("precision")::numeric)) < '18446744073709551616'::numeric)))
+    CONSTRAINT assets_tb_symbol_key UNIQUE (symbol)
 );
 CREATE TABLE audit_folded (
     shard integer NOT NULL,
@@ -77,21 +83,27 @@ CREATE TABLE audit_state (
 CREATE TABLE audit_totals (
     user_id bigint NOT NULL,
     asset_id integer NOT NULL,
-    journal numeric(38,8) NOT NULL,
-    external numeric(38,8) NOT NULL,
+    journal numeric(38,0) NOT NULL,
+    external numeric(38,0) NOT NULL,
     CONSTRAINT audit_totals_pkey PRIMARY KEY (user_id, asset_id)
 ) WITH (fillfactor=80);
+CREATE TABLE balances (
+    user_id bigint,
+    asset_id integer,
+    asset character varying(16),
+    available numeric,
+    frozen numeric,
+    version bigint
+);
 CREATE TABLE balances_tb (
     user_id bigint NOT NULL,
-    asset_id integer NOT NULL,
-    account_type smallint NOT NULL,
-    available numeric(38,8) NOT NULL,
-    frozen numeric(38,8) NOT NULL DEFAULT 0,
     version bigint NOT NULL DEFAULT 1,
-    CONSTRAINT balances_tb_account_type_check CHECK ((account_type = 1)),
+    asset_id integer NOT NULL,
+    available numeric(38,0) NOT NULL,
+    frozen numeric(38,0) NOT NULL DEFAULT 0,
     CONSTRAINT balances_tb_available_check CHECK ((available >= (0)::numeric)),
     CONSTRAINT balances_tb_frozen_check CHECK ((frozen >= (0)::numeric)),
-    CONSTRAINT balances_tb_pkey PRIMARY KEY (user_id, asset_id, account_type)
+    CONSTRAINT balances_tb_pkey PRIMARY KEY (user_id, asset_id)
 ) WITH (fillfactor=80);
 CREATE TABLE engine_state (
     singleton boolean NOT NULL DEFAULT true,
@@ -112,24 +124,34 @@ CREATE TABLE events_sightings (
     CONSTRAINT events_sightings_pkey PRIMARY KEY (event_id)
 );
 CREATE TABLE external_operations (
-    idem_key character varying(64) NOT NULL,
-    op smallint NOT NULL,
-    outcome smallint NOT NULL,
-    code character varying(40),
-    user_id bigint NOT NULL,
-    asset_id integer NOT NULL,
-    amount numeric(30,8) NOT NULL,
-    balance_after numeric(38,8),
-    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
     order_number bigint,
-    CONSTRAINT external_operations_check CHECK (((code IS NULL) = (outcome = 1))),
+    user_id bigint NOT NULL,
+    amount bigint NOT NULL,
+    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    asset_id integer NOT NULL,
+    op smallint NOT NULL,
+    code smallint,
+    balance_after numeric(38,0),
+    idem_key character varying(64) NOT NULL,
+    CONSTRAINT external_operations_amount_check CHECK ((amount > 0)),
     CONSTRAINT external_operations_op_check CHECK ((op = ANY (ARRAY[4, 5]))),
     CONSTRAINT external_operations_order_number_key UNIQUE (order_number),
-    CONSTRAINT external_operations_outcome_check CHECK ((outcome = ANY (ARRAY[1, 2]))),
     CONSTRAINT external_operations_pkey PRIMARY KEY (idem_key)
 ) WITH (fillfactor=80);
+CREATE TABLE externals (
+    order_number bigint,
+    idem_key character varying(64),
+    op smallint,
+    outcome smallint,
+    code text,
+    user_id bigint,
+    asset_id integer,
+    asset character varying(16),
+    amount numeric,
+    balance_after numeric,
+    at timestamp with time zone
+);
 CREATE TABLE journal_last (
-    shard integer,
     flight bigint,
     incarnation bigint,
     attempt bigint,
@@ -137,11 +159,11 @@ CREATE TABLE journal_last (
     durable bigint,
     open_from bigint,
     event_first bigint,
+    shard integer,
     event_count integer,
     entries bytea
 );
 CREATE TABLE journal_tb (
-    shard integer NOT NULL,
     flight bigint NOT NULL,
     incarnation bigint NOT NULL,
     attempt bigint NOT NULL,
@@ -149,6 +171,7 @@ CREATE TABLE journal_tb (
     durable bigint NOT NULL,
     open_from bigint NOT NULL,
     event_first bigint NOT NULL,
+    shard integer NOT NULL,
     event_count integer NOT NULL,
     entries bytea NOT NULL,
     CONSTRAINT journal_tb_pkey PRIMARY KEY (shard, flight)
@@ -164,16 +187,26 @@ CREATE TABLE pauses_tb (
     CONSTRAINT pauses_tb_direction_check CHECK ((direction = ANY (ARRAY[0, 1, 2]))),
     CONSTRAINT pauses_tb_pkey PRIMARY KEY (direction, asset_id)
 );
+CREATE TABLE transfer_decisions (
+    order_number bigint,
+    req_id uuid,
+    op smallint,
+    code smallint,
+    user_id bigint,
+    asset_id integer,
+    amount bigint,
+    balance_after numeric(38,0),
+    at timestamp with time zone
+);
 CREATE TABLE transfer_events (
     user_id bigint,
     order_number bigint,
     event_id bigint,
-    req_id character varying(26),
     states smallint[],
     at timestamp with time zone
 );
 CREATE TABLE transfer_history (
-    req_id character varying(26),
+    req_id text,
     states smallint[],
     at timestamp with time zone,
     attempt integer,
@@ -182,49 +215,70 @@ CREATE TABLE transfer_history (
     event_id bigint
 );
 CREATE TABLE transfer_operations (
-    req_id character varying(26),
+    req_id text,
     op smallint,
     outcome smallint,
-    code character varying,
+    code text,
     user_id bigint,
     asset_id integer,
-    amount numeric(30,8),
-    balance_after numeric(38,8),
+    amount numeric,
+    balance_after numeric,
     at timestamp with time zone
+);
+CREATE TABLE transfers (
+    order_number bigint,
+    req_id text,
+    cid character varying(64),
+    user_id bigint,
+    direction smallint,
+    asset_id integer,
+    asset character varying(16),
+    amount numeric,
+    state smallint,
+    code text,
+    error_message text,
+    attempts integer,
+    next_retry_at timestamp with time zone,
+    log_sequence bigint,
+    created_at timestamp with time zone,
+    updated_at timestamp with time zone,
+    funding_at timestamp with time zone,
+    funding_code text,
+    funding_after numeric,
+    refund_at timestamp with time zone,
+    refund_after numeric,
+    history transfer_step[]
 );
 CREATE TABLE transfers_tb (
     order_number bigint NOT NULL,
     user_id bigint NOT NULL,
+    amount bigint NOT NULL,
     created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    req_id uuid NOT NULL,
     asset_id integer NOT NULL,
-    transfer_type smallint NOT NULL,
-    source_type smallint NOT NULL,
-    req_id character varying(26) NOT NULL,
+    direction smallint NOT NULL,
     cid character varying(64),
-    fingerprint character varying(128) NOT NULL,
-    amount numeric(30,8) NOT NULL,
     state smallint NOT NULL,
-    retry_count integer NOT NULL DEFAULT 0,
     updated_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
     log_sequence bigint,
     next_retry_at timestamp with time zone,
-    error_code character varying(40),
-    error_message text,
     funding_at timestamp with time zone,
-    funding_code character varying(40),
-    funding_after numeric(38,8),
     refund_at timestamp with time zone,
-    refund_after numeric(38,8),
+    attempts integer NOT NULL DEFAULT 0,
+    code smallint,
+    funding_code smallint,
+    error_message text,
+    funding_after numeric(38,0),
+    refund_after numeric(38,0),
     history transfer_step[] NOT NULL DEFAULT '{}'::transfer_step[],
     CONSTRAINT transfers_funding_check CHECK (((funding_at IS NOT NULL) OR (funding_code IS NULL))),
-    CONSTRAINT transfers_refund_check CHECK (((refund_at IS NULL) OR ((transfer_type = 1) AND (funding_at IS NOT NULL) AND (funding_code IS NULL)))),
-    CONSTRAINT transfers_tb_amount_check CHECK ((amount > (0)::numeric)),
-    CONSTRAINT transfers_tb_check CHECK ((source_type = transfer_type)),
+    CONSTRAINT transfers_refund_check CHECK (((refund_at IS NULL) OR ((direction = 1) AND (funding_at IS NOT NULL) AND (funding_code IS NULL)))),
+    CONSTRAINT transfers_tb_amount_check CHECK ((amount > 0)),
     CONSTRAINT transfers_tb_cid_user_id_key UNIQUE (cid, user_id),
+    CONSTRAINT transfers_tb_direction_check CHECK ((direction = ANY (ARRAY[1, 2]))),
     CONSTRAINT transfers_tb_pkey PRIMARY KEY (order_number),
     CONSTRAINT transfers_tb_req_id_key UNIQUE (req_id),
-    CONSTRAINT transfers_tb_state_check CHECK ((state = ANY (ARRAY[0, 10, 20, 30, 40, '-10'::integer, '-20'::integer, '-30'::integer]))),
-    CONSTRAINT transfers_tb_transfer_type_check CHECK ((transfer_type = ANY (ARRAY[1, 2])))
+    CONSTRAINT transfers_tb_state_check CHECK ((state = ANY (ARRAY[0, 10, 20, 30, 40, '-10'::integer, '-20'::integer, '-30'::integer])))
 ) WITH (fillfactor=45);
 CREATE TABLE watermark_clock (
     singleton boolean NOT NULL DEFAULT true,
@@ -242,14 +296,14 @@ CREATE TABLE watermark_sightings (
 CREATE TABLE watermark_totals (
     user_id bigint NOT NULL,
     asset_id integer NOT NULL,
-    funding_withdrawn numeric(38,8) NOT NULL DEFAULT 0,
-    funding_deposited numeric(38,8) NOT NULL DEFAULT 0,
-    funding_refunded numeric(38,8) NOT NULL DEFAULT 0,
-    spot_withdrawn numeric(38,8) NOT NULL DEFAULT 0,
-    spot_deposited numeric(38,8) NOT NULL DEFAULT 0,
-    spot_refunded numeric(38,8) NOT NULL DEFAULT 0,
-    external_deposited numeric(38,8) NOT NULL DEFAULT 0,
-    external_withdrawn numeric(38,8) NOT NULL DEFAULT 0,
+    funding_withdrawn numeric(38,0) NOT NULL DEFAULT 0,
+    funding_deposited numeric(38,0) NOT NULL DEFAULT 0,
+    funding_refunded numeric(38,0) NOT NULL DEFAULT 0,
+    spot_withdrawn numeric(38,0) NOT NULL DEFAULT 0,
+    spot_deposited numeric(38,0) NOT NULL DEFAULT 0,
+    spot_refunded numeric(38,0) NOT NULL DEFAULT 0,
+    external_deposited numeric(38,0) NOT NULL DEFAULT 0,
+    external_withdrawn numeric(38,0) NOT NULL DEFAULT 0,
     CONSTRAINT watermark_totals_external_deposited_check CHECK ((external_deposited >= (0)::numeric)),
     CONSTRAINT watermark_totals_external_withdrawn_check CHECK ((external_withdrawn >= (0)::numeric)),
     CONSTRAINT watermark_totals_funding_deposited_check CHECK ((funding_deposited >= (0)::numeric)),
@@ -266,15 +320,15 @@ CREATE TABLE webhook_cursor (
     CONSTRAINT webhook_cursor_pkey PRIMARY KEY (shard)
 ) WITH (fillfactor=50);
 CREATE TABLE webhook_deliveries (
-    endpoint text NOT NULL,
     event_id bigint NOT NULL,
-    req_id character varying(26) NOT NULL,
-    states smallint[] NOT NULL,
     at timestamp with time zone NOT NULL,
-    status smallint NOT NULL DEFAULT 1,
-    attempts integer NOT NULL DEFAULT 0,
+    req_id uuid NOT NULL,
     next_at timestamp with time zone,
     ended_at timestamp with time zone,
+    attempts integer NOT NULL DEFAULT 0,
+    status smallint NOT NULL DEFAULT 1,
+    endpoint text NOT NULL,
+    states smallint[] NOT NULL,
     last_error text,
     CONSTRAINT webhook_deliveries_check CHECK (((next_at IS NULL) OR (status = 1))),
     CONSTRAINT webhook_deliveries_check1 CHECK (((ended_at IS NULL) = (status = 1))),
@@ -302,25 +356,29 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION audit_fold(p_incarnation bigint, p_log_sequence bigint, p_shards integer[], p_from bigint[], p_to bigint[], p_users bigint[], p_assets integer[], p_journal numeric[], p_external numeric[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_unbalanced(p_after bigint, p_until bigint, p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, version bigint) LANGUAGE sql STABLE
+-- FUNCTION code_name(p_code smallint) RETURNS text LANGUAGE sql IMMUTABLE
+-- FUNCTION decimals(p_units numeric, p_precision smallint) RETURNS numeric LANGUAGE sql IMMUTABLE
 -- FUNCTION events_after(p_user bigint, p_event bigint, p_open_from bigint, p_rows integer) RETURNS TABLE(event_id bigint, order_number bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 -- FUNCTION events_position(p_shard integer, p_event bigint, OUT o_known boolean, OUT o_open_from bigint) RETURNS record LANGUAGE sql STABLE
 -- FUNCTION events_purge(p_incarnation bigint, p_lived_ms bigint, p_keep_ms bigint, p_dead_keep_ms bigint, p_rows integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION fence_incarnation(p_incarnation bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION flight_guard(p_predecessors bigint, p_lowest bigint, p_transfers bigint, p_transfers_held bigint, p_accounts bigint, p_accounts_held bigint, p_accounts_absent bigint, p_balances bigint, p_balances_held bigint, p_balances_absent bigint) RETURNS text LANGUAGE plpgsql VOLATILE
--- FUNCTION funding_credit(p_user bigint, p_asset integer, p_amount numeric) RETURNS numeric LANGUAGE plpgsql VOLATILE
--- FUNCTION funding_debit(p_user bigint, p_asset integer, p_amount numeric) RETURNS numeric LANGUAGE plpgsql VOLATILE
--- FUNCTION funding_effect(p_op smallint, p_amount numeric) RETURNS numeric LANGUAGE sql IMMUTABLE
--- FUNCTION funding_operate(p_req_id character varying, p_op smallint) RETURNS character varying LANGUAGE plpgsql VOLATILE
--- FUNCTION funding_operations(p_type smallint, p_funding_at timestamp with time zone, p_funding_code character varying, p_refund_at timestamp with time zone) RETURNS smallint[] LANGUAGE sql IMMUTABLE
--- FUNCTION funding_refusal(p_op smallint, p_status smallint) RETURNS character varying LANGUAGE sql IMMUTABLE
+-- FUNCTION funding_credit(p_user bigint, p_asset integer, p_amount bigint) RETURNS numeric LANGUAGE plpgsql VOLATILE
+-- FUNCTION funding_debit(p_user bigint, p_asset integer, p_amount bigint) RETURNS numeric LANGUAGE plpgsql VOLATILE
+-- FUNCTION funding_effect(p_op smallint, p_amount bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+-- FUNCTION funding_operate(p_req_id uuid, p_op smallint) RETURNS smallint LANGUAGE plpgsql VOLATILE
+-- FUNCTION funding_operations(p_direction smallint, p_funding_at timestamp with time zone, p_funding_code smallint, p_refund_at timestamp with time zone) RETURNS smallint[] LANGUAGE sql IMMUTABLE
+-- FUNCTION funding_refusal(p_op smallint, p_status smallint) RETURNS smallint LANGUAGE sql IMMUTABLE
 -- FUNCTION journal_at(p_event bigint) RETURNS TABLE(shard integer, flight bigint, incarnation bigint, event_first bigint, event_count integer, open_from bigint) LANGUAGE plpgsql STABLE
 -- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_trim(p_event bigint, p_late bigint, p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql VOLATILE
--- FUNCTION spot_operations(p_type smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
+-- FUNCTION spot_operations(p_direction smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
--- FUNCTION transfer_step(p_req_id character varying, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code character varying, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text, p_event_id bigint) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
+-- FUNCTION transfer_step(p_req_id uuid, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code smallint, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text, p_event_id bigint) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
 -- FUNCTION transfers_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION ulid_text(p_id uuid) RETURNS text LANGUAGE sql IMMUTABLE
+-- FUNCTION ulid_uuid(p_text text) RETURNS uuid LANGUAGE plpgsql IMMUTABLE
 -- FUNCTION watermark_lived(p_incarnation bigint, p_lived_ms bigint) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION watermark_observe(p_incarnation bigint, p_number bigint, p_lived_ms bigint, p_keep_ms bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION watermark_raise(p_incarnation bigint, p_target bigint, p_keep_ms bigint, p_rows integer, OUT o_watermark bigint, OUT o_more boolean, OUT o_oldest_s double precision) RETURNS record LANGUAGE plpgsql VOLATILE SET enable_seqscan=off SET plan_cache_mode=force_custom_plan
@@ -328,7 +386,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION webhook_begin(p_incarnation bigint, p_endpoints text[]) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION webhook_collect(p_incarnation bigint, p_endpoints text[], p_shards integer[], p_from bigint[], p_until bigint[], p_event_ids bigint[], p_order_numbers bigint[], p_states text[], p_at timestamp with time zone[]) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION webhook_fence(p_incarnation bigint) RETURNS void LANGUAGE plpgsql VOLATILE
--- FUNCTION webhook_line_up(p_endpoint text, p_req_ids character varying[]) RETURNS void LANGUAGE sql VOLATILE
+-- FUNCTION webhook_line_up(p_endpoint text, p_req_ids uuid[]) RETURNS void LANGUAGE sql VOLATILE
 -- FUNCTION webhook_note(p_incarnation bigint, p_endpoint text, p_event_ids bigint[], p_errors text[], p_delays_ms bigint[], p_attempts_max integer) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 -- FUNCTION webhook_resend(p_incarnation bigint, p_event_id bigint, p_actor text, p_reason text) RETURNS bigint LANGUAGE plpgsql VOLATILE
 
@@ -340,7 +398,7 @@ CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATE
 CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
 CREATE TRIGGER transfers_guard BEFORE UPDATE OF state, funding_at, funding_code, funding_after, refund_at, refund_after ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
-CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, fingerprint, user_id, asset_id, amount, transfer_type, source_type ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
 
 -- ROW audit_state {"singleton": true, "incarnation": 0, "log_sequence": 0}
 -- ROW engine_state {"halted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null}

@@ -74,9 +74,7 @@ fn objects_of_others_stay() {
     migrate(&site).expect("applied");
     assert_eq!(text(&site), want);
 
-    site.sql(
-        "CREATE VIEW claims AS SELECT spot_operations(direction, state) FROM transfers_tb",
-    );
+    site.sql("CREATE VIEW claims AS SELECT spot_operations(direction, state) FROM transfers_tb");
     site.sql(OTHER_VERSION);
     let (want, first) = (text(&site), applied(&site));
     let (code, said) = site.start_refused();

@@ -8,7 +8,7 @@ use crate::harness::{Site, Way};
 
 const USER: u64 = 1001;
 
-/// Goal: a name of a code, and the text of a ULID, is the same in Rust and PostgreSQL. Method: every
+/// Goal: a name of a code, and the text of a ULID, is the same in Rust and PostgreSQL. Method: each
 /// code and a number that is none; the lowest, the highest and other ULIDs, both ways; texts that
 /// are no ULID.
 #[test]
@@ -16,9 +16,8 @@ fn rust_and_postgresql_name_codes_and_ulids_alike() {
     let site = Site::new();
     site.start().stop();
     let session = site.session();
-    let named = |number: u16| {
-        session.sql(&format!("SELECT code_name({number}::smallint)"))[0][0].clone()
-    };
+    let named =
+        |number: u16| session.sql(&format!("SELECT code_name({number}::smallint)"))[0][0].clone();
     for code in Code::ALL {
         assert_eq!(named(*code as u16), code.name());
     }
@@ -31,7 +30,12 @@ fn rust_and_postgresql_name_codes_and_ulids_alike() {
         );
         assert_eq!(session.sql(&both), [[format!("{number:032x}"), text, "t".to_owned()]]);
     }
-    for text in ["", "01ARZ3NDEKTSV4RRFFQ69G5FA", "81ARZ3NDEKTSV4RRFFQ69G5FAV", "01ARZ3NDEKTSV4RRFFQ69G5FAU"] {
+    for text in [
+        "",
+        "01ARZ3NDEKTSV4RRFFQ69G5FA",
+        "81ARZ3NDEKTSV4RRFFQ69G5FAV",
+        "01ARZ3NDEKTSV4RRFFQ69G5FAU",
+    ] {
         let refused = session.sql_refused(&format!("SELECT ulid_uuid('{text}')"));
         assert_eq!(refused, "22P02", "{text}");
     }
@@ -63,7 +67,8 @@ fn the_views_show_decimals_ulids_and_names() {
     let outside = "SELECT asset, op, outcome, amount, balance_after FROM externals \
                    ORDER BY order_number DESC LIMIT 1";
     assert_eq!(row(outside), format!("USDT {} 1 0.5 10000.5", Op::ExtDeposit as u8));
-    let balance = format!("SELECT available, frozen FROM balances WHERE user_id = {USER} AND asset = 'USDT'");
+    let balance =
+        format!("SELECT available, frozen FROM balances WHERE user_id = {USER} AND asset = 'USDT'");
     assert_eq!(row(&balance), "9900 0");
     assert_eq!(row("SELECT min_transfer_amount FROM assets WHERE symbol = 'BTC'"), "0.00000001");
     server.stop();

@@ -328,9 +328,8 @@ impl Postgres {
         let accounts = self.accounts.rows.iter();
         let accounts = accounts.map(|(user, status)| format!("{user}|{}", *status as i16));
         let balances = self.balances.rows.iter();
-        let balances = balances.map(|((user, asset), units)| {
-            format!("{user}|{asset}|{}|0", units.0)
-        });
+        let balances =
+            balances.map(|((user, asset), units)| format!("{user}|{asset}|{}|0", units.0));
         let journal = self.shards().into_iter().map(|shard| {
             let (_, Row { incarnation, durable, .. }) = self.last(shard);
             format!("{shard}|{incarnation}|{durable}")

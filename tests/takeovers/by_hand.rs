@@ -162,15 +162,10 @@ fn a_row_that_appears_or_ends_between_two_flights_is_never_overwritten() {
     site.sql("INSERT INTO accounts_tb (user_id) VALUES (100)");
     let refused = fly(&[withdrawal("no balance", 2)]).expect("committed");
     assert!(is_refused(&refused), "{refused:?}");
-    site.sql(
-        "INSERT INTO balances_tb (user_id, asset_id, available) VALUES (100, 3, 7e8)",
-    );
+    site.sql("INSERT INTO balances_tb (user_id, asset_id, available) VALUES (100, 3, 7e8)");
     let paid = fly(&[withdrawal("there", 3)]).expect("committed");
     assert!(!is_refused(&paid), "{paid:?}");
-    assert_eq!(
-        site.sql_value("SELECT available FROM balances WHERE user_id = 100"),
-        "2"
-    );
+    assert_eq!(site.sql_value("SELECT available FROM balances WHERE user_id = 100"), "2");
 
     let first = external(Op::ExtDeposit, 2, 9, "first", numbers + 10);
     let accepted = fly(&[first, accept(2, numbers + 11), accept(2, numbers + 12)]);
@@ -237,9 +232,7 @@ fn a_balance_at_its_limit_takes_what_fits_and_no_more() {
     for number in 0..2 {
         fly(&[call(Op::ExtWithdraw, 2, &format!("back-{number}"), 4 + number)]).expect("committed");
     }
-    let left = format!(
-        "SELECT sum(available) = {LIMIT} - {largest} FROM balances_tb"
-    );
+    let left = format!("SELECT sum(available) = {LIMIT} - {largest} FROM balances_tb");
     assert_eq!(site.sql_value(&left), "t");
 }
 

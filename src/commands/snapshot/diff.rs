@@ -233,10 +233,7 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
             ("asset", text(assets.name(recorded.asset))),
             ("amount", text(assets.amount(recorded.asset, recorded.amount.into()))),
             ("outcome", text(outcome(recorded.decision).to_owned())),
-            (
-                "balance_after",
-                text(assets.amount(recorded.asset, recorded.balance_after)),
-            ),
+            ("balance_after", text(assets.amount(recorded.asset, recorded.balance_after))),
             ("sequence", recorded.sequence.into()),
             ("order_number", recorded.order_number.into()),
         ]),

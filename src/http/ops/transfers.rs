@@ -22,7 +22,7 @@ use crate::http::service::{Caller, Intake, Service, Transfers};
 use crate::http::settle::settle;
 use crate::http::wire::{FundsAt, ListedBody, OperationBody, OperatorBody, PassedBody, ShownBody};
 use crate::postgres::admin::Admin;
-use crate::postgres::reads::lists::{Posted, Dossier, Filter, Listed, Stands};
+use crate::postgres::reads::lists::{Dossier, Filter, Listed, Posted, Stands};
 use crate::postgres::store::{Sought, Transfer};
 use domain::account::UserId;
 use domain::code::Code;

@@ -14,12 +14,12 @@ use tokio_postgres::{Client, Row};
 use tracing::error;
 
 use super::{Passed, Reads, history, snapshot};
+use crate::postgres::Error;
+use crate::postgres::columns::{self, Id};
 use crate::postgres::database::{
     TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT, decision, transfer_from_row,
 };
 use crate::postgres::store::Transfer;
-use crate::postgres::columns::{self, Id};
-use crate::postgres::Error;
 use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::AssetId;
