@@ -67,7 +67,8 @@ fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> FlightStore<Data
 pub(crate) fn funding(site: &Site) -> (Funding<FlightStore<Database>>, Incarnation) {
     block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
     site.sql(&format!(
-        "INSERT INTO accounts_tb (user_id) VALUES ({USER}); \
+        "INSERT INTO assets_tb VALUES (3, 'USDT', 8, 1, TRUE, 1, 100000000000); \
+         INSERT INTO accounts_tb (user_id) VALUES ({USER}); \
          INSERT INTO balances_tb (user_id, asset_id, available) VALUES ({USER}, {USDT}, 10e8)"
     ));
     let incarnation = begin(site);

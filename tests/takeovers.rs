@@ -57,7 +57,8 @@ fn site() -> Site {
     let site = Site::new();
     block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
     site.sql(&format!(
-        "INSERT INTO accounts_tb (user_id) SELECT n FROM generate_series(1, {USERS}) n; \
+        "INSERT INTO assets_tb VALUES (3, 'USDT', 8, 1, TRUE, 1, 100000000000); \
+         INSERT INTO accounts_tb (user_id) SELECT n FROM generate_series(1, {USERS}) n; \
          INSERT INTO balances_tb (user_id, asset_id, available) \
          SELECT n, 3, 0 FROM generate_series(1, {USERS}) n"
     ));

@@ -683,8 +683,7 @@ async fn miscounted(
     findings: &mut Findings,
     catalog: &Catalog,
 ) -> Result<(), Error> {
-    let miscounted = "SELECT user_id, asset_id, difference::text \
-                      FROM audit_miscounted($1, $2) LIMIT $3";
+    let miscounted = "SELECT user_id, asset_id, difference FROM audit_miscounted($1, $2) LIMIT $3";
     let limit = i64::try_from(UNBALANCED_MAX).expect("small");
     let rows = client.query(miscounted, &[&after, &until, &limit]).await?;
     let mut found = Findings::default();

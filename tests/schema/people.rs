@@ -8,7 +8,7 @@ use crate::harness::{Site, Way};
 
 const USER: u64 = 1001;
 
-/// Goal: a name of a code, and the text of a ULID, is the same in Rust and PostgreSQL. Method: every
+/// Goal: a name of a code, and the text of a ULID, is the same in Rust and PostgreSQL. Method: each
 /// code and a number that is none; the lowest, the highest and other ULIDs, both ways; texts that
 /// are no ULID.
 #[test]

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use domain::account::{AccountStatus, UserId};
-use domain::amount::Amount;
+use domain::amount::{Amount, UNITS_MAX};
 use domain::asset::{AssetId, Catalog};
 use domain::code::Code;
 use domain::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
@@ -74,7 +74,7 @@ const USERS: u64 = 5;
 /// The last user never has an account.
 const ACCOUNTS: u64 = 4;
 const ASSETS: [u32; 2] = [1, 3];
-const AMOUNTS: [u64; 5] = [1, 7, 50_000_000, 300_000_000, u64::MAX];
+const AMOUNTS: [u64; 5] = [1, 7, 50_000_000, 300_000_000, UNITS_MAX];
 /// So few that users repeat a cid.
 const CIDS: u64 = 40;
 /// Idempotency keys of operators.

@@ -29,10 +29,11 @@ BEGIN
 END
 $$;
 
--- An amount as a decimal without trailing zeros.
+-- An amount as a decimal without trailing zeros. Without a precision it stays in smallest units: the
+-- asset has no row.
 CREATE FUNCTION decimals(p_units NUMERIC, p_precision SMALLINT) RETURNS NUMERIC
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT trim_scale(p_units * ('1e-' || p_precision)::numeric)
+    SELECT trim_scale(p_units * ('1e-' || COALESCE(p_precision, 0))::numeric)
 $$;
 
 -- The name of a code.
@@ -82,7 +83,8 @@ CREATE VIEW assets AS
       FROM assets_tb;
 
 CREATE VIEW balances AS
-    SELECT b.user_id, b.asset_id, a.symbol AS asset, decimals(b.available, a.precision) AS available,
+    SELECT b.user_id, b.asset_id, a.symbol AS asset,
+           decimals(b.available, a.precision) AS available,
            decimals(b.frozen, a.precision) AS frozen, b.version
       FROM balances_tb b LEFT JOIN assets_tb a USING (asset_id);
 
