@@ -43,8 +43,8 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_op IN (1, 5) THEN -p_amount ELSE p_amount END
 $$;
 
--- The code with which an account of this status refuses an operation; NULL if it does not. The status
--- is NULL if there is no account. A refund is never refused.
+-- The code with which an account of this status refuses an operation; NULL if it does not. The
+-- status is NULL if there is no account. A refund is never refused.
 CREATE FUNCTION funding_refusal(p_op SMALLINT, p_status SMALLINT) RETURNS SMALLINT
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_op = 3 OR p_status = 1 THEN NULL
