@@ -20,9 +20,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
-use tracing::{Span, debug_span};
+use tracing::{Span, debug_span, warn};
 
 use self::hand::{Hands, InHand, LastError};
 use self::numbers::Numbers;
@@ -292,6 +293,27 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         match receiver.await.unwrap_or_else(|_| Err(Rejection::of(Code::SystemError)))? {
             Reply::Found(found) => Ok(found.map(|transfer| *transfer)),
             reply => unreachable!("{reply:?} answers another call"),
+        }
+    }
+
+    /// Has a worker commit behind everything that PostgreSQL holds now. A start misses that flight
+    /// if PostgreSQL has gone back behind it, so an operator's write before it is not lost unseen.
+    /// Some workers may be held up; the first one to commit is enough. If none does, that write
+    /// stands all the same, and only this proof of it is missing.
+    pub async fn cover(&self) {
+        let workers = self.inboxes.len();
+        let mut users = (1..).filter_map(UserId::new);
+        let mut looks = (0..workers)
+            .map(|worker| {
+                let user = users.find(|user| worker::shard_of(*user, workers) == worker);
+                self.find_cid(user.expect("every worker has users"), Cid::new("-").expect("short"))
+            })
+            .collect::<FuturesUnordered<_>>();
+        while let Some(looked) = looks.next().await {
+            match looked {
+                Ok(_) => return,
+                Err(rejection) => warn!(?rejection, "a worker could not commit"),
+            }
         }
     }
 

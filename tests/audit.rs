@@ -10,6 +10,8 @@ use rustix::process::Signal;
 use serde_json::json;
 use ubscore::alert::Alert;
 
+use domain::transfer::Op;
+
 use crate::harness::{
     Server, SetAtEnd, Site, Way, copy_files, eventually, forgetful, segments, soak_rounds,
     wait_for_all_below, while_watched,
@@ -257,6 +259,40 @@ fn a_database_that_goes_back_under_the_service_is_found() {
     let resumed = server.admin("POST", "/admin/v1/resume", &json!({ "reason": "hope" }));
     assert_eq!(resumed.status, 503, "{resumed:?}");
     assert_eq!(server.ready(), 503, "still halted");
+}
+
+/// Goal: a row that says more than the journal and the balance is found, also where it fits the
+/// log. Method: a deposit is held, its process dies, and its row is written as if it took place.
+#[test]
+fn a_row_that_says_more_than_its_balance_is_found() {
+    let site = watched();
+    let server = site.start();
+    history(&site, &server);
+    let hold = site.hold_decision(Op::Deposit);
+    let req_id = server.transfer_held(&site, USER, Way::ToFunding, "2");
+    let pending = format!("SELECT state FROM transfers WHERE req_id = '{req_id}'");
+    eventually("the deposit", || (site.sql_value(&pending) == "30").then_some(()));
+    server.kill();
+    site.cut_connections();
+    hold.release();
+    site.wait_for_disconnected();
+    let change = |set: &str| {
+        site.sql(&format!(
+            "SET session_replication_role = replica; \
+             UPDATE transfers_tb SET {set} WHERE req_id = ulid_uuid('{req_id}')"
+        ))
+    };
+    change("state = 40, funding_at = now(), funding_after = 0");
+    let server = site.start();
+    eventually("the halt", || (server.ready() == 503).then_some(()));
+    server.says("user 1001, USDT: Funding is 2 less than all its operations");
+    assert_ne!(server.resume("too early").status, 200);
+    server.stop();
+    change("state = 30, funding_at = NULL, funding_after = NULL");
+    let server = site.start();
+    assert_eq!(server.resume("repaired").status, 200);
+    site.wait_for_rest();
+    site.assert_in_order(&server);
 }
 
 /// Goal: `ubscore verify` counts again the parts that no round counts again. Method: a balance

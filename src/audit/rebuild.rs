@@ -31,7 +31,7 @@ use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
 use super::unproven::Unproven;
 use super::verify::Stores;
 use crate::postgres::adopt::Asked;
-use crate::postgres::audit_reader::{Ending, Passed};
+use crate::postgres::audit_reader::{Ending, Findings, Passed};
 use crate::postgres::repair_writer::Renumbering;
 use crate::postgres::store::Transfer;
 use domain::asset::AssetId;
@@ -87,12 +87,15 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
     }
     let mut reader = stores.reader.another();
     let catalog = stores.catalog.load_full();
-    let recounted = reader.recount().await?;
-    let unbalanced = recounted
-        .unbalanced
-        .iter()
-        .map(|found| format!("user {}, asset {}: {}", found.user, found.asset.0, found.what));
-    let wrong: Vec<String> = recounted.strange.iter().cloned().chain(unbalanced).collect();
+    let mut wrong = Vec::new();
+    for Findings { strange, unbalanced, .. } in reader.recount().await? {
+        wrong.extend(strange);
+        wrong.extend(
+            unbalanced.iter().map(|found| {
+                format!("user {}, asset {}: {}", found.user, found.asset.0, found.what)
+            }),
+        );
+    }
     if !wrong.is_empty() {
         return Err(Refusal::Contradiction(wrong.join("; ")));
     }

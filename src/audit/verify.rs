@@ -201,14 +201,15 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
     }
     verdict.mismatches.extend(found.into_values());
     let (mut reader, mut replayed) = audit.into_parts();
-    let Findings { strange, unbalanced, .. } = reader.recount().await?;
-    verdict.mismatches.extend(strange.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why))));
-    for unbalanced in unbalanced {
-        let account = (Some(unbalanced.user), Some(unbalanced.asset));
+    let [mut balances, totals] = reader.recount().await?;
+    balances.unbalanced.retain(|one| {
+        let account = (Some(one.user), Some(one.asset));
         let known = |m: &Mismatch| m.req_id.is_none() && (m.user, m.asset) == account;
-        if !verdict.mismatches.iter().any(known) {
-            verdict.mismatches.push(Mismatch::from(unbalanced));
-        }
+        !verdict.mismatches.iter().any(known)
+    });
+    for Findings { strange, unbalanced, .. } in [balances, totals] {
+        let strange = strange.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
+        verdict.mismatches.extend(strange.chain(unbalanced.into_iter().map(Mismatch::from)));
     }
     let (watermark, passed) = reader.passed().await?;
     replayed.durable()?;

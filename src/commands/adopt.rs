@@ -38,6 +38,7 @@ use crate::data_dir;
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::exit::Exit;
 use crate::postgres::adopt::{Asked, Bound, Rebinding, rebind};
+use crate::postgres::flights;
 use crate::postgres::repair_writer::{Author, renumber};
 use crate::postgres::store::Transfer;
 use crate::stores::{self, Target};
@@ -176,7 +177,8 @@ impl Adoption<'_> {
         crash::point("adopt_after_aside");
         if !bound.begun {
             let was = bound.log.context("it was there above")?;
-            let rebinding = Rebinding { was, log: identity, detail, author };
+            let latest = self.target.answered_incarnation();
+            let rebinding = Rebinding { was, log: identity, latest, detail, author };
             let Target { address, limits, .. } = self.target;
             rebind(address, limits, &rebinding).await.context("bind PostgreSQL to the new log")?;
             say(out, "done", &format_args!("PostgreSQL belongs to log {identity}, and is halted"))?;
@@ -282,23 +284,29 @@ impl Adoption<'_> {
             say(out, "done", step)?;
         }
         let decided = plan(&self.stores, &self.asked, led(&self.stores)?).await?.renumberings;
-        // The old disk may have had the file.
+        // The old disk may have had the file. If it is left, it may prove that PostgreSQL has gone
+        // back as well.
+        let mut left = match flights::read(&self.target.config.data_dir) {
+            Ok(_) => self.target.lost_flights().await?,
+            Err(_) => Vec::new(),
+        };
+        for lost in &left {
+            say(out, "left", lost)?;
+        }
         self.target.write_flights().await?;
-        renumber(address, limits, identity, 0, &decided, author)
+        let latest = self.target.answered_incarnation();
+        renumber(address, limits, identity, latest, &decided, author)
             .await
             .context("write PostgreSQL")?;
         crash::point("adopt_after_renumbering");
         let verdict = verify(self.stores.again()).await.context("compare the two stores")?;
-        let mut left = planned
-            .left
-            .iter()
-            .map(|(id, why)| format!("transfer {id}: {why}"))
-            .collect::<Vec<_>>();
+        let told = left.len();
+        left.extend(planned.left.iter().map(|(id, why)| format!("transfer {id}: {why}")));
         left.extend(verdict.mismatches.iter().map(ToString::to_string));
         for transfer in &planned.open {
             say(out, "open", &OpenLine(transfer))?;
         }
-        for left in &left {
+        for left in &left[told..] {
             say(out, "left", left)?;
         }
         let Rebuild { transfers, open, .. } = &planned;

@@ -64,6 +64,15 @@ async fn dump(
         loop {
             let rows = journal::page(&client, shard, checker.flight() + 1, ROWS_PER_READ).await;
             let rows = rows.context("read the journal")?;
+            let next = rows.first().map_or(0, |row| row.flight);
+            if next > checker.flight() + 1 {
+                // A running service deletes old rows.
+                let now = journal::shards(&client).await.context("read the journal")?;
+                let first = now.get(&shard).map_or(0, |(first, _)| *first);
+                if first > checker.flight() + 1 {
+                    checker = Checker::behind(shard, first.min(next) - 1);
+                }
+            }
             for row in rows.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
                 left -= 1;
                 if print(args.format, shard, row, &mut checker, catalog, out)? {

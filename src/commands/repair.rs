@@ -16,6 +16,7 @@ use wal::Identity;
 
 use super::configured::load_config;
 use crate::approval::Action;
+use crate::audit::halt;
 use crate::audit::redecision::PlanStep;
 use crate::audit::repair::{Plan, plan};
 use crate::audit::verify::Stores;
@@ -137,13 +138,13 @@ async fn repair(
     }
     // The engine may have held the lock.
     drop(closed);
+    left.extend(planned.left.iter().map(|(mismatch, why)| format!("{mismatch}: {why}")));
     if author.is_some() && !lost_flights.is_empty() {
-        accept_flights(target).await?;
+        accept_flights(target, left.len()).await?;
     }
     for why in lost_flights {
         say(verb, &format_args!("take PostgreSQL's last flights for the answered ones: {why}"))?;
     }
-    left.extend(planned.left.iter().map(|(mismatch, why)| format!("{mismatch}: {why}")));
     for left in &left {
         say("left", left)?;
     }
@@ -166,8 +167,14 @@ fn open_log(target: &Target) -> anyhow::Result<Closed> {
 }
 
 /// Writes the file of answered flights anew. It comes last, because a start is refused until then.
-async fn accept_flights(target: &Target) -> anyhow::Result<()> {
-    let _lock = data_dir::lock(&target.config.data_dir).context("lock the log")?;
+/// With differences that are left, the next start is halted.
+async fn accept_flights(target: &Target, left: usize) -> anyhow::Result<()> {
+    let data_dir = &target.config.data_dir;
+    let _lock = data_dir::lock(data_dir).context("lock the log")?;
+    if left > 0 {
+        let why = format!("`ubscore repair` has left {left} differences");
+        halt::keep_for_next_start(data_dir, &why).context("halt the next start")?;
+    }
     target.write_flights().await
 }
 

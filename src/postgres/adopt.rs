@@ -34,6 +34,8 @@ pub struct Rebinding<'a> {
     pub was: Identity,
     /// The log that is rebuilt.
     pub log: Identity,
+    /// The new incarnation is above this one.
+    pub latest: u64,
     /// What else is to be written down.
     pub detail: String,
     /// By whom, and why.
@@ -147,7 +149,7 @@ pub async fn rebind(
     limits: &Limits,
     rebinding: &Rebinding<'_>,
 ) -> Result<(), Error> {
-    let Rebinding { was, log, detail, author } = rebinding;
+    let Rebinding { was, log, latest, detail, author } = rebinding;
     let mut client = connect(config, limits).await?;
     let transaction = client.transaction().await?;
     transaction.batch_execute("LOCK TABLE engine_state IN EXCLUSIVE MODE").await?;
@@ -162,9 +164,10 @@ pub async fn rebind(
         Some(before) => format!("{lost}; halted before: {before}"),
         None => lost.to_owned(),
     };
-    let bind = "UPDATE engine_state SET log_identity = $1, incarnation = incarnation + 1, \
+    let bind = "UPDATE engine_state SET log_identity = $1, \
+                incarnation = GREATEST(incarnation, $3) + 1, \
                 halted = TRUE, halt_reason = $2";
-    transaction.execute(bind, &[&identity_text(*log), &reason]).await?;
+    transaction.execute(bind, &[&identity_text(*log), &reason, &bigint(*latest)]).await?;
     incarnation::fence(&transaction).await?;
     for claim in ["UPDATE journal_tb SET durable = 0", "UPDATE audit_state SET log_sequence = 0"] {
         transaction.execute(claim, &[]).await?;

@@ -23,7 +23,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, Socket};
 use tracing::{debug, error, info};
 
 use super::address::Address;
-use super::pin::{Pin, Sight};
+use super::pin::{Pin, Sight, last_flights};
 use super::{Error, Limits, session, session_settings};
 
 /// What PostgreSQL calls the function that waits for a standby. Its message may be translated, this is not.
@@ -160,6 +160,20 @@ impl Connections {
             }
         }
         Ok(self.pool.get().await?)
+    }
+
+    /// Ends a read: notes the last flights that it may have seen as answered, as
+    /// [`Pin::answered`](super::pin::Pin::answered) does. Nothing of the read may be told before. It
+    /// asks PostgreSQL only while a flight may be committed and not noted.
+    ///
+    /// # Errors
+    /// [`Error`]: nothing of the read may be told.
+    pub(super) async fn note(&self, client: &Client) -> Result<(), Error> {
+        let Some(pin) = self.pin.as_ref().filter(|pin| pin.is_flying()) else { return Ok(()) };
+        for row in last_flights(client).await? {
+            pin.answered(row).map_err(Error::Unnoted)?;
+        }
+        Ok(())
     }
 
     /// How far it is used.

@@ -67,6 +67,8 @@ pub struct Database {
     actor: String,
     catalog: Arc<ArcSwap<Catalog>>,
     session: Option<Session>,
+    /// A flight may be committed and not noted.
+    flies: bool,
 }
 
 struct Session {
@@ -88,7 +90,17 @@ impl Database {
         catalog: Arc<ArcSwap<Catalog>>,
     ) -> Database {
         let actor = format!("coordinator/{}/{}", writer.incarnation, writer.shard);
-        Database { config, limits, writer, actor, catalog, session: None }
+        Database { config, limits, writer, actor, catalog, session: None, flies: false }
+    }
+
+    /// See [`Pin::flies`](super::pin::Pin::flies).
+    fn set_flies(&mut self, flies: bool) {
+        if self.flies != flies
+            && let Some(pin) = self.config.pin()
+        {
+            pin.flies(flies);
+        }
+        self.flies = flies;
     }
 
     /// Keeps a flight that PostgreSQL has committed, before anything of it is told.
@@ -253,6 +265,8 @@ impl Journal for Database {
             Ordering::Equal => {
                 let last = Last { number, attempt };
                 self.note(last).map_err(|error| Failure::Unreachable(error.into()))?;
+                // It is asked for where an earlier flight has this number, or none can have it.
+                self.set_flies(false);
                 Ok(Some(last))
             }
             Ordering::Greater => {
@@ -281,6 +295,8 @@ impl Journal for Database {
             let discarded = discarded.await.map_err(|_| Stopped::Unreachable(elapsed().into()))?;
             discarded.map_err(|error| Stopped::Unreachable(error.into()))?;
         }
+        let flew = self.flies;
+        self.set_flies(true);
         let writer = self.writer;
         let rows = Rows::of(flight, writer, &self.actor);
         let statement = if rows.are_plain() { &session.plain } else { &session.flight };
@@ -293,13 +309,18 @@ impl Journal for Database {
             Ok(Ok(_)) => {
                 self.session = Some(session);
                 let last = Last { number: flight.number, attempt: flight.attempt };
-                self.note(last).map_err(|error| Stopped::Unknown(error.into()))
+                self.note(last).map_err(|error| Stopped::Unknown(error.into()))?;
+                self.set_flies(false);
+                Ok(())
             }
             Ok(Err(error)) => {
                 // Nothing was written, or the answer needs no question.
                 let stopped = self.stopped(&session, flight, blockers, error);
                 let stopped = tokio::time::timeout(limit, stopped).await;
                 let stopped = stopped.unwrap_or_else(|_| Stopped::Unreachable(elapsed().into()));
+                if !matches!(stopped, Stopped::Unknown(_)) {
+                    self.set_flies(flew);
+                }
                 match &stopped {
                     Stopped::Superseded => telemetry::count_fenced_write(),
                     // The next connection is compared with the server of the process's pin.

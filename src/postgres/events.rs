@@ -14,6 +14,7 @@ use super::columns::bigint;
 use super::database::{TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT, transfer_from_row};
 use super::flight::TOOL_ATTEMPT;
 use super::flight::entries::{self, Entry};
+use super::flight::tool::ENTRIES_PER_ROW;
 use super::pin::Pin;
 use super::reads::Reads;
 use super::store::Transfer;
@@ -212,6 +213,7 @@ impl Reads {
         );
         let statement = client.prepare_cached(&format!("{events} ORDER BY event_id")).await?;
         let found = client.query(&statement, &[&ids, &numbers]).await?;
+        self.pool.note(&client).await?;
         let catalog = self.catalog();
         let events = found.iter().map(|row| event_from_row(row, &catalog));
         let events = events.collect::<Result<Vec<Event>, Error>>()?;
@@ -250,9 +252,11 @@ fn number(shard: usize) -> i32 {
 /// may have ended long before it.
 async fn moved_by_tools(client: &Client, user: UserId, last: i64) -> Result<Option<u64>, Error> {
     let rows = "SELECT shard, flight, entries FROM journal_tb \
-                WHERE attempt >= $1 AND event_count > 0 AND event_first > $2";
+                WHERE attempt >= $1 AND event_count > 0 AND event_first > $2::bigint - $3 \
+                  AND event_first + event_count - 1 > $2::bigint";
+    let most = i64::try_from(ENTRIES_PER_ROW).expect("small");
     let mut lowest: Option<u64> = None;
-    for row in client.query(rows, &[&bigint(TOOL_ATTEMPT), &last]).await? {
+    for row in client.query(rows, &[&bigint(TOOL_ATTEMPT), &last, &most]).await? {
         let of_user =
             entries_from_row(&row)?.into_iter().filter(|entry| entry.user() == Some(user));
         lowest = of_user.map(|entry| entry.order_number()).chain(lowest).min();

@@ -339,7 +339,7 @@ impl Flights {
         if !self.dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        self.file.sync_data()
+        self.file.sync_data().inspect_err(|_| self.dirty.store(true, Ordering::Release))
     }
 }
 

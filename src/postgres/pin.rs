@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -101,6 +102,15 @@ impl Sight {
     }
 }
 
+/// The last flight of each shard.
+///
+/// # Errors
+/// [`Error`]: PostgreSQL does not answer.
+pub(super) async fn last_flights(client: &impl GenericClient) -> Result<Vec<FlightRow>, Error> {
+    let rows = "SELECT shard, flight, incarnation, attempt FROM journal_last";
+    flight_rows(&client.query_typed(rows, &[]).await?)
+}
+
 /// The last flight of each shard, and those of `answered` that are not in the journal.
 ///
 /// # Errors
@@ -109,8 +119,7 @@ pub(super) async fn journal(
     client: &impl GenericClient,
     answered: &[FlightRow],
 ) -> Result<(Vec<FlightRow>, Vec<FlightRow>), Error> {
-    let rows = "SELECT shard, flight, incarnation, attempt FROM journal_last";
-    let last = flight_rows(&client.query_typed(rows, &[]).await?)?;
+    let last = last_flights(client).await?;
     let found = "SELECT shard, flight, incarnation, attempt FROM journal_tb \
                    JOIN unnest($1::integer[], $2::bigint[]) AS asked (shard, flight) USING (shard, flight)";
     let shards: Vec<i32> = answered.iter().map(|row| row.shard.cast_signed()).collect();
@@ -194,6 +203,8 @@ pub struct Pin {
     changes: watch::Sender<u64>,
     on_change: OnceLock<OnChange>,
     superseded: watch::Sender<bool>,
+    /// Workers with a flight that may be committed and is not noted.
+    flying: AtomicUsize,
     /// Commits that may be on no standby, see [`Pin::doubt`].
     doubts: watch::Sender<u64>,
     /// Those of them that a later commit covers.
@@ -223,6 +234,7 @@ impl Pin {
             superseded: watch::Sender::new(false),
             doubts: watch::Sender::new(0),
             covered: watch::Sender::new(0),
+            flying: AtomicUsize::new(0),
         })
     }
 
@@ -238,6 +250,20 @@ impl Pin {
         if let Some(change) = self.change() {
             self.report(&change);
         }
+    }
+
+    /// A worker sends a flight, or one of its flights has got a known end and is noted. In between,
+    /// any read may see what is not noted.
+    pub(super) fn flies(&self, flies: bool) {
+        match flies {
+            true => self.flying.fetch_add(1, Ordering::SeqCst),
+            false => self.flying.fetch_sub(1, Ordering::SeqCst),
+        };
+    }
+
+    /// Whether a flight may be committed and not noted.
+    pub(super) fn is_flying(&self) -> bool {
+        self.flying.load(Ordering::SeqCst) > 0
     }
 
     /// Notes that the commit of this flight was answered, before anything of it is told.

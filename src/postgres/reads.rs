@@ -115,6 +115,7 @@ impl Reads {
         let transfer = transfer_from_row(&row, &self.catalog.load())?;
         let passed = history(&transaction, req_id).await?;
         transaction.commit().await?;
+        self.pool.note(&client).await?;
         Ok(Some((transfer, passed)))
     }
 
@@ -135,6 +136,7 @@ impl Reads {
                 client.query_opt(&statement, &[&user.bigint(), &cid.as_str()]).await?
             }
         };
+        self.pool.note(&client).await?;
         row.map(|row| transfer_from_row(&row, &self.catalog.load())).transpose()
     }
 
@@ -173,6 +175,7 @@ impl Reads {
             view.transfers.push(transfer_from_row(&row, &catalog)?);
         }
         transaction.commit().await?;
+        self.pool.note(&client).await?;
         Ok(view)
     }
 
@@ -184,6 +187,7 @@ impl Reads {
         let client = self.pool.get().await?;
         let status = "SELECT status FROM accounts_tb WHERE user_id = $1";
         let Some(row) = client.query_opt(status, &[&user.bigint()]).await? else { return Ok(None) };
+        self.pool.note(&client).await?;
         let number: i16 = row.try_get(0)?;
         let status = u8::try_from(number).ok().and_then(AccountStatus::from_number);
         let what = || format!("user {user}: status {number}");

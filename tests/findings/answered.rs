@@ -1,11 +1,17 @@
 //! `DATA/flights`: a start that misses an answered flight is refused, and changes nothing.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
+use serde_json::json;
 use ubscore::exit::Exit;
 
 use super::external::{copied, go_back};
-use crate::harness::{Site, Way, eventually, repair};
+use crate::harness::{
+    Passing, Proxy, Server, Site, Speaker, Way, eventually, repair, tells_of_a_commit,
+};
 
 const USER: u64 = 1001;
 const APPLY: [&str; 3] = ["--apply", "--reason", "PostgreSQL went back"];
@@ -84,6 +90,80 @@ fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
         site.assert_in_order(&server);
         server.stop();
         site.start().stop();
+    }
+}
+
+/// Goal: an answer that a request took from PostgreSQL, before the worker had its own, is not lost
+/// without a word. Method: a proxy that holds back the answers of flights; a transfer that
+/// Funding refuses, told by a POST or a GET; SIGKILL; the rows of that flight are removed; three
+/// starts.
+#[test]
+fn f01_a_start_that_misses_a_flight_that_was_only_read_is_refused() {
+    for by_get in [false, true] {
+        let site = Site::new()
+            .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 500)
+            .with("UBSCORE__COORDINATOR__ADAPTER_TIMEOUT_MS", 500);
+        let holds = Arc::new(AtomicBool::new(false));
+        let held = Arc::clone(&holds);
+        let proxy = Proxy::start(&site, move |speaker, bytes| {
+            let answer = speaker == Speaker::Server && tells_of_a_commit(bytes);
+            match answer && held.load(Ordering::Relaxed) {
+                true => Passing::Nothing,
+                false => Passing::All,
+            }
+        });
+        let server = Server::start(site.command_with(&proxy.url));
+        assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
+        site.wait_for_rest();
+        let kept = "CREATE TABLE kept AS SELECT shard, flight FROM journal_tb";
+        site.sql(kept);
+        let noted = fs::read(site.flights()).expect("written");
+        holds.store(true, Ordering::Relaxed);
+        let body = Way::ToSpot.body_with_cid("USDT", "99999", "the-last-one");
+        match by_get {
+            false => assert_eq!(server.post(USER, &body).status, 422),
+            true => thread::scope(|scope| {
+                scope.spawn(|| server.post(USER, &body));
+                eventually("the refusal", || {
+                    let list = server.get(USER, "/api/v1/internal_transfers?cid=the-last-one");
+                    let state = &list.json()["transfers"][0]["state"];
+                    (*state == json!("FAILED")).then_some(())
+                });
+            }),
+        }
+        assert_ne!(fs::read(site.flights()).expect("written"), noted, "noted before it is told");
+        server.kill();
+        site.wait_for_disconnected();
+        site.sql(
+            "SET session_replication_role = replica; \
+             DELETE FROM journal_tb WHERE (shard, flight) NOT IN (SELECT * FROM kept); \
+             DELETE FROM transfers_tb WHERE cid = 'the-last-one'; DROP TABLE kept",
+        );
+        refused_again_and_again(&site, &["has gone back in time: flight", "of shard"]);
+    }
+}
+
+/// Goal: an operator's write that was answered is not lost without a word either. Method: a copy of
+/// the database; a pause, or a suspended asset; SIGKILL at its answer; the copy in its place; three
+/// starts.
+#[test]
+fn f01_a_start_that_misses_an_operators_write_is_refused() {
+    let pause = json!({ "direction": "SPOT_TO_FUNDING", "paused": true, "reason": "a test" });
+    let suspend = json!({ "status": "SUSPENDED", "reason": "a test" });
+    for (method, path, body) in
+        [("PUT", "/admin/v1/pauses", pause), ("PUT", "/admin/v1/assets/USDT", suspend)]
+    {
+        let site = Site::new();
+        let server = site.start();
+        assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
+        site.wait_for_rest();
+        let copy = copied(&site);
+        let done = server.admin(method, path, &body);
+        assert_eq!(done.status, 200, "{done:?}");
+        server.kill();
+        site.wait_for_disconnected();
+        go_back(&site, &copy);
+        refused_again_and_again(&site, &["has gone back in time: flight", "of shard"]);
     }
 }
 

@@ -354,6 +354,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION audit_begin_anew() RETURNS void LANGUAGE sql VOLATILE
 -- FUNCTION audit_external_changes(p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_fold(p_incarnation bigint, p_log_sequence bigint, p_shards integer[], p_from bigint[], p_to bigint[], p_users bigint[], p_assets integer[], p_journal numeric[], p_external numeric[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- FUNCTION audit_miscounted(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_unbalanced(p_after bigint, p_until bigint, p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, version bigint) LANGUAGE sql STABLE
 -- FUNCTION code_name(p_code smallint) RETURNS text LANGUAGE sql IMMUTABLE

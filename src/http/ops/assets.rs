@@ -135,6 +135,7 @@ pub(super) async fn add(service: Arc<Service>, call: Call) -> Outcome {
             taken => Refusal::because(Code::InvalidRequest, format!("{taken}.")),
         }
     })?;
+    transfers.coordinator.cover().await;
     Ok(json(StatusCode::CREATED, &Numbered::from(&asset), &request_id))
 }
 
@@ -185,6 +186,7 @@ pub(super) async fn change(service: Arc<Service>, parameters: Vec<String>, call:
     let actor = actor(caller);
     let changed = transfers.admin.change_asset(asset, change, &actor, &draft.reason);
     let asset = changed.await.map_err(unwritten)?;
+    transfers.coordinator.cover().await;
     Ok(json(StatusCode::OK, &AssetBody::from(&asset), &request_id))
 }
 

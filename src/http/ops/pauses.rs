@@ -81,6 +81,7 @@ pub(super) async fn change(service: Arc<Service>, call: Call) -> Outcome {
     let change = PauseChange { scope, paused, subject: &subject, actor: &actor, reason: &reason };
     let was_paused = transfers.reads.pauses().all().iter().any(|pause| pause.scope == scope);
     let earlier = transfers.admin.change_pause(change).await.map_err(postgres_away)?;
+    transfers.coordinator.cover().await;
     warn!(actor, reason, subject, paused, "pauses changed");
     let decided = async {
         tokio::select! {

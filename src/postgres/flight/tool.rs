@@ -20,7 +20,7 @@ use domain::transfer::{Decision, Op, State};
 /// The shard of all rows.
 const SHARD: u32 = 0;
 /// Entries of one row: about those of a large flight of a worker.
-const ENTRIES_PER_ROW: usize = 1_000;
+pub(crate) const ENTRIES_PER_ROW: usize = 1_000;
 
 /// Entries that are written as one or more rows.
 #[derive(Debug)]

@@ -301,6 +301,7 @@ impl Reads {
             conditions.join(" AND ")
         );
         let found = client.query(&select, &values).await?;
+        self.pool.note(&client).await?;
         let next = window.unwrap_or(EVERYTHING).next(&found, limit)?;
         Ok(ListPage { transfers: readable(&found, |row| self.listed(row)), next })
     }
@@ -346,6 +347,7 @@ impl Reads {
              ORDER BY order_number DESC LIMIT $4"
         );
         let found = client.query(&select, &values).await?;
+        self.pool.note(&client).await?;
         let next = window.next(&found, limit)?;
         let catalog = self.catalog.load();
         Ok(ListPage { transfers: readable(&found, |row| transfer_from_row(row, &catalog)), next })
@@ -384,6 +386,7 @@ impl Reads {
             });
         }
         transaction.commit().await?;
+        self.pool.note(&client).await?;
         Ok(Some(Dossier { listed, history, operations: posted }))
     }
 
