@@ -270,7 +270,7 @@ fn a_row_that_says_more_than_its_balance_is_found() {
     history(&site, &server);
     let hold = site.hold_decision(Op::Deposit);
     let req_id = server.transfer_held(&site, USER, Way::ToFunding, "2");
-    let pending = format!("SELECT state FROM transfers_tb WHERE req_id = '{req_id}'");
+    let pending = format!("SELECT state FROM transfers WHERE req_id = '{req_id}'");
     eventually("the deposit", || (site.sql_value(&pending) == "30").then_some(()));
     server.kill();
     site.cut_connections();
@@ -279,7 +279,7 @@ fn a_row_that_says_more_than_its_balance_is_found() {
     let change = |set: &str| {
         site.sql(&format!(
             "SET session_replication_role = replica; \
-             UPDATE transfers_tb SET {set} WHERE req_id = '{req_id}'"
+             UPDATE transfers_tb SET {set} WHERE req_id = ulid_uuid('{req_id}')"
         ))
     };
     change("state = 40, funding_at = now(), funding_after = 0");

@@ -310,7 +310,8 @@ impl AuditReader {
             self.compare_balances(client, (last_user, until_user), &mut findings).await?;
         }
         if !findings.behind {
-            miscounted(client, (last_user, until_user), &mut findings, &self.catalog()).await?;
+            let users = (last_user, until_user);
+            miscounted(client, users, &mut findings, &self.catalog()).await?;
             let transfers;
             (last_number, transfers) =
                 next_names(client, last_number, &mut names, &mut findings).await?;

@@ -430,14 +430,16 @@ impl Reads {
         let letter = |row: &tokio_postgres::Row| {
             let event_id: i64 = row.try_get(0)?;
             let number: i16 = row.try_get(3)?;
-            let state = State::from_number(number).ok_or_else(|| Error::Row {
+            let bad = |what: String| Error::Row {
                 table: "webhook_deliveries",
-                what: format!("event {event_id}: state {number}"),
-            })?;
+                what: format!("event {event_id}: {what}"),
+            };
+            let state = State::from_number(number).ok_or_else(|| bad(format!("state {number}")))?;
+            let req_id = columns::req_id(row, 2)?.ok_or_else(|| bad("req_id 0".to_owned()))?;
             Ok(DeadLetter {
                 event_id,
                 endpoint: row.try_get(1)?,
-                req_id: row.try_get(2)?,
+                req_id: req_id.to_string(),
                 state,
                 at: row.try_get(4)?,
                 attempts: u32::try_from(row.try_get::<_, i32>(5)?).unwrap_or(0),
@@ -458,17 +460,8 @@ mod tests {
     #[test]
     fn rows_of_a_later_incarnation_wait_for_a_shard_with_more_rows() {
         let row = |shard, flight, incarnation| {
-            let (from, attempt, event_first, entries) = (0, 0, 1, Vec::new());
-            Uncollected {
-                shard,
-                flight,
-                from,
-                incarnation,
-                attempt,
-                event_first,
-                at: Timestamp::UNIX_EPOCH,
-                entries,
-            }
+            let (from, attempt, events) = (0, 0, Vec::new());
+            Uncollected { shard, flight, from, incarnation, attempt, events }
         };
         let rows = || vec![row(0, 1, 5), row(0, 2, 6)];
         let (taken, more) = in_turn(rows());

@@ -89,7 +89,7 @@ fn mon_003_a_sum_that_differs_is_critical_and_halts() {
     let server = site.start();
     assert_refused(&server.transfer(USER, Way::ToFunding, "1"), 503, "SERVICE_HALTED");
 
-    change("-0.00000001");
+    change("-1");
     let resumed = server.resume("repaired");
     assert_eq!(resumed.status, 200, "{resumed:?}");
     let before = server.usdt(USER);

@@ -41,8 +41,8 @@ fn rust_and_postgresql_name_codes_and_ulids_alike() {
     }
 }
 
-/// Goal: people read 100.5 and INSUFFICIENT_BALANCE. Method: a transfer that is refused, one that is
-/// not, and money from outside, read in each view.
+/// Goal: people read 100.5 and INSUFFICIENT_BALANCE. Method: a transfer that is refused, one that
+/// is not, and money from outside, read in each view.
 #[test]
 fn the_views_show_decimals_ulids_and_names() {
     let site = Site::new();

@@ -12,7 +12,6 @@
 //! All were in the model, on 2026-11-21, each within twelve seeds. With all of them repaired, no
 //! seed of the simulation broke a law that it had kept before.
 //!
-//! - The balance after an external operation was in smallest units, not PostgreSQL's decimal text.
 //! - A step could go back: only a terminal state was guarded, while the server admits only states
 //!   that the table of transitions leads to. A terminal state stepped to itself was refused, and
 //!   the server admits it.
@@ -550,11 +549,11 @@ impl Pair {
             Some(Effect::Accept(transition)) if !self.chance.one_in(40) => transition,
             _ => self.transition(),
         };
-        let (from, to) = match intent.direction {
-            Direction::FundingToSpot => ("FUNDING", "SPOT"),
-            Direction::SpotToFunding => ("SPOT", "FUNDING"),
-        };
-        let fingerprint = fingerprint(from, to, "USDT", &intent.amount.units().to_string());
+        let (from, to) = intent.direction.accounts();
+        let assets = dev::assets();
+        let asset = assets.iter().find(|asset| asset.id == intent.asset).expect("one of ASSETS");
+        let amount = intent.amount.text(asset.precision);
+        let fingerprint = fingerprint(from, to, &asset.symbol, &amount);
         Call::Accept { intent, fingerprint, transition }
     }
 

@@ -29,8 +29,8 @@ BEGIN
 END
 $$;
 
--- An amount as a decimal without trailing zeros. Without a precision it stays in smallest units: the
--- asset has no row.
+-- An amount as a decimal without trailing zeros. It stays in smallest units without a precision,
+-- if the asset has no row.
 CREATE FUNCTION decimals(p_units NUMERIC, p_precision SMALLINT) RETURNS NUMERIC
 LANGUAGE sql IMMUTABLE AS $$
     SELECT trim_scale(p_units * ('1e-' || COALESCE(p_precision, 0))::numeric)

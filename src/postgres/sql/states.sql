@@ -30,7 +30,8 @@ $$;
 
 -- The operations of a transfer that succeeded on Funding: that of its direction, and the refund.
 CREATE FUNCTION funding_operations(
-    p_direction SMALLINT, p_funding_at TIMESTAMPTZ, p_funding_code SMALLINT, p_refund_at TIMESTAMPTZ)
+    p_direction SMALLINT, p_funding_at TIMESTAMPTZ, p_funding_code SMALLINT,
+    p_refund_at TIMESTAMPTZ)
 RETURNS SMALLINT[] LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_refund_at IS NOT NULL THEN ARRAY[p_direction, 3::SMALLINT]
                 WHEN p_funding_at IS NOT NULL AND p_funding_code IS NULL THEN ARRAY[p_direction]
@@ -43,8 +44,8 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_op IN (1, 5) THEN -p_amount ELSE p_amount END
 $$;
 
--- The code with which an account of this status refuses an operation; NULL if it does not. The status
--- is NULL if there is no account. A refund is never refused.
+-- The code with which an account of this status refuses an operation; NULL if it does not. The
+-- status is NULL if there is no account. A refund is never refused.
 CREATE FUNCTION funding_refusal(p_op SMALLINT, p_status SMALLINT) RETURNS SMALLINT
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_op = 3 OR p_status = 1 THEN NULL
