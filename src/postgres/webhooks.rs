@@ -154,7 +154,8 @@ impl Deliveries {
         let collect = "SELECT webhook_collect($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let collect = client.prepare(collect).await?;
         let due = with_transfers(
-            "SELECT event_id, of_req_id, states AS passed, at AS event_at, attempts AS tries FROM \
+            "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, \
+                    attempts AS tries FROM \
               ((SELECT * FROM webhook_deliveries \
                 WHERE endpoint = $1 AND next_at <= statement_timestamp() AND event_id <> ALL ($2) \
                 ORDER BY next_at, event_id LIMIT $3) \
@@ -164,7 +165,8 @@ impl Deliveries {
                   AND next_at > statement_timestamp() + $4::bigint * interval '1 millisecond' \
                 ORDER BY next_at, event_id LIMIT $3)) AS due \
              ORDER BY next_at, event_id LIMIT $3",
-            ", attempts",
+            "req_id = e.of_req_id",
+            ", tries",
         );
         let due = client.prepare(&due).await?;
         let note = client.prepare("SELECT webhook_note($1, $2, $3, $4, $5, $6)").await?;
@@ -362,8 +364,8 @@ impl Reads {
         limit: u32,
     ) -> Result<Vec<DeadLetter>, Error> {
         let client = self.pool.get().await?;
-        let dead = "SELECT event_id, endpoint, req_id, states[cardinality(states)], at, attempts, \
-                       last_error, ended_at FROM webhook_deliveries \
+        let dead = "SELECT event_id, endpoint, ulid_text(req_id), states[cardinality(states)], at, \
+                       attempts, last_error, ended_at FROM webhook_deliveries \
                      WHERE status = 3 AND (event_id, endpoint) > ($1, $2) \
                      ORDER BY event_id, endpoint LIMIT $3";
         let (event_id, endpoint) = after;

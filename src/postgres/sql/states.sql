@@ -30,7 +30,8 @@ $$;
 
 -- The operations of a transfer that succeeded on Funding: that of its direction, and the refund.
 CREATE FUNCTION funding_operations(
-    p_direction SMALLINT, p_funding_at TIMESTAMPTZ, p_funding_code SMALLINT, p_refund_at TIMESTAMPTZ)
+    p_direction SMALLINT, p_funding_at TIMESTAMPTZ, p_funding_code SMALLINT,
+    p_refund_at TIMESTAMPTZ)
 RETURNS SMALLINT[] LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_refund_at IS NOT NULL THEN ARRAY[p_direction, 3::SMALLINT]
                 WHEN p_funding_at IS NOT NULL AND p_funding_code IS NULL THEN ARRAY[p_direction]
