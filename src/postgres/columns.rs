@@ -58,7 +58,7 @@ impl FromSql<'_> for Id {
 }
 
 /// Smallest units as a NUMERIC without decimals, in PostgreSQL's binary form: digits to the base
-/// 10,000, and a sign. It holds more digits than `rust_decimal`.
+/// 10,000, and a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Numeric(pub(super) i128);
 
@@ -219,4 +219,28 @@ pub(super) fn asset<'a>(
 pub(super) fn op(row: &Row, column: usize) -> Result<Option<Op>, Error> {
     let number: i16 = row.try_get(column)?;
     Ok(u8::try_from(number).ok().and_then(Op::from_number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_is_the_same_in_postgresql_and_back() {
+        let mut next = 1_i128;
+        let powers = (0..38).map(|_| {
+            next *= 10;
+            next
+        });
+        for power in powers.collect::<Vec<_>>() {
+            for units in [power - 1, power, power + 1, 7 * (power / 10) + 20_000] {
+                for units in [units, -units, 0] {
+                    let mut out = BytesMut::new();
+                    Numeric(units).to_sql(&Type::NUMERIC, &mut out).expect("written");
+                    let read = Numeric::from_sql(&Type::NUMERIC, &out).expect("read");
+                    assert_eq!(read, Numeric(units));
+                }
+            }
+        }
+    }
 }

@@ -53,12 +53,13 @@ impl Event {
     }
 }
 
-/// The rows of a query for `event_id`, `of_number`, `passed` and `event_at`, each with its transfer.
-pub(super) fn with_transfers(events: &str, more: &str) -> String {
+/// The rows of a query for `event_id`, `passed` and `event_at`, each with its transfer, which a
+/// column of the query names by a `key`.
+pub(super) fn with_transfers(events: &str, key: &str, more: &str) -> String {
     // The transfer by its key, row after row: no plan reads all transfers for a few events.
     format!(
         "SELECT {TRANSFER_COLUMNS}, event_id, passed, event_at{more} FROM ({events}) AS e \
-         CROSS JOIN LATERAL (SELECT * FROM transfers_tb WHERE order_number = e.of_number OFFSET 0) AS t"
+         CROSS JOIN LATERAL (SELECT * FROM transfers_tb WHERE {key} OFFSET 0) AS t"
     )
 }
 
@@ -209,6 +210,7 @@ impl Reads {
               CROSS JOIN LATERAL (SELECT states, at FROM transfer_events e \
                                    WHERE e.order_number = a.order_number \
                                      AND e.event_id = a.event_id OFFSET 0) AS e",
+            "order_number = e.of_number",
             "",
         );
         let statement = client.prepare_cached(&format!("{events} ORDER BY event_id")).await?;

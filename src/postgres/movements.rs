@@ -84,11 +84,14 @@ async fn funding(
     catalog: &Catalog,
     user: UserId,
 ) -> Result<Vec<FundingMovement>, Error> {
-    let statement = "SELECT at, op, asset_id, amount, balance_after, req_id, NULL \
-           FROM transfer_decisions WHERE user_id = $1 AND code IS NULL \
-         UNION ALL SELECT at, op, asset_id, amount, balance_after, NULL, idem_key \
+    // All operations of one flight have its time. Their events have their order.
+    let statement = "SELECT at, op, asset_id, amount, balance_after, req_id, NULL, \
+                (SELECT min(s.event_id) FROM transfers_tb t CROSS JOIN LATERAL unnest(t.history) AS s \
+                  WHERE t.order_number = d.order_number AND s.at = d.at) \
+           FROM transfer_decisions d WHERE user_id = $1 AND code IS NULL \
+         UNION ALL SELECT at, op, asset_id, amount, balance_after, NULL, idem_key, NULL \
            FROM external_operations WHERE user_id = $1 AND code IS NULL \
-         ORDER BY 1, 6, 7, 2";
+         ORDER BY 1, 8, 7, 2";
     let table = "transfers_tb or external_operations";
     let rows = client.query(statement, &[&user.bigint()]).await?;
     let movement = |row: &Row| {

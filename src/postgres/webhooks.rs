@@ -171,8 +171,8 @@ impl Deliveries {
         let collect = "SELECT webhook_collect($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let collect = client.prepare(collect).await?;
         let due = with_transfers(
-            "SELECT event_id, states AS passed, at AS event_at, attempts AS tries, \
-                    (SELECT order_number FROM transfers_tb t WHERE t.req_id = due.req_id) AS of_number FROM \
+            "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, \
+                    attempts AS tries FROM \
               ((SELECT * FROM webhook_deliveries \
                 WHERE endpoint = $1 AND next_at <= statement_timestamp() AND event_id <> ALL ($2) \
                 ORDER BY next_at, event_id LIMIT $3) \
@@ -182,6 +182,7 @@ impl Deliveries {
                   AND next_at > statement_timestamp() + $4::bigint * interval '1 millisecond' \
                 ORDER BY next_at, event_id LIMIT $3)) AS due \
              ORDER BY next_at, event_id LIMIT $3",
+            "req_id = e.of_req_id",
             ", tries",
         );
         let due = client.prepare(&due).await?;
