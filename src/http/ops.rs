@@ -80,13 +80,13 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Pause => detached(pauses::change(service, call)).await,
             Ops::Approvals => approvals::list(intake, reads, &call).await,
             Ops::Approve => detached(approved::approve(service, parameters, call)).await,
-            Ops::Reject => approvals::reject(intake, admin, &parameters[0], call).await,
+            Ops::Reject => approvals::reject(intake, transfers, &parameters[0], call).await,
             Ops::Halt => halts::halt(intake, &transfers.halt, spot, call).await,
             Ops::Resume => halts::resume(&service, call).await,
             Ops::DeadLetters => webhooks::dead(intake, reads, &call).await,
             Ops::Resend => {
                 let hub = streams.hub.as_deref();
-                webhooks::resend(intake, admin, hub, &parameters[0], call).await
+                webhooks::resend(intake, transfers, hub, &parameters[0], call).await
             }
             Ops::Session => session::show(intake, transfers, approvals, operations, &call).await,
             Ops::Totals => detached(totals::show(service, call)).await,

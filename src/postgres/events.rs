@@ -181,6 +181,8 @@ impl Reads {
                                COALESCE((SELECT o_known FROM events_position($1, $2)), FALSE)";
         let statement = client.prepare_cached(position).await?;
         let row = client.query_one(&statement, &[&number(shard), &after.unwrap_or(0)]).await?;
+        // The id of an event tells of its flight, also without the event.
+        self.pool.note(&client).await?;
         Ok(Position { last: row.try_get(0)?, known: after.is_some() && row.try_get(1)? })
     }
 

@@ -90,14 +90,16 @@ pub struct Collected {
     pub more: bool,
 }
 
-/// The events of a row with damaged entries, among the transfers from its `open_from` on that were
-/// accepted before its time, and a minute beside: a clock may have gone back.
-const DAMAGED: &str = "SELECT event_id, order_number, states, at FROM transfer_events \
-     WHERE order_number >= $1 AND event_id >= $3 AND event_id < $4 \
-       AND order_number < COALESCE((SELECT order_number FROM transfers_tb \
-             WHERE order_number >= $1 AND created_at > $2::timestamptz + interval '1 minute' \
-             ORDER BY order_number LIMIT 1), 9223372036854775807) \
-     ORDER BY event_id";
+/// The events of a row with damaged entries. They are sought among the first 100,000 transfers from
+/// its `open_from` on, so that one that has been open for long does not make it a search without
+/// end.
+const DAMAGED: &str = "SELECT e.event_id, e.order_number, e.states, e.at \
+       FROM (SELECT order_number FROM transfers_tb WHERE order_number >= $1 \
+              ORDER BY order_number LIMIT 100000) AS near \
+      CROSS JOIN LATERAL (SELECT * FROM transfer_events e \
+                           WHERE e.order_number = near.order_number \
+                             AND e.event_id >= $2 AND e.event_id < $3 OFFSET 0) AS e \
+      ORDER BY e.event_id";
 
 /// A row of the journal after the cursor.
 struct Uncollected {
@@ -249,8 +251,8 @@ impl Deliveries {
             Err(error) => return Err(error),
         };
         let count: i32 = row.try_get(8)?;
-        let values: [&(dyn ToSql + Sync); 4] =
-            [&row.try_get::<_, i64>(9)?, &at, &first, &(first + i64::from(count))];
+        let values: [&(dyn ToSql + Sync); 3] =
+            [&row.try_get::<_, i64>(9)?, &first, &(first + i64::from(count))];
         let found = self.client.query(DAMAGED, &values).await?;
         error!(%damaged, events = count, found = found.len(), "events are read from the transfers");
         let event = |row: &Row| {

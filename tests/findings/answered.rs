@@ -1,16 +1,18 @@
 //! `DATA/flights`: a start that misses an answered flight is refused, and changes nothing.
 
 use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use ubscore::exit::Exit;
 
 use super::external::{copied, go_back};
 use crate::harness::{
-    Passing, Proxy, Server, Site, Speaker, Way, eventually, repair, tells_of_a_commit,
+    Part, Passing, Proxy, Server, Site, Speaker, Way, eventually, repair, tells_of_a_commit, token,
 };
 
 const USER: u64 = 1001;
@@ -93,15 +95,24 @@ fn f01_a_start_that_misses_the_last_answered_flight_is_refused() {
     }
 }
 
-/// Goal: an answer that a request took from PostgreSQL, before the worker had its own, is not lost
-/// without a word. Method: a proxy that holds back the answers of flights; a transfer that
-/// Funding refuses, told by a POST or a GET; SIGKILL; the rows of that flight are removed; three
-/// starts.
+/// Goal: an answer or an id that a request took from PostgreSQL, before the worker had its own
+/// answer, is not lost without a word. Method: a proxy that holds back the answers of flights; a
+/// transfer that Funding refuses, told by a POST, a GET, or only by the id that a stream begins
+/// with; SIGKILL; the rows of that flight are removed; three starts.
 #[test]
 fn f01_a_start_that_misses_a_flight_that_was_only_read_is_refused() {
-    for by_get in [false, true] {
+    #[derive(Clone, Copy, PartialEq)]
+    enum By {
+        Post,
+        Get,
+        Stream,
+    }
+    for by in [By::Post, By::Get, By::Stream] {
+        // The POST beside a stream must not look for itself.
+        let wait_ms = if by == By::Stream { 50_000 } else { 500 };
         let site = Site::new()
-            .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 500)
+            .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", wait_ms)
+            .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", wait_ms + 9_000)
             .with("UBSCORE__COORDINATOR__ADAPTER_TIMEOUT_MS", 500);
         let holds = Arc::new(AtomicBool::new(false));
         let held = Arc::clone(&holds);
@@ -120,9 +131,9 @@ fn f01_a_start_that_misses_a_flight_that_was_only_read_is_refused() {
         let noted = fs::read(site.flights()).expect("written");
         holds.store(true, Ordering::Relaxed);
         let body = Way::ToSpot.body_with_cid("USDT", "99999", "the-last-one");
-        match by_get {
-            false => assert_eq!(server.post(USER, &body).status, 422),
-            true => thread::scope(|scope| {
+        match by {
+            By::Post => assert_eq!(server.post(USER, &body).status, 422),
+            By::Get => thread::scope(|scope| {
                 scope.spawn(|| server.post(USER, &body));
                 eventually("the refusal", || {
                     let list = server.get(USER, "/api/v1/internal_transfers?cid=the-last-one");
@@ -130,6 +141,18 @@ fn f01_a_start_that_misses_a_flight_that_was_only_read_is_refused() {
                     (*state == json!("FAILED")).then_some(())
                 });
             }),
+            By::Stream => {
+                let posting = post_unanswered(&server, &body);
+                let ended = "SELECT count(*) FROM transfers_tb WHERE cid = 'the-last-one'";
+                eventually("the commit", || (site.sql_value(ended) == "1").then_some(()));
+                let last = "SELECT max(event_first + event_count - 1) FROM journal_last";
+                let last = site.sql_value(last);
+                let Part::Position(id) = server.follow(USER, None).next() else {
+                    panic!("no position")
+                };
+                assert_eq!(id, last, "the id of the last event");
+                drop(posting);
+            }
         }
         assert_ne!(fs::read(site.flights()).expect("written"), noted, "noted before it is told");
         server.kill();
@@ -143,20 +166,43 @@ fn f01_a_start_that_misses_a_flight_that_was_only_read_is_refused() {
     }
 }
 
+/// Sends a POST, and reads no answer.
+fn post_unanswered(server: &Server, body: &Value) -> TcpStream {
+    let (address, token, body) = (server.http, token(USER, None), body.to_string());
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    write!(
+        stream,
+        "POST /api/v1/internal_transfer HTTP/1.1\r\nHost: {address}\r\n\
+         Authorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("sent");
+    stream
+}
+
 /// Goal: an operator's write that was answered is not lost without a word either. Method: a copy of
-/// the database; a pause, or a suspended asset; SIGKILL at its answer; the copy in its place; three
-/// starts.
+/// the database; a pause, a suspended asset or a rejected approval; SIGKILL at its answer; the copy
+/// in its place; three starts.
 #[test]
 fn f01_a_start_that_misses_an_operators_write_is_refused() {
+    const ASKED: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
     let pause = json!({ "direction": "SPOT_TO_FUNDING", "paused": true, "reason": "a test" });
     let suspend = json!({ "status": "SUSPENDED", "reason": "a test" });
-    for (method, path, body) in
-        [("PUT", "/admin/v1/pauses", pause), ("PUT", "/admin/v1/assets/USDT", suspend)]
-    {
+    let reject = format!("/admin/v1/approvals/{ASKED}/reject");
+    for (method, path, body) in [
+        ("PUT", "/admin/v1/pauses", pause),
+        ("PUT", "/admin/v1/assets/USDT", suspend),
+        ("POST", &reject, json!({ "reason": "a test" })),
+    ] {
         let site = Site::new();
         let server = site.start();
         assert_eq!(server.transfer(USER, Way::ToSpot, "100").status, 200);
         site.wait_for_rest();
+        site.sql(&format!(
+            "INSERT INTO approvals_tb (approval_id, action, subject, request, maker, reason, expires_at) \
+             VALUES ('{ASKED}', 'external', 'a key', '{{}}', 9001, 'a test', now() + interval '1 day')"
+        ));
         let copy = copied(&site);
         let done = server.admin(method, path, &body);
         assert_eq!(done.status, 200, "{done:?}");

@@ -16,7 +16,7 @@ use crate::approval::{Action, State};
 use crate::http::answer::json;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, query};
-use crate::http::service::{Caller, Intake, Service};
+use crate::http::service::{Caller, Intake, Service, Transfers};
 use crate::http::wire::ApprovalBody;
 use crate::postgres::admin::Admin;
 use crate::postgres::admin::approvals::{Undecided, Vote, Wish};
@@ -137,11 +137,12 @@ fn unknown() -> Refusal {
 /// so.
 pub(super) async fn reject(
     intake: &Intake,
-    admin: &Admin,
+    transfers: &Transfers,
     approval_id: &str,
     call: Call,
 ) -> Outcome {
     let decided = Decided::read(intake, approval_id, call).await?;
-    let approval = decided.keep(admin, Vote::Reject).await?;
+    let approval = decided.keep(&transfers.admin, Vote::Reject).await?;
+    transfers.coordinator.cover().await;
     Ok(json(StatusCode::OK, &ApprovalBody::from(approval), &decided.request_id))
 }

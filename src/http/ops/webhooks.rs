@@ -11,8 +11,7 @@ use crate::http::answer::json;
 use crate::http::event_id::event_id;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, parameters, query};
-use crate::http::service::Intake;
-use crate::postgres::admin::Admin;
+use crate::http::service::{Intake, Transfers};
 use crate::postgres::reads::Reads;
 use crate::postgres::webhooks::DeadLetter;
 use domain::code::Code;
@@ -82,7 +81,7 @@ struct ResendDraft {
 /// `POST /admin/v1/webhooks/{event_id}/resend`: the event is due now, with all its attempts.
 pub(super) async fn resend(
     intake: &Intake,
-    admin: &Admin,
+    transfers: &Transfers,
     hub: Option<&Hub>,
     event: &str,
     call: Call,
@@ -94,10 +93,12 @@ pub(super) async fn resend(
     let event_id = event_id(event).map_err(|_| none())?;
     let ResendDraft { reason } = intake.json_body(call).await?;
     check_reason(&reason)?;
-    let resent = admin.resend(event_id, &actor(caller), &reason).await.map_err(postgres_away)?;
+    let resent = transfers.admin.resend(event_id, &actor(caller), &reason).await;
+    let resent = resent.map_err(postgres_away)?;
     if !resent {
         return Err(none());
     }
+    transfers.coordinator.cover().await;
     if let Some(hub) = hub {
         hub.ring_for_deliveries();
     }
