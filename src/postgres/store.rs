@@ -148,8 +148,6 @@ pub enum Call {
     Defer {
         /// Whose account.
         user: UserId,
-        /// Of what.
-        asset: AssetId,
         /// Which transfer.
         req_id: ReqId,
         /// Where it stands.

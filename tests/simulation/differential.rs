@@ -653,11 +653,11 @@ impl Pair {
                 let found = self.model.read(intent.req_id.number());
                 let stands = found.map_or(State::Init, |transfer| transfer.state);
                 let other = self.chance.pick(&State::ALL);
-                let (user, asset, req_id) = (intent.user, intent.asset, intent.req_id);
+                let (user, req_id) = (intent.user, intent.req_id);
                 let state = self.chance.pick(&[stands, stands, other]);
                 let retry_count = self.chance.pick(&[1, 2, 7, u32::MAX]);
                 let delay_ms = self.chance.pick(&[0, HOUR_MS]);
-                Call::Defer { user, asset, req_id, state, retry_count, delay_ms }
+                Call::Defer { user, req_id, state, retry_count, delay_ms }
             }
             14..16 => {
                 let mut intent = match self.chance.one_in(30) {

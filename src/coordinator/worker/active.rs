@@ -8,7 +8,6 @@ use crate::coordinator::step::Row;
 use crate::postgres::store::Transfer;
 use crate::quota::Reservation;
 use domain::account::UserId;
-use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Intent, State};
 
@@ -18,7 +17,6 @@ pub(super) struct Active {
     pub(super) row: Row,
     code: Option<Code>,
     user: UserId,
-    asset: AssetId,
     order_number: u64,
     progress: watch::Sender<Transfer>,
     /// Of the client that waits for its end, if this process has accepted it. After `progress`, so
@@ -48,7 +46,6 @@ impl Active {
             row,
             code: *code,
             user: intent.user,
-            asset: intent.asset,
             order_number: intent.order_number,
             progress: watch::Sender::new(transfer),
             quiet: None,
@@ -65,10 +62,6 @@ impl Active {
 
     pub(super) fn user(&self) -> UserId {
         self.user
-    }
-
-    pub(super) fn asset(&self) -> AssetId {
-        self.asset
     }
 
     pub(super) fn intent(&self) -> Intent {
@@ -142,6 +135,7 @@ pub(super) fn span_of(transfer: &Transfer) -> Span {
 pub(super) mod tests {
     use super::*;
     use domain::amount::Amount;
+    use domain::asset::AssetId;
     use domain::transfer::{Direction, ReqId};
     use jiff::Timestamp;
     use tokio::sync::oneshot;

@@ -135,7 +135,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     pub(super) fn back_off(&mut self, req_id: ReqId, why: &str, message: &str) -> u64 {
         let active = &self.active[&req_id];
         let Row { attempt, state, direction, .. } = active.row;
-        let (user, asset) = (active.user(), active.asset());
+        let user = active.user();
         let refunds = state.goes_back() && state.waits_for(direction).is_some();
         if refunds && attempt >= REFUND_FAILURES_ALERT {
             let what = format_args!("refund of {req_id}: {attempt} tries, {why}");
@@ -145,7 +145,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         warn!(%req_id, state = state.name(), attempt, delay_ms, why, "{message}");
         metrics::counter!(telemetry::RETRIES_TOTAL).increment(1);
         if self.outage.is_over() {
-            let call = Call::Defer { user, asset, req_id, state, retry_count: attempt, delay_ms };
+            let call = Call::Defer { user, req_id, state, retry_count: attempt, delay_ms };
             self.queue.push(Queued::own(call, ReplyTo::Nothing));
         }
         delay_ms
