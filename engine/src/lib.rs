@@ -46,14 +46,17 @@ pub mod recorded;
 pub mod replay;
 pub mod ring;
 mod running;
+mod session;
 mod shared;
 pub mod snapshot;
 mod table;
 pub mod text;
 mod threads;
 pub mod totals;
+pub mod venue;
 
 pub use self::guard::{LAST_WORDS, end_soon};
 pub use self::open::{Closed, Error, Progress, Replayed};
 pub use self::options::Options;
 pub use self::running::{Covered, Engine, Handle};
+pub use self::session::VenueSession;

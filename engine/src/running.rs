@@ -17,8 +17,10 @@ use crate::ledger::Ledger;
 use crate::notice::{LOG_TARGET, Notice, Notify};
 use crate::options::Options;
 use crate::ring::{self, Overloaded, Pending, Publisher};
+use crate::session::VenueSession;
 use crate::shared::Shared;
 use crate::threads::{self, Disk};
+use crate::venue::OpenError;
 
 /// The failure of the core thread's syncs and of the sync thread's.
 const NOT_SYNCED: &str = "the log could not be synced";
@@ -155,6 +157,52 @@ impl Handle {
         let pending = commands.into_iter().map(publish).collect();
         self.publisher.wake();
         pending
+    }
+
+    /// Registers a venue. `posts`: whether it may POST. Durable once it returns; a repeat changes
+    /// nothing. It waits for a sync: not for a task of an async runtime.
+    ///
+    /// # Errors
+    /// [`OpenError::NoRoom`], [`OpenError::Conflict`], [`OpenError::Stopped`].
+    pub fn add_venue(&self, id: u32, name: &str, posts: bool) -> Result<(), OpenError> {
+        let _ = (id, name, posts);
+        Err(OpenError::Stopped)
+    }
+
+    /// Closes a venue: its session ends, and no other is opened. Waits as [`Handle::add_venue`].
+    ///
+    /// # Errors
+    /// [`OpenError::Unknown`], [`OpenError::NoRoom`], [`OpenError::Stopped`].
+    pub fn close_venue(&self, id: u32) -> Result<(), OpenError> {
+        let _ = id;
+        Err(OpenError::Stopped)
+    }
+
+    /// Lets a closed venue open sessions again. Waits as [`Handle::add_venue`].
+    ///
+    /// # Errors
+    /// As [`Handle::close_venue`].
+    pub fn reopen_venue(&self, id: u32) -> Result<(), OpenError> {
+        let _ = id;
+        Err(OpenError::Stopped)
+    }
+
+    /// Opens a session of a venue. Waits as [`Handle::add_venue`].
+    ///
+    /// `epoch`: above the venue's last one; 0 takes the next, if no session is open. `told`: the
+    /// highest number that the venue has an answer for, 0 for none.
+    ///
+    /// # Errors
+    /// [`OpenError`]: nothing has changed.
+    pub fn open_venue(&self, id: u32, epoch: u64, told: u64) -> Result<VenueSession, OpenError> {
+        let _ = (id, epoch, told);
+        Err(OpenError::Stopped)
+    }
+
+    /// Halts the venues, or lets them go on: while halted, a new number is answered with
+    /// [`Reason::Halted`](crate::venue::Reason::Halted) and not decided.
+    pub fn halt_venues(&self, halted: bool) {
+        let _ = halted;
     }
 
     /// The highest sequence known durable.

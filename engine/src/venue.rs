@@ -1,0 +1,233 @@
+//! A venue in this process: a matching engine that reserves, settles and releases by number.
+//!
+//! A venue numbers its commands 1, 2, 3, ... for ever, over all its sessions. [`VenueSession::push`]
+//! sends one, [`VenueSession::decided`] returns its decision before any sync.
+//!
+//! **Tell nobody outside of this process about a decision above [`VenueSession::durable`].** Until
+//! then a power cut may take it back.
+
+use domain::code::Code;
+use domain::posting::{Leg, Posting};
+use wal::{Identity, Sequence};
+
+/// A command of a venue. Every body is decided and recorded, a malformed one as refused. A body
+/// whose legs cannot be read is sent without legs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Set an amount of a user's available balance apart.
+    Reserve {
+        /// The venue's own reference. It is kept and not interpreted.
+        reference: u64,
+        /// The user.
+        user: u64,
+        /// The asset's number.
+        asset: u32,
+        /// Smallest units.
+        amount: u64,
+        /// The hold that grows, by its number; 0 makes a hold with the number of this command.
+        onto: u64,
+    },
+    /// Move money out of the venue's holds.
+    Settle {
+        /// See [`Command::Reserve`].
+        reference: u64,
+        /// The legs, in order.
+        legs: Posting,
+    },
+    /// Give a hold back to its owner.
+    Release {
+        /// See [`Command::Reserve`].
+        reference: u64,
+        /// The hold's number.
+        hold: u64,
+        /// Smallest units; [`ALL`](domain::posting::ALL) gives back what remains.
+        amount: u64,
+    },
+    /// Move money between available balances. Only for a venue that may post.
+    Post {
+        /// See [`Command::Reserve`].
+        reference: u64,
+        /// The legs, in order.
+        legs: Posting,
+    },
+}
+
+/// The state of a venue right after its Open, which is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The session's epoch. Commands of lower epochs are dropped from now on.
+    pub epoch: u64,
+    /// The last number decided, 0 for none.
+    pub last: u64,
+    /// The last number acknowledged, 0 for none.
+    pub acknowledged: u64,
+    /// The most numbers without an acknowledgement. One more is [`Reason::Window`].
+    pub window: u64,
+    /// The log's identity. A venue that finds another one must not go on.
+    pub log_identity: Identity,
+    /// The number up to which all is durable: `last`.
+    pub durable: u64,
+}
+
+/// The reason why a number was not decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// An earlier number is missing.
+    Gap,
+    /// Too many answers are not acknowledged.
+    Window,
+    /// The service is halted.
+    Halted,
+    /// The log has no room.
+    NoRoom,
+}
+
+/// The reason why the engine ends a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// A repeat with another body.
+    Violation,
+    /// A repeat of a number that the venue has acknowledged.
+    Forgotten,
+}
+
+/// One reply, in the order of the numbers pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A decision, made now or before.
+    Answer {
+        /// The command's number.
+        number: u64,
+        /// The code of the refusal; `None` for a success.
+        code: Option<Code>,
+        /// The failing leg from 0; 0 for a success.
+        leg: u8,
+        /// The record that holds the decision.
+        record: Sequence,
+    },
+    /// The number was not decided. All commands up to it are dropped: send from it on.
+    Back {
+        /// The number to go on with.
+        number: u64,
+        /// The reason.
+        reason: Reason,
+        /// When to try again, ms; 0 for at once.
+        after_ms: u32,
+    },
+    /// The session has ended: nothing more is decided for it.
+    Close {
+        /// The number that ended it.
+        number: u64,
+        /// The reason.
+        reason: Ending,
+    },
+}
+
+/// A command that was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// A newer session of the venue is open, or the venue is closed. This one has ended.
+    #[error("a newer session of the venue is open, or the venue is closed")]
+    Fenced,
+    /// The session's part of the ring is full. Take replies first, then push again.
+    #[error("the session's part of UBSCore's queue is full")]
+    Full,
+    /// The engine has stopped.
+    #[error("UBSCore has stopped")]
+    Stopped,
+}
+
+/// A session that is not opened, or a venue that is not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The venue is not registered. Next: `ubscore venue add`.
+    #[error("no venue has this number")]
+    Unknown,
+    /// The venue is closed. Next: `ubscore venue open`.
+    #[error("the venue is closed")]
+    Closed,
+    /// The epoch is not above the venue's last one.
+    #[error("the venue's epoch is {epoch} already")]
+    Fenced {
+        /// The venue's last epoch.
+        epoch: u64,
+    },
+    /// Epoch 0 was asked for, and another session is open.
+    #[error("another session of the venue is open")]
+    Busy,
+    /// The venue knows answers that the log does not hold. The caller must raise an alert and halt.
+    #[error("the venue was told answers up to {told}, and the log ends with {last}")]
+    AheadOfLog {
+        /// The highest number answered to the venue.
+        told: u64,
+        /// The last number in the log.
+        last: u64,
+    },
+    /// `engine.venues_max` venues are registered, or the log has no room, or UBSCore's queue is
+    /// full.
+    #[error("no room: {0}")]
+    NoRoom(&'static str),
+    /// The venue is registered with another name.
+    #[error("the number is another venue's, or the name is not 1 to 32 bytes")]
+    Conflict,
+    /// The engine has stopped.
+    #[error("UBSCore has stopped")]
+    Stopped,
+}
+
+/// An acknowledgement that was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AckError {
+    /// The number was not answered yet: a violation.
+    #[error("number {0} was not answered")]
+    NotAnswered(u64),
+    /// See [`PushError::Fenced`].
+    #[error("a newer session of the venue is open, or the venue is closed")]
+    Fenced,
+}
+
+/// A hold of a venue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldRow {
+    /// The number of the command that made it.
+    pub number: u64,
+    /// The owner.
+    pub user: u64,
+    /// The asset's number.
+    pub asset: u32,
+    /// Smallest units.
+    pub remaining: u64,
+    /// The reference of the command that made it.
+    pub reference: u64,
+    /// The record that made it.
+    pub record: Sequence,
+    /// The time of that record, ns since the Unix epoch.
+    pub time_ns: u64,
+}
+
+/// Some holds of a venue, in number order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holds {
+    /// The last record that they include.
+    pub position: Sequence,
+    /// At most 256.
+    pub holds: Vec<HoldRow>,
+    /// Ask with this number for the next ones; `None` at the end.
+    pub next: Option<u64>,
+}
+
+/// A balance at a point of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BalanceRow {
+    /// Smallest units; `None` without a Spot account.
+    pub available: Option<u128>,
+    /// All holds and freezes, smallest units.
+    pub held: u128,
+    /// The last record that it includes.
+    pub position: Sequence,
+}
+
+/// The legs of a trade: a shorthand for tests and examples.
+pub fn legs(legs: impl IntoIterator<Item = Leg>) -> Posting {
+    legs.into_iter().take(domain::posting::LEGS_MAX).collect()
+}
