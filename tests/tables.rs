@@ -183,21 +183,21 @@ fn check(package: &str, feature: &str) -> Result<(), String> {
 }
 
 /// Goal: an operation without its row does not compile, and with it the program does. Method: the
-/// sixth operation that two features of `domain` plant: without its row and with it.
+/// operation that two features of `domain` plant: without its row and with it.
 #[test]
-fn a_sixth_operation_needs_its_row_and_nothing_else() {
-    let refused = check("domain", "sixth").expect_err("compiled an operation without a row");
-    assert!(refused.contains("pattern `Op::Sixth` not covered"), "{refused}");
+fn a_new_operation_needs_its_row_and_nothing_else() {
+    let refused = check("domain", "planted").expect_err("compiled an operation without a row");
+    assert!(refused.contains("pattern `Op::Planted` not covered"), "{refused}");
     assert!(refused.contains("domain/src/transfer/op.rs"), "{refused}");
     let places = refused.lines().filter_map(|line| line.trim_start().strip_prefix("--> "));
     let places: BTreeSet<&str> = places.filter_map(|place| place.split(':').next()).collect();
     let tables = BTreeSet::from(["domain/src/transfer/claims.rs", "domain/src/transfer/op.rs"]);
     assert_eq!(places, tables, "{refused}");
     for package in ["domain", "engine", "ubscore"] {
-        check(package, "domain/sixth-row").unwrap_or_else(|errors| panic!("{package}: {errors}"));
+        check(package, "domain/planted-row").unwrap_or_else(|errors| panic!("{package}: {errors}"));
     }
     let all = source::PRODUCTION.iter().flat_map(|folder| source::files(folder, &[".rs"]));
     let changed: Vec<String> =
-        all.filter(|(_, text)| text.contains("Sixth")).map(|(file, _)| file).collect();
+        all.filter(|(_, text)| text.contains("Planted")).map(|(file, _)| file).collect();
     assert!(changed.len() <= FILES_MAX, "a new operation changes {changed:?}");
 }

@@ -93,7 +93,19 @@ codes! {
     Overloaded = 30, "OVERLOADED", 503, retry, "There is no room for this request. `reason` names the resource that is short.";
     ServiceHalted = 31, "SERVICE_HALTED", 503, retry, "The service is halted. Reads continue.";
     SystemError = 32, "SYSTEM_ERROR", 503, retry, "A part of the service does not answer. It is safe to retry with the same cid.";
-    WithdrawalHeld = 33, "WITHDRAWAL_HELD", 503, retry, "The withdrawal waits for a clean round of the audit. Nothing has moved.";
+    HoldNotFound = 33, "HOLD_NOT_FOUND", 422, final, "There is no such hold: it never was, it has ended, or it is another's.";
+    HoldExceeded = 34, "HOLD_EXCEEDED", 422, final, "The legs take more than remains of a hold.";
+    InvalidPosting = 35, "INVALID_POSTING", 400, final, "The legs are not those of a posting of this kind.";
+    InsufficientFrozen = 36, "INSUFFICIENT_FROZEN", 422, final, "More is taken from a frozen amount than is frozen.";
+    TransactionNotFound = 37, "TRANSACTION_NOT_FOUND", 404, final, "There is no such transaction.";
+    TransactionAborted = 38, "TRANSACTION_ABORTED", 422, final, "The transaction is aborted.";
+    TransactionExpired = 39, "TRANSACTION_EXPIRED", 422, final, "The transaction was aborted because of its age.";
+    TransactionDecided = 40, "TRANSACTION_DECIDED", 409, final, "The transaction is decided already.";
+    TransactionUntried = 41, "TRANSACTION_UNTRIED", 409, final, "A branch of the transaction is not tried yet.";
+    TxIdConflict = 42, "TX_ID_CONFLICT", 409, final, "This tx_id and round was used with another body.";
+    ParticipantRefused = 43, "PARTICIPANT_REFUSED", 422, final, "A participant refused the transaction.";
+    UnknownParticipant = 44, "UNKNOWN_PARTICIPANT", 400, final, "There is no participant with this name.";
+    WithdrawalHeld = 45, "WITHDRAWAL_HELD", 503, retry, "The withdrawal waits for a clean round of the audit. Nothing has moved.";
 }
 
 impl fmt::Display for Code {

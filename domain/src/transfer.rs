@@ -494,13 +494,17 @@ mod tests {
             (Op::Refund, 3, "REFUND"),
             (Op::ExtDeposit, 4, "EXT_DEPOSIT"),
             (Op::ExtWithdraw, 5, "EXT_WITHDRAW"),
+            (Op::Reserve, 6, "RESERVE"),
+            (Op::Settle, 7, "SETTLE"),
+            (Op::Release, 8, "RELEASE"),
+            (Op::Post, 9, "POST"),
         ];
         for (op, number, name) in ops {
             assert_eq!((op as u8, op.name()), (number, name));
             assert_eq!((Op::from_number(number), Op::from_name(name)), (Some(op), Some(op)));
         }
-        assert_eq!(Op::ALL[..5], ops.map(|(op, ..)| op));
-        assert_eq!([0, 7].map(Op::from_number), [None; 2]);
+        assert_eq!(Op::ALL[..9], ops.map(|(op, ..)| op));
+        assert_eq!([0, 10].map(Op::from_number), [None; 2]);
         assert_eq!(Op::from_name("withdraw"), None);
     }
 

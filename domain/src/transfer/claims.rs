@@ -76,9 +76,14 @@ impl State {
                 State::RolledBack => Succeeded,
             },
             // They belong to no transfer.
-            Op::ExtDeposit | Op::ExtWithdraw => Undecided,
-            #[cfg(feature = "sixth-row")]
-            Op::Sixth => Undecided,
+            Op::ExtDeposit
+            | Op::ExtWithdraw
+            | Op::Reserve
+            | Op::Settle
+            | Op::Release
+            | Op::Post => Undecided,
+            #[cfg(feature = "planted-row")]
+            Op::Planted => Undecided,
         }
     }
 

@@ -1,26 +1,42 @@
 //! The table of operations: one row for each [`Op`], and nothing about an operation is written
 //! anywhere else.
 //!
-//! | op | number | available | side | refusable | places | opens work | refusing accounts |
-//! |---|---|---|---|---|---|---|---|
-//! | WITHDRAW | 1 | less | source | yes | 2 | yes | none, frozen, disabled |
-//! | DEPOSIT | 2 | more | target | yes | 1 | yes | none (Funding), disabled |
-//! | REFUND | 3 | more | source | no | 0 | no | |
-//! | EXT_DEPOSIT | 4 | more | outside | yes | 1 | no | disabled |
-//! | EXT_WITHDRAW | 5 | less | outside | yes | 1 | no | none, frozen, disabled |
+//! | op | number | available | held | side | refusable | places | opens work | refusing accounts |
+//! |---|---|---|---|---|---|---|---|---|
+//! | WITHDRAW | 1 | less | | source | yes | 2 | yes | none, frozen, disabled |
+//! | DEPOSIT | 2 | more | | target | yes | 1 | yes | none (Funding), disabled |
+//! | REFUND | 3 | more | | source | no | 0 | no | |
+//! | EXT_DEPOSIT | 4 | more | | outside | yes | 1 | no | disabled |
+//! | EXT_WITHDRAW | 5 | less | | outside | yes | 1 | no | none, frozen, disabled |
+//! | RESERVE | 6 | less | more | owner | yes | 0 | yes | none, frozen, disabled |
+//! | SETTLE | 7 | | less | owner | yes | 0 | no | none |
+//! | RELEASE | 8 | more | less | owner | yes | 0 | no | |
+//! | POST | 9 | | | owner | yes | 0 | yes | payer: as RESERVE; payee: disabled |
+//!
+//! Each operation is a posting of the places in its columns `from` and `to`:
+//!
+//! | op | from | to |
+//! |---|---|---|
+//! | WITHDRAW, EXT_WITHDRAW | available | outside |
+//! | DEPOSIT, REFUND, EXT_DEPOSIT | outside | available |
+//! | RESERVE | available | hold |
+//! | SETTLE | hold; available, as far as this posting has brought it there | available, hold |
+//! | RELEASE | hold | available |
+//! | POST | available, frozen | available, frozen |
 //!
 //! [`Op::row`] is total: an op without a row does not compile. The ledger, the outcome map, the
 //! adapters, the audits, the repair, the statement and the lists of the command line read the row.
 //! The second table, [`super::claims`], has the claims of each state.
 //!
-//! A row describes one leg: an amount that leaves or enters one account. An operation of several
-//! legs is judged and booked leg by leg with the same columns.
+//! Every operation is judged and booked leg by leg with these columns. UBSCore has one function for
+//! each of the two, so nothing but the row tells operations apart.
 
 use std::fmt;
 
 use super::{Decision, Direction, Participant};
 use crate::account::AccountStatus;
 use crate::code::Code;
+use crate::posting::PlaceKind;
 
 listed! {
     /// An operation on one account. PostgreSQL and the log store its number, which is never reused.
@@ -37,8 +53,16 @@ listed! {
         ExtDeposit = 4,
         /// Money that leaves Funding to the outside.
         ExtWithdraw = 5,
+        /// Set an amount apart in a hold.
+        Reserve = 6,
+        /// Move money out of holds.
+        Settle = 7,
+        /// Give a hold back to its owner.
+        Release = 8,
+        /// Move money among available and frozen amounts.
+        Post = 9,
         /// An operation that only the test of this table has.
-        Sixth = 6 if "sixth",
+        Planted = 250 if "planted",
     }
 }
 
@@ -140,6 +164,20 @@ impl Admission {
     /// Any account, with any status.
     const ANY: Admission = Admission { disabled: None, ..Admission::MADE };
 
+    /// An account that is there, with any status: it is paid.
+    const THERE: Admission = Admission {
+        without_funding: Some(Code::TargetAccountNotFound),
+        without_spot: Some(Code::TargetAccountNotFound),
+        ..Admission::ANY
+    };
+
+    /// An account that is there, with any status: it pays.
+    const PAYS_ON: Admission = Admission {
+        without_funding: Some(Code::SourceAccountNotFound),
+        without_spot: Some(Code::SourceAccountNotFound),
+        ..Admission::ANY
+    };
+
     /// The refusal of an account with this status, `None` if it admits the operation.
     #[inline]
     const fn refusal(&self, at: Participant, status: Option<AccountStatus>) -> Option<Code> {
@@ -153,6 +191,33 @@ impl Admission {
     }
 }
 
+/// The kinds of places that one end of a leg may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    const OUTSIDE: Kinds = Kinds::of(&[PlaceKind::Outside]);
+    const AVAILABLE: Kinds = Kinds::of(&[PlaceKind::Available]);
+    const HOLD: Kinds = Kinds::of(&[PlaceKind::Hold]);
+    const HOLD_OR_AVAILABLE: Kinds = Kinds::of(&[PlaceKind::Hold, PlaceKind::Available]);
+    const AVAILABLE_OR_FROZEN: Kinds = Kinds::of(&[PlaceKind::Available, PlaceKind::Frozen]);
+
+    const fn of(kinds: &[PlaceKind]) -> Kinds {
+        let (mut bits, mut index) = (0, 0);
+        while index < kinds.len() {
+            bits |= 1 << kinds[index] as u8;
+            index += 1;
+        }
+        Kinds(bits)
+    }
+
+    /// Whether `kind` is one of them.
+    #[inline]
+    pub const fn has(self, kind: PlaceKind) -> bool {
+        self.0 & 1 << kind as u8 != 0
+    }
+}
+
 /// Everything that distinguishes an operation from the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -160,7 +225,7 @@ pub struct Row {
     pub name: &'static str,
     /// The effect of a success on the available balance.
     pub available: Effect,
-    /// The effect of a success on the amount set apart. No operation sets an amount apart yet.
+    /// The effect of a success on the amount set apart.
     pub held: Effect,
     /// The account that it changes.
     pub side: Side,
@@ -179,8 +244,17 @@ pub struct Row {
     pub opens_work: bool,
     /// The sum of a Spot balance that its success adds to.
     pub sum: Option<Sum>,
-    /// The statuses that admit it.
-    pub admission: Admission,
+    /// The places that its legs may leave.
+    pub from: Kinds,
+    /// The places that its legs may enter.
+    pub to: Kinds,
+    /// Whether a leg out of an available balance may spend only what this posting has brought
+    /// there.
+    pub spends_arrived: bool,
+    /// The statuses of an account whose available balance pays.
+    pub payer: Admission,
+    /// The statuses of an account whose available balance is paid.
+    pub payee: Admission,
 }
 
 /// The operations of a transfer are three, in the order in which they are decided.
@@ -206,7 +280,11 @@ impl Op {
                 places: 2,
                 opens_work: true,
                 sum: Some(Sum::Withdrawals),
-                admission: Admission::PAYER,
+                from: Kinds::AVAILABLE,
+                to: Kinds::OUTSIDE,
+                spends_arrived: false,
+                payer: Admission::PAYER,
+                payee: Admission::ANY,
             },
             Op::Deposit => Row {
                 name: "DEPOSIT",
@@ -219,7 +297,11 @@ impl Op {
                 places: 1,
                 opens_work: true,
                 sum: Some(Sum::Deposits),
-                admission: Admission::PAYEE,
+                from: Kinds::OUTSIDE,
+                to: Kinds::AVAILABLE,
+                spends_arrived: false,
+                payer: Admission::ANY,
+                payee: Admission::PAYEE,
             },
             Op::Refund => Row {
                 name: "REFUND",
@@ -232,7 +314,11 @@ impl Op {
                 places: 0,
                 opens_work: false,
                 sum: Some(Sum::Refunds),
-                admission: Admission::ANY,
+                from: Kinds::OUTSIDE,
+                to: Kinds::AVAILABLE,
+                spends_arrived: false,
+                payer: Admission::ANY,
+                payee: Admission::ANY,
             },
             Op::ExtDeposit => Row {
                 name: "EXT_DEPOSIT",
@@ -245,7 +331,11 @@ impl Op {
                 places: 1,
                 opens_work: false,
                 sum: None,
-                admission: Admission::MADE,
+                from: Kinds::OUTSIDE,
+                to: Kinds::AVAILABLE,
+                spends_arrived: false,
+                payer: Admission::ANY,
+                payee: Admission::MADE,
             },
             Op::ExtWithdraw => Row {
                 name: "EXT_WITHDRAW",
@@ -258,11 +348,83 @@ impl Op {
                 places: 1,
                 opens_work: false,
                 sum: None,
-                admission: Admission::PAYER,
+                from: Kinds::AVAILABLE,
+                to: Kinds::OUTSIDE,
+                spends_arrived: false,
+                payer: Admission::PAYER,
+                payee: Admission::ANY,
             },
-            #[cfg(feature = "sixth-row")]
-            Op::Sixth => Row {
-                name: "SIXTH",
+            Op::Reserve => Row {
+                name: "RESERVE",
+                available: Effect::Less,
+                held: Effect::More,
+                side: Side::Owner,
+                undoes: None,
+                undone_by: None,
+                refusable: true,
+                places: 0,
+                opens_work: true,
+                sum: None,
+                from: Kinds::AVAILABLE,
+                to: Kinds::HOLD,
+                spends_arrived: false,
+                payer: Admission::PAYER,
+                payee: Admission::ANY,
+            },
+            Op::Settle => Row {
+                name: "SETTLE",
+                available: Effect::Same,
+                held: Effect::Less,
+                side: Side::Owner,
+                undoes: None,
+                undone_by: None,
+                refusable: true,
+                places: 0,
+                opens_work: false,
+                sum: None,
+                from: Kinds::HOLD_OR_AVAILABLE,
+                to: Kinds::HOLD_OR_AVAILABLE,
+                spends_arrived: true,
+                payer: Admission::PAYS_ON,
+                payee: Admission::THERE,
+            },
+            Op::Release => Row {
+                name: "RELEASE",
+                available: Effect::More,
+                held: Effect::Less,
+                side: Side::Owner,
+                undoes: None,
+                undone_by: None,
+                refusable: true,
+                places: 0,
+                opens_work: false,
+                sum: None,
+                from: Kinds::HOLD,
+                to: Kinds::AVAILABLE,
+                spends_arrived: false,
+                payer: Admission::ANY,
+                payee: Admission::ANY,
+            },
+            Op::Post => Row {
+                name: "POST",
+                available: Effect::Same,
+                held: Effect::Same,
+                side: Side::Owner,
+                undoes: None,
+                undone_by: None,
+                refusable: true,
+                places: 0,
+                opens_work: true,
+                sum: None,
+                from: Kinds::AVAILABLE_OR_FROZEN,
+                to: Kinds::AVAILABLE_OR_FROZEN,
+                spends_arrived: false,
+                payer: Admission::PAYER,
+                payee: Admission::PAYEE,
+            },
+            #[cfg(feature = "planted-row")]
+            Op::Planted => Row {
+                name: "PLANTED",
                 available: Effect::Less,
                 held: Effect::Same,
                 side: Side::Owner,
@@ -272,7 +434,11 @@ impl Op {
                 places: 1,
                 opens_work: true,
                 sum: Some(Sum::Withdrawals),
-                admission: Admission::PAYER,
+                from: Kinds::AVAILABLE,
+                to: Kinds::OUTSIDE,
+                spends_arrived: false,
+                payer: Admission::PAYER,
+                payee: Admission::ANY,
             },
         }
     }
@@ -372,11 +538,43 @@ impl Op {
         enough: bool,
     ) -> Result<(), Code> {
         let row = self.row();
-        match row.admission.refusal(at, status) {
+        let admission = if self.takes() { row.payer } else { row.payee };
+        match admission.refusal(at, status) {
             Some(code) => Err(code),
             None if !enough && self.takes() => Err(Code::InsufficientBalance),
             None => Ok(()),
         }
+    }
+
+    /// Whether a Spot account with this status may pay out of its available balance in a leg of
+    /// this operation.
+    ///
+    /// # Errors
+    /// The code of the refusal.
+    #[inline]
+    pub const fn admits_payer(self, status: Option<AccountStatus>) -> Result<(), Code> {
+        match self.row().payer.refusal(Participant::Spot, status) {
+            Some(code) => Err(code),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a Spot account with this status may be paid in a leg of this operation.
+    ///
+    /// # Errors
+    /// The code of the refusal.
+    #[inline]
+    pub const fn admits_payee(self, status: Option<AccountStatus>) -> Result<(), Code> {
+        match self.row().payee.refusal(Participant::Spot, status) {
+            Some(code) => Err(code),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a venue may send it: its records are postings by number.
+    #[inline]
+    pub const fn is_posting(self) -> bool {
+        matches!(self.row().side, Side::Owner) && self.row().sum.is_none()
     }
 
     const fn of_transfer() -> [Op; OF_TRANSFER] {
@@ -408,16 +606,18 @@ const _: () = {
     while index < Op::ALL.len() {
         let row = Op::ALL[index].row();
         let kept = row.undone_by.is_some() as u8;
-        assert!(row.places == kept + row.undoes.is_none() as u8, "its own place and a kept one");
+        let own = row.undoes.is_none() && !Op::ALL[index].is_posting();
+        assert!(row.places == kept + own as u8, "its own place and a kept one");
         assert!(!(row.undoes.is_some() && row.refusable), "an undoing operation is never refused");
         let grows = match row.sum {
             Some(Sum::Withdrawals) => matches!(row.available, Effect::Less),
             Some(Sum::Deposits | Sum::Refunds) => matches!(row.available, Effect::More),
-            // PostgreSQL keeps the sums of the outside.
-            None => matches!((row.side, row.available), (Side::Outside, _) | (_, Effect::Same)),
+            // PostgreSQL keeps the sums of the outside. A posting moves money inside of Spot.
+            None => matches!(row.side, Side::Outside | Side::Owner),
         };
         assert!(grows, "a change of a Spot balance adds to the sum of its direction");
-        assert!(matches!(row.held, Effect::Same), "the ledger sets no amount apart yet");
+        let apart = matches!(row.held, Effect::Same) || Op::ALL[index].is_posting();
+        assert!(apart, "only a posting sets an amount apart");
         index += 1;
     }
 };
@@ -481,7 +681,8 @@ mod tests {
                 let at = [Participant::Funding, Participant::Spot];
                 at.into_iter().any(|at| op.verdict(at, status, false).is_err())
             });
-            assert_eq!(row.refusable, refused, "{op}");
+            // A posting is also refused by its form and by its holds.
+            assert_eq!(row.refusable, refused || op.is_posting(), "{op}");
             let pair = |other: &Op| other.row().undoes == Some(op);
             assert_eq!(row.undone_by, Op::ALL.into_iter().find(pair), "{op}");
             assert_eq!(op.place_in_transfer().is_some(), Op::OF_TRANSFER.contains(&op), "{op}");
