@@ -39,10 +39,10 @@ pub(crate) fn options(log_dir: PathBuf, orders: u64) -> Options {
         cpu: None,
         ring_slots: config.engine.ring_slots,
         in_flight_max: config.engine.in_flight_max,
-        places: Places {
-            accounts_max: config.engine.accounts_max,
-            outcomes_max: needed.max(config.engine.outcomes_max),
-        },
+        places: Places::of_transfers(
+            config.engine.accounts_max,
+            needed.max(config.engine.outcomes_max),
+        ),
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
         notify: ubscore::last_words::notice,
     }

@@ -41,7 +41,7 @@ fn decide(ledger: &mut Ledger, command: &Command) -> Answer {
 }
 
 fn filled(command: Command) -> (Ledger, Command) {
-    let mut ledger = Ledger::new(Places { accounts_max: 20_000, outcomes_max: 40_000 });
+    let mut ledger = Ledger::new(Places::of_transfers(20_000, 40_000));
     decide(&mut ledger, &Command::RegisterAsset { asset: 1, precision: 8, symbol: Text::EMPTY });
     for number in 0..USERS {
         decide(&mut ledger, &order(number, Op::Deposit));

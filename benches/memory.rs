@@ -43,7 +43,7 @@ fn main() -> anyhow::Result<()> {
     let environment = Environment::probe(scratch.path(), None)?;
 
     println!("\n{:<44}{:>16}{:>14}", "resident", "bytes", "bytes each");
-    let one = Places { accounts_max: 1, outcomes_max: 1 };
+    let one = Places::of_transfers(1, 1);
     let (accounts_places, outcomes_places) =
         (usize::try_from(accounts)?, usize::try_from(outcomes)?);
     let of_accounts = resident_of(Places { accounts_max: accounts_places, ..one })?;
@@ -51,7 +51,7 @@ fn main() -> anyhow::Result<()> {
     let of_outcomes = resident_of(Places { outcomes_max: outcomes_places, ..one })?;
     row(&format!("{outcomes} outcomes"), of_outcomes, outcomes);
 
-    let places = Places { accounts_max: accounts_places, outcomes_max: outcomes_places };
+    let places = Places::of_transfers(accounts_places, outcomes_places);
     let before = resident()?;
     let mut ledger = Ledger::new(places);
     ledger.prefault();

@@ -188,7 +188,7 @@ pub fn engine_options(config: &Config) -> engine::Options {
 
 /// The configured sizes of UBSCore's tables.
 pub fn places(config: &Config) -> Places {
-    Places { accounts_max: config.engine.accounts_max, outcomes_max: config.engine.outcomes_max }
+    Places::of_transfers(config.engine.accounts_max, config.engine.outcomes_max)
 }
 
 /// Starts the embedded PostgreSQL, or adopts a running one; `None` if the configuration has an

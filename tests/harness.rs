@@ -200,7 +200,7 @@ pub(crate) fn small_engine(data_dir: &Path) -> engine::Options {
         cpu: None,
         ring_slots: 64,
         in_flight_max: 32,
-        places: Places { accounts_max: 64, outcomes_max: 1_024 },
+        places: Places::of_transfers(64, 1_024),
         idle_mark: Duration::from_millis(10),
         notify: ubscore::last_words::notice,
     }

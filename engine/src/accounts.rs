@@ -3,7 +3,8 @@
 use domain::account::AccountStatus;
 
 use crate::fact::Fact;
-use crate::table::Row;
+use crate::holds::Chain;
+use crate::table::{Misfit, Row, Table};
 use crate::totals::Totals;
 
 /// A Spot account.
@@ -33,6 +34,9 @@ pub(crate) struct Balance {
     pub(crate) totals: Totals,
     pub(crate) user: u64,
     pub(crate) asset: u32,
+    /// The position of its [`Sums`] plus one; 0 for a balance that no posting has named. So the
+    /// balance of a user who does not trade stays in one cache line.
+    pub(crate) sums: u32,
 }
 
 const _: () = assert!(size_of::<Balance>() == 64);
@@ -45,15 +49,150 @@ impl Row for Balance {
     }
 }
 
-impl Balance {
-    /// Smallest units.
-    pub(crate) fn available(&self) -> u128 {
-        let available = self.totals.available();
-        available.unwrap_or_else(|| panic!("withdrawals exceed deposits: {:?}", self.totals))
+/// The sums of a balance that postings have named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// All holds and freezes, smallest units.
+    pub(crate) held: u128,
+    /// All that postings have brought less all that they have taken, smallest units.
+    pub(crate) traded: i128,
+    /// The holds and freezes of this balance.
+    pub(crate) holds: Chain,
+}
+
+impl Sums {
+    /// The balance with these totals, holds and freezes included, smallest units; `None` if it is
+    /// below 0 or below what is held.
+    pub(crate) fn owned(&self, totals: &Totals) -> Option<u128> {
+        let owned = totals.available()?.checked_add_signed(self.traded)?;
+        (owned >= self.held).then_some(owned)
+    }
+}
+
+/// All balances, with the sums of those that postings have named.
+pub(crate) struct Balances {
+    table: Table<Balance>,
+    /// As many as balances have room: none is removed.
+    sums: Vec<Sums>,
+}
+
+impl Balances {
+    pub(crate) fn new(places: usize, sums_max: usize) -> Balances {
+        Balances { table: Table::new(places), sums: Vec::with_capacity(sums_max) }
     }
 
-    pub(crate) fn fact(&self) -> Fact {
-        let Balance { totals, user, asset } = *self;
-        Fact::Balance { user, asset, available: self.available(), totals }
+    pub(crate) fn prefault(&mut self) {
+        self.table.prefault();
+        let places = self.sums.capacity();
+        self.sums.resize(places, Sums::default());
+        self.sums.clear();
     }
+
+    pub(crate) fn rows(&self) -> &[Balance] {
+        self.table.rows()
+    }
+
+    pub(crate) fn places_left(&self) -> usize {
+        self.table.places_left()
+    }
+
+    #[inline]
+    pub(crate) fn expect_slot(&self, user: u64, asset: u32) {
+        self.table.expect_slot((user, asset));
+    }
+
+    #[inline]
+    pub(crate) fn expect_row(&self, user: u64, asset: u32) {
+        self.table.expect_row((user, asset));
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, user: u64, asset: u32) -> Option<&Balance> {
+        self.table.get((user, asset))
+    }
+
+    pub(crate) fn try_insert(&mut self, balance: Balance) -> Result<(), Misfit> {
+        self.table.try_insert(balance)
+    }
+
+    /// The sums of a balance; zeros if no posting has named it.
+    #[inline]
+    pub(crate) fn sums(&self, balance: &Balance) -> Sums {
+        match usize::try_from(balance.sums).expect("32 bits fit").checked_sub(1) {
+            None => Sums::default(),
+            Some(position) => self.sums[position],
+        }
+    }
+
+    /// The sums at a position, see [`Balances::sums_of`].
+    pub(crate) fn sums_mut(&mut self, position: u32) -> &mut Sums {
+        &mut self.sums[usize::try_from(position).expect("32 bits fit") - 1]
+    }
+
+    /// The position of the sums of a balance. Both are made if they are absent.
+    ///
+    /// Returns also the balance's fact before, `None` if it was made.
+    pub(crate) fn sums_of(&mut self, user: u64, asset: u32) -> (u32, Option<Fact>) {
+        let before = self.get(user, asset).map(|balance| self.fact(balance));
+        if before.is_none() {
+            self.table.insert(Balance { totals: Totals::default(), user, asset, sums: 0 });
+        }
+        let balance = self.table.get_mut((user, asset)).expect("it is there now");
+        if balance.sums == 0 {
+            self.sums.push(Sums::default());
+            balance.sums = u32::try_from(self.sums.len()).expect("as many as balances");
+        }
+        (balance.sums, before)
+    }
+
+    /// Replaces the totals of a balance, made if absent. Returns the facts before and after.
+    #[inline]
+    pub(crate) fn set_totals(
+        &mut self,
+        user: u64,
+        asset: u32,
+        totals: impl FnOnce(Totals) -> Totals,
+    ) -> (Option<Fact>, Fact) {
+        // One search for the row: beside that for the outcome it is the largest cost of an order.
+        let Balances { table, sums } = self;
+        let Some(balance) = table.get_mut((user, asset)) else {
+            let made = Balance { totals: totals(Totals::default()), user, asset, sums: 0 };
+            table.insert(made);
+            return (None, fact_of(&made, &Sums::default()));
+        };
+        let position = usize::try_from(balance.sums).expect("32 bits fit").checked_sub(1);
+        let sums = position.map_or_else(Sums::default, |position| sums[position]);
+        let before = fact_of(balance, &sums);
+        balance.totals = totals(balance.totals);
+        (Some(before), fact_of(balance, &sums))
+    }
+
+    /// Smallest units, holds and freezes included.
+    #[inline]
+    pub(crate) fn owned(&self, balance: &Balance) -> u128 {
+        owned_of(balance, &self.sums(balance))
+    }
+
+    /// Smallest units, without holds and freezes.
+    #[inline]
+    pub(crate) fn available(&self, balance: &Balance) -> u128 {
+        let sums = self.sums(balance);
+        owned_of(balance, &sums) - sums.held
+    }
+
+    pub(crate) fn fact(&self, balance: &Balance) -> Fact {
+        fact_of(balance, &self.sums(balance))
+    }
+}
+
+fn owned_of(balance: &Balance, sums: &Sums) -> u128 {
+    let owned = sums.owned(&balance.totals);
+    owned.unwrap_or_else(|| panic!("below 0: {:?} {sums:?}", balance.totals))
+}
+
+fn fact_of(balance: &Balance, sums: &Sums) -> Fact {
+    let Balance { totals, user, asset, .. } = *balance;
+    let Sums { held, traded, .. } = *sums;
+    let available = owned_of(balance, sums) - held;
+    Fact::Balance { user, asset, available, held, traded, totals }
 }

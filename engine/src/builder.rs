@@ -1,19 +1,23 @@
 //! A ledger from facts: built from those that [`Ledger::facts`] returned, one after the other. It
 //! can be used only when all of them fit together and add up to the digest stated with them.
 
+use std::collections::BTreeMap;
+
 use domain::account::UserId;
 use domain::amount::PRECISION_MAX;
 use domain::transfer::{Decision, Op};
 
-use crate::accounts::{Account, Balance};
+use crate::accounts::{Account, Balance, Sums};
 use crate::external::Outside;
-use crate::fact::Fact;
+use crate::fact::{AnswerFact, Fact, HoldFact, VenueFact};
+use crate::holds::Hold;
 use crate::ledger::{AssetEntry, Ledger, ORDER_NUMBER_MAX};
 use crate::outcomes::Unsettled;
-use crate::places::{ACCOUNTS_MAX, OUTCOMES_MAX};
+use crate::places::{ACCOUNTS_MAX, HOLDS_MAX, OUTCOMES_MAX, VENUES_MAX};
 use crate::recorded::Recorded;
 use crate::table::Misfit;
 use crate::totals::TOTAL_MAX;
+use crate::venues::WindowAnswer;
 
 /// Facts that no ledger has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +44,29 @@ pub enum Error {
         /// The last one.
         last: wal::Sequence,
     },
+    /// The holds and freezes of a balance do not add up to what is held.
+    #[error("user {user}, asset {asset}: {held} held, but holds and freezes of {found}")]
+    Held {
+        /// The balance's user.
+        user: u64,
+        /// The balance's asset.
+        asset: u32,
+        /// The stated sum, smallest units.
+        held: u128,
+        /// The sum of the rows, smallest units.
+        found: u128,
+    },
+    /// Postings have made or lost money.
+    #[error("asset {asset}: postings have brought {brought} more than they have taken")]
+    Traded {
+        /// The asset.
+        asset: u32,
+        /// The sum over all balances, smallest units; not 0.
+        brought: i128,
+    },
+    /// A number is missing in the window of a venue, or a hold is of a later one.
+    #[error("venue {0}: its answers and holds are not those of numbers in a row")]
+    Window(u32),
     /// The facts do not add up to the stated digest.
     #[error("adds up to {found:032x} instead of {stated:032x}")]
     Digest {
@@ -55,14 +82,17 @@ pub struct Builder {
     ledger: Ledger,
     watermark: Option<u64>,
     evicted: Option<u128>,
-    /// The last record with an outcome.
+    /// The last record with an outcome, a hold or an answer.
     last: wal::Sequence,
+    /// The answers of each venue, by number.
+    answers: BTreeMap<u32, BTreeMap<u64, WindowAnswer>>,
 }
 
 impl Builder {
     /// Fills an empty ledger.
     pub fn new(empty: Ledger) -> Builder {
-        Builder { ledger: empty, watermark: None, evicted: None, last: 0 }
+        let answers = BTreeMap::new();
+        Builder { ledger: empty, watermark: None, evicted: None, last: 0, answers }
     }
 
     /// Adds one fact.
@@ -89,19 +119,25 @@ impl Builder {
             Fact::Balance { user, asset, .. } if !self.belongs(user, asset) => {
                 return impossible("no such account or asset");
             }
-            Fact::Balance { available, totals, .. } if totals.available() != Some(available) => {
-                return impossible("the balance is not that of its totals");
-            }
             Fact::Balance { totals, .. } if !totals.leave_room() => {
                 return impossible("a total is above every log's");
             }
-            Fact::Balance { user, asset, totals, .. } => {
-                let balance = Balance { totals, user, asset };
-                let total = self.ledger.total(asset).checked_add(balance.available());
+            Fact::Balance { user, asset, available, held, traded, totals } => {
+                let sums = Sums { held, traded, ..Sums::default() };
+                let Some(owned) = sums.owned(&totals).filter(|owned| owned - held == available)
+                else {
+                    return impossible("the balance is not that of its totals");
+                };
+                let total = self.ledger.total(asset).checked_add(owned);
                 let Some(total) = total.filter(|total| *total <= TOTAL_MAX) else {
                     return impossible("the asset's total is above every log's");
                 };
+                let balance = Balance { totals, user, asset, sums: 0 };
                 let added = self.ledger.balances.try_insert(balance);
+                if added.is_ok() && sums != Sums::default() {
+                    let (position, _) = self.ledger.balances.sums_of(user, asset);
+                    *self.ledger.balances.sums_mut(position) = sums;
+                }
                 if let (Ok(()), Some(entry)) = (added, self.ledger.assets.get_mut(&asset)) {
                     entry.total = total;
                 }
@@ -128,16 +164,105 @@ impl Builder {
                 once(self.watermark.replace(order_number).is_some())
             }
             Fact::Evicted { digest } => once(self.evicted.replace(digest).is_some()),
+            Fact::Venue(venue) => self.add_venue(venue).map_err(|why| impossible_of(why, fact))?,
+            Fact::Hold(hold) => self.add_hold(hold).map_err(|why| impossible_of(why, fact))?,
+            Fact::Answer(answer) => {
+                self.add_answer(answer).map_err(|why| impossible_of(why, fact))?
+            }
         };
         added.map_err(|misfit| match (misfit, fact) {
             (Misfit::Twice, _) => Error::Twice(fact),
             (Misfit::Full, Fact::Outcome { .. }) => Error::Full(OUTCOMES_MAX),
+            (Misfit::Full, Fact::Hold(_)) => Error::Full(HOLDS_MAX),
+            (Misfit::Full, Fact::Venue(_)) => Error::Full(VENUES_MAX),
             (Misfit::Full, _) => Error::Full(ACCOUNTS_MAX),
         })?;
         if !matches!(fact, Fact::Watermark { .. }) {
             self.ledger.exchange(None, fact);
         }
         Ok(())
+    }
+
+    fn add_venue(&mut self, venue: VenueFact) -> Result<Result<(), Misfit>, &'static str> {
+        match self.ledger.knows_venue(venue.id) {
+            true => Ok(Err(Misfit::Twice)),
+            false if venue.id == 0 || venue.name.length() == 0 => Err("no such venue"),
+            false if venue.acknowledged == u64::MAX => Err("number out of range"),
+            false if self.ledger.venues.insert(venue) => Ok(Ok(())),
+            false => Ok(Err(Misfit::Full)),
+        }
+    }
+
+    fn add_hold(&mut self, hold: HoldFact) -> Result<Result<(), Misfit>, &'static str> {
+        let HoldFact { venue, number, purpose, user, asset, amount, reference, keeps, .. } = hold;
+        let of_venue = venue != 0 && number != 0 && purpose == 0;
+        let freeze = (venue, number, reference, keeps) == (0, 0, 0, false) && purpose != 0;
+        match self.ledger.balances.get(user, asset) {
+            None => Err("no such balance"),
+            Some(balance) if balance.sums == 0 => Err("nothing is held of this balance"),
+            Some(_) if !of_venue && !freeze => Err("neither a hold nor a freeze"),
+            Some(_) if of_venue && self.ledger.venues.get(venue).is_none() => Err("no such venue"),
+            Some(_) if of_venue && u64::try_from(amount).is_err() => Err("amount out of range"),
+            Some(_) if amount == 0 => Err("nothing is held"),
+            Some(_) if hold.record == 0 => Err("no record has made it"),
+            Some(balance) => {
+                self.last = self.last.max(hold.record);
+                Ok(self.ledger.holds.restore(Hold::new(hold, balance.sums)))
+            }
+        }
+    }
+
+    fn add_answer(&mut self, answer: AnswerFact) -> Result<Result<(), Misfit>, &'static str> {
+        let AnswerFact { venue, number, hash, record, decision, leg } = answer;
+        if self.ledger.venues.get(venue).is_none() || number == 0 || number == u64::MAX {
+            return Err("no such venue or number");
+        }
+        self.last = self.last.max(record);
+        let row = WindowAnswer::new(hash, record, decision, leg);
+        let before = self.answers.entry(venue).or_default().insert(number, row);
+        Ok(if before.is_some() { Err(Misfit::Twice) } else { Ok(()) })
+    }
+
+    /// Adds the answers to their windows, and checks that each hold has a number before the last.
+    fn restore_answers(&mut self) -> Result<(), Error> {
+        for (venue, answers) in std::mem::take(&mut self.answers) {
+            let answers: Vec<_> = answers.into_iter().collect();
+            if !self.ledger.venues.restore(venue, &answers) {
+                return Err(Error::Window(venue));
+            }
+        }
+        for hold in self.ledger.holds.rows() {
+            let venue = self.ledger.venues.get(hold.venue);
+            if venue.is_some_and(|venue| venue.last() < hold.number()) {
+                return Err(Error::Window(hold.venue));
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds add up to what is held, and postings have neither made nor lost money.
+    fn recount(&self) -> Result<(), Error> {
+        let Builder { ledger, .. } = self;
+        let mut found = BTreeMap::<(u64, u32), u128>::new();
+        for hold in ledger.holds.rows() {
+            let sum = found.entry((hold.user, hold.asset)).or_default();
+            *sum = sum.saturating_add(hold.amount());
+        }
+        let mut traded = BTreeMap::<u32, i128>::new();
+        for balance in ledger.balances.rows().iter().filter(|balance| balance.sums != 0) {
+            let (user, asset) = (balance.user, balance.asset);
+            let sums = ledger.balances.sums(balance);
+            let found = found.get(&(user, asset)).copied().unwrap_or(0);
+            if found != sums.held {
+                return Err(Error::Held { user, asset, held: sums.held, found });
+            }
+            let brought = traded.entry(asset).or_default();
+            *brought = brought.saturating_add(sums.traded);
+        }
+        match traded.into_iter().find(|(_, brought)| *brought != 0) {
+            Some((asset, brought)) => Err(Error::Traded { asset, brought }),
+            None => Ok(()),
+        }
     }
 
     /// Whether the account and the asset of a balance are there.
@@ -148,6 +273,7 @@ impl Builder {
     /// The reason why an outcome is impossible. A refused order may name an unknown user or asset.
     fn objection(&self, op: Op, recorded: &Recorded) -> Option<&'static str> {
         match recorded.decision {
+            _ if op.is_posting() => Some("a posting by number has no outcome"),
             Decision::Refused(_) if !op.row().refusable => Some("a refund is never refused"),
             _ if recorded.order_number > ORDER_NUMBER_MAX => Some("order number out of range"),
             _ if op.is_external() => self.objection_outside(recorded),
@@ -174,8 +300,14 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error`]: the facts do not fit together or do not add up to `digest`.
-    pub fn finish(self, sequence: wal::Sequence, digest: u128) -> Result<Ledger, Error> {
-        let Builder { mut ledger, watermark, evicted, last } = self;
+    pub fn finish(mut self, sequence: wal::Sequence, digest: u128) -> Result<Ledger, Error> {
+        self.restore_answers()?;
+        self.recount()?;
+        let Builder { mut ledger, watermark, evicted, last, .. } = self;
+        if ledger.holds.kept() > ledger.balances.places_left() {
+            return Err(Error::Full(ACCOUNTS_MAX));
+        }
+        ledger.chain_holds();
         if last > sequence {
             return Err(Error::Later { found: last, last: sequence });
         }
@@ -198,6 +330,10 @@ impl Builder {
     }
 }
 
+fn impossible_of(why: &'static str, fact: Fact) -> Error {
+    Error::Impossible { fact, why }
+}
+
 #[cfg(test)]
 mod tests {
     use domain::account::AccountStatus;
@@ -208,7 +344,7 @@ mod tests {
     use crate::text::Text;
     use crate::totals::Totals;
 
-    const PLACES: Places = Places { accounts_max: 2, outcomes_max: 3 };
+    const PLACES: Places = Places::of_transfers(2, 3);
 
     fn asset() -> Fact {
         Fact::Asset { asset: 3, precision: 8, symbol: Text::new("USDT").expect("short") }
@@ -220,7 +356,7 @@ mod tests {
 
     fn balance() -> Fact {
         let totals = Totals { deposits: 50, withdrawals: 30, refunds: 10 };
-        Fact::Balance { user: 7, asset: 3, available: 30, totals }
+        Fact::Balance { user: 7, asset: 3, available: 30, held: 0, traded: 0, totals }
     }
 
     fn outcome(req_id: u128, op: Op, decision: Decision) -> Fact {
@@ -286,12 +422,14 @@ mod tests {
         let refused = |op| outcome(2, op, Decision::Refused(Code::InsufficientBalance));
         let nobody = Fact::Account { user: 0, status: AccountStatus::Active };
         let totals = Totals { deposits: u128::MAX, withdrawals: 0, refunds: 0 };
-        let overfull = Fact::Balance { user: 7, asset: 3, available: u128::MAX, totals };
+        let overfull =
+            Fact::Balance { user: 7, asset: 3, available: u128::MAX, held: 0, traded: 0, totals };
         let Fact::Outcome { req_id, op, recorded } = deposit else { panic!("{deposit:?}") };
         let recorded = Recorded { order_number: u64::MAX, ..recorded };
         let unnumbered = Fact::Outcome { req_id, op, recorded };
         let totals = Totals { deposits: 1, withdrawals: 2, refunds: 0 };
-        let overdrawn = Fact::Balance { user: 7, asset: 3, available: 0, totals };
+        let overdrawn =
+            Fact::Balance { user: 7, asset: 3, available: 0, held: 0, traded: 0, totals };
         let head = [asset(), account(), balance()];
         let with = |facts: &[Fact]| build(&[&head[..], facts].concat()).err();
         for fact in [asset(), account(), balance()] {

@@ -6,6 +6,7 @@ use domain::code::Code;
 use domain::transfer::Op;
 
 use crate::external::{External, Outside};
+use crate::fact::VENUE_NAME_BYTES_MAX;
 use crate::order::Order;
 use crate::text::Text;
 use crate::totals::Totals;
@@ -66,6 +67,31 @@ pub enum Command {
         /// All operations below the watermark.
         outside: Outside,
     },
+    /// Register a venue.
+    AddVenue {
+        /// Its number, not 0.
+        id: u32,
+        /// Its name, not empty.
+        name: Text<VENUE_NAME_BYTES_MAX>,
+        /// Whether it may POST.
+        posts: bool,
+    },
+    /// Close a venue, or let it open sessions again.
+    CloseVenue {
+        /// Its number.
+        id: u32,
+        /// Closed from now on.
+        closed: bool,
+    },
+    /// Open a session of a venue: commands of lower epochs are dropped from now on.
+    OpenVenue {
+        /// Its number.
+        id: u32,
+        /// Above the last one; 0 for the next.
+        epoch: u64,
+        /// The highest number that the venue has an answer for.
+        told: u64,
+    },
     /// Record the state's digest.
     Digest,
     /// Read one balance.
@@ -109,6 +135,9 @@ impl Command {
             | Command::RaiseWatermark { .. }
             | Command::CarryTotals { .. }
             | Command::CarryOutside { .. }
+            | Command::AddVenue { .. }
+            | Command::CloseVenue { .. }
+            | Command::OpenVenue { .. }
             | Command::Digest
             | Command::ReadBalance { .. }
             | Command::Foresee(_)

@@ -1,5 +1,6 @@
 //! The state and the log together, without a thread: decide, append, apply.
 
+use domain::posting::Parts;
 use domain::shortage::{Capacity, Shortage};
 use wal::{Medium, Sequence};
 
@@ -7,8 +8,11 @@ use crate::command::Command;
 use crate::crash;
 use crate::entry::Entry;
 use crate::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
+use crate::op::number::{Door, NumberedAnswer};
 use crate::order::Order;
-use crate::record::PAYLOAD_BYTES_MAX;
+use crate::posted::Posted;
+use crate::record::{Kind, ORDER_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::venue::{Ending, Reason};
 
 /// Outcomes checked in a turn without a command, and outcomes evicted: about 5 us, in which a
 /// command may have to wait.
@@ -17,6 +21,9 @@ const IDLE_LEAVES: usize = 8;
 /// New work is refused while the log has room for fewer bytes. Refunds, statuses and marks of the
 /// work under way still find room then.
 pub(crate) const ROOM_RESERVED_BYTES: u64 = 8 * 1024;
+/// A venue's RESERVE and POST are not decided while the log has room for fewer bytes: its SETTLEs
+/// and RELEASEs still find room then.
+pub(crate) const VENUES_RESERVED_BYTES: u64 = 64 * 1024;
 
 /// The state and the log together, without a thread. The simulation drives it command by command.
 pub struct Core<M: Medium> {
@@ -28,6 +35,40 @@ pub struct Core<M: Medium> {
     /// Bytes of all records appended.
     log_bytes: u64,
     payload: [u8; PAYLOAD_BYTES_MAX],
+    /// The parts of the posting under way.
+    parts: Parts,
+}
+
+/// The log has no room for a command of a venue. Nothing has changed.
+struct NoRoom;
+
+/// The session of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// Its epoch.
+    pub epoch: u64,
+    /// The last number that it has acknowledged.
+    pub acknowledged: u64,
+    /// The service is halted: nothing new is decided.
+    pub halted: bool,
+}
+
+/// The end of a numbered command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbered {
+    /// Decided, now or before.
+    Answer(NumberedAnswer),
+    /// Not decided.
+    Back {
+        /// The number to go on with.
+        number: u64,
+        /// The reason.
+        reason: Reason,
+    },
+    /// The session must end.
+    Close(Ending),
+    /// The session has ended: a newer one is open, or the venue is closed.
+    Fenced,
 }
 
 impl<M: Medium> Core<M> {
@@ -35,7 +76,8 @@ impl<M: Medium> Core<M> {
     pub fn new(ledger: Ledger, writer: wal::Writer<M>) -> Core<M> {
         assert_eq!(ledger.sequence(), writer.appended(), "the ledger is not the log's");
         let marked = ledger.sequence();
-        Core { ledger, writer, marked, time_ns: 0, log_bytes: 0, payload: [0; PAYLOAD_BYTES_MAX] }
+        let (payload, parts) = ([0; PAYLOAD_BYTES_MAX], Parts::default());
+        Core { ledger, writer, marked, time_ns: 0, log_bytes: 0, payload, parts }
     }
 
     /// Decides one command. The answer may leave once the returned sequence is durable.
@@ -69,7 +111,11 @@ impl<M: Medium> Core<M> {
     fn append(&mut self, entry: &Entry) -> Answer {
         let length = entry.encode(&mut self.payload);
         let payload = &self.payload[..length];
-        debug_assert_eq!(Entry::decode(entry.kind() as u8, payload), Ok(*entry), "reads back");
+        debug_assert_eq!(
+            Entry::decode(entry.kind() as u8, payload),
+            Ok(entry.clone()),
+            "reads back"
+        );
         crash::point("engine_before_append");
         match self.writer.append(entry.kind() as u8, self.time_ns, payload) {
             Ok(sequence) => {
@@ -77,6 +123,63 @@ impl<M: Medium> Core<M> {
                 self.ledger.apply(entry, sequence, self.time_ns)
             }
             Err(wal::Error::Full) => Answer::Overloaded,
+            Err(error) => panic!("append to the log: {error}"),
+        }
+    }
+
+    /// Takes one command of a venue's session. A decided one is recorded, and `posted` gets the
+    /// decision.
+    pub fn number(&mut self, posted: &mut Posted, sent: Sent, time_ns: u64) -> Numbered {
+        let venue = self.ledger.venue_state(posted.venue);
+        let Some(venue) = venue.filter(|venue| venue.epoch == sent.epoch && !venue.closed) else {
+            return Numbered::Fenced;
+        };
+        let back = |reason| Numbered::Back { number: venue.last + 1, reason };
+        match self.ledger.door(posted) {
+            Door::Known(answer) => return Numbered::Answer(answer),
+            Door::Violation => return Numbered::Close(Ending::Violation),
+            Door::Forgotten => return Numbered::Close(Ending::Forgotten),
+            Door::Gap(_) => return back(Reason::Gap),
+            Door::Next if sent.halted => return back(Reason::Halted),
+            Door::Next => {}
+        }
+        // An acknowledgement takes effect with the record that carries it.
+        posted.acknowledged = sent.acknowledged.clamp(venue.acknowledged, venue.last);
+        if venue.last - posted.acknowledged >= venue.window {
+            return back(Reason::Window);
+        }
+        match self.decide_posted(posted, time_ns) {
+            Ok(answer) => Numbered::Answer(answer),
+            Err(NoRoom) => back(Reason::NoRoom),
+        }
+    }
+
+    /// Decides, appends and books the next command of a venue.
+    ///
+    /// # Errors
+    /// The log has no room: nothing has changed.
+    fn decide_posted(
+        &mut self,
+        posted: &mut Posted,
+        time_ns: u64,
+    ) -> Result<NumberedAnswer, NoRoom> {
+        // An end finds room where new work does not.
+        if posted.op.row().opens_work && self.writer.room() < VENUES_RESERVED_BYTES {
+            return Err(NoRoom);
+        }
+        let Core { ledger, writer, payload, parts, .. } = self;
+        ledger.decide_posted(posted, parts);
+        let length = posted.encode(payload);
+        crash::point("engine_before_append");
+        match writer.append(Kind::Posting as u8, time_ns, &payload[..length]) {
+            Ok(sequence) => {
+                self.log_bytes += wal::record_bytes(length);
+                Ok(ledger.apply_posted(posted, parts, sequence, time_ns))
+            }
+            Err(wal::Error::Full) => {
+                posted.take_back();
+                Err(NoRoom)
+            }
             Err(error) => panic!("append to the log: {error}"),
         }
     }
@@ -109,7 +212,7 @@ impl<M: Medium> Core<M> {
     /// The transfers that the log has room for.
     pub(crate) fn log_capacity(&self) -> usize {
         let bytes = self.writer.room().saturating_sub(ROOM_RESERVED_BYTES);
-        let records = bytes / wal::record_bytes(PAYLOAD_BYTES_MAX);
+        let records = bytes / wal::record_bytes(ORDER_BYTES_MAX);
         usize::try_from(records / 2).unwrap_or(usize::MAX)
     }
 
@@ -167,7 +270,7 @@ mod tests {
         let options = Options { segment_bytes: 1 << 20, spares_ready: 1 };
         let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
         let Log { writer, durable, .. } = log;
-        let places = Places { accounts_max: 1, outcomes_max: OUTCOMES_MAX };
+        let places = Places::of_transfers(1, OUTCOMES_MAX);
         let mut core = Core::new(Ledger::new(places), writer);
         let symbol = Text::new("USDT").expect("short");
         core.decide(&Command::RegisterAsset { asset: 3, precision: 8, symbol }, 0);
@@ -183,7 +286,7 @@ mod tests {
         let options = Options { segment_bytes: 1 << 20, spares_ready: 1 };
         let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
         let Log { writer, mut syncer, .. } = log;
-        let places = Places { accounts_max: 1, outcomes_max: OUTCOMES_MAX };
+        let places = Places::of_transfers(1, OUTCOMES_MAX);
         let mut core = Core::new(Ledger::new(places), writer);
         let symbol = Text::new("USDT").expect("short");
         core.decide(&Command::RegisterAsset { asset: 3, precision: 8, symbol }, 0);
@@ -275,7 +378,7 @@ mod tests {
         let options = Options { segment_bytes: 4 << 20, spares_ready: 1 };
         let recovery = Recovery::open(log_dir, 0, 0).expect("no log");
         let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
-        let places = Places { accounts_max: 100, outcomes_max: 10_000 };
+        let places = Places::of_transfers(100, 10_000);
         let mut core = Core::new(Ledger::new(places), log.writer);
         let symbol = Text::new("USDT").expect("short");
         core.decide(&Command::RegisterAsset { asset: 3, precision: 8, symbol }, 0);

@@ -9,13 +9,15 @@ use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::external::{External, Outside, OutsideBytes};
+use crate::fact::VENUE_NAME_BYTES_MAX;
 use crate::order::{DecidedOrder, Order};
+use crate::posted::Posted;
 use crate::record::{Error, Kind, PAYLOAD_BYTES_MAX, join};
 use crate::text::Text;
 use crate::totals::Totals;
 
 /// The content of one record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A decided order.
     Order {
@@ -68,6 +70,10 @@ pub enum Entry {
         /// All operations below the watermark.
         outside: Outside,
     },
+    /// A decided posting by number. UBSCore itself encodes it from its slot.
+    Posting(Box<Posted>),
+    /// A venue that is registered, opened, closed or reopened.
+    Venue(VenueEntry),
     /// Nothing.
     Mark,
     /// The state's digest.
@@ -75,6 +81,34 @@ pub enum Entry {
         /// The sum of all facts' digests.
         digest: u128,
     },
+}
+
+/// The content of a record of a venue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VenueEntry {
+    /// Its number, not 0.
+    pub id: u32,
+    /// The epoch of a session that opens; 0 if an operator has registered, closed or reopened it.
+    pub epoch: u64,
+    /// Closed from now on.
+    pub closed: bool,
+    /// It may POST.
+    pub posts: bool,
+    /// Its name, not empty.
+    pub name: Text<VENUE_NAME_BYTES_MAX>,
+}
+
+/// In the flags of a venue.
+const CLOSED: u8 = 1;
+const POSTS: u8 = 2;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct VenueBytes {
+    id: U32,
+    epoch: U64,
+    flags: u8,
+    name_length: u8,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -115,6 +149,8 @@ impl Entry {
             Entry::Watermark { .. } => Kind::Watermark,
             Entry::Totals { .. } => Kind::Totals,
             Entry::Outside { .. } => Kind::Outside,
+            Entry::Posting(_) => Kind::Posting,
+            Entry::Venue(_) => Kind::Venue,
             Entry::Mark => Kind::Mark,
             Entry::Digest { .. } => Kind::Digest,
         }
@@ -151,6 +187,18 @@ impl Entry {
             }
             Entry::Outside { asset, outside } => {
                 join(buffer, OutsideBytes::new(asset, outside).as_bytes(), &[])
+            }
+            Entry::Posting(ref posted) => posted.encode(buffer),
+            Entry::Venue(ref venue) => {
+                let closed = if venue.closed { CLOSED } else { 0 };
+                let posts = if venue.posts { POSTS } else { 0 };
+                let fixed = VenueBytes {
+                    id: venue.id.into(),
+                    epoch: venue.epoch.into(),
+                    flags: closed | posts,
+                    name_length: venue.name.length(),
+                };
+                join(buffer, fixed.as_bytes(), venue.name.as_bytes())
             }
             Entry::Mark => 0,
             Entry::Digest { digest } => join(buffer, U128::from(digest).as_bytes(), &[]),
@@ -198,6 +246,8 @@ impl Entry {
                 let (asset, outside) = fixed.read();
                 Ok(Entry::Outside { asset, outside })
             }
+            Kind::Posting => Posted::decode(payload).map(|posted| Entry::Posting(Box::new(posted))),
+            Kind::Venue => decode_venue(payload),
             Kind::Mark => payload.is_empty().then_some(Entry::Mark).ok_or_else(malformed),
             Kind::Digest => {
                 let digest = U128::read_from_bytes(payload).map_err(|_| malformed())?.get();
@@ -205,6 +255,24 @@ impl Entry {
             }
         }
     }
+}
+
+fn decode_venue(payload: &[u8]) -> Result<Entry, Error> {
+    let malformed = || Error::Payload { kind: Kind::Venue, bytes: payload.len() };
+    let (fixed, name) = VenueBytes::ref_from_prefix(payload).map_err(|_| malformed())?;
+    if fixed.flags & !(CLOSED | POSTS) != 0 {
+        return Err(Error::Field { field: "flags", number: fixed.flags.into() });
+    }
+    if name.is_empty() || name.len() != usize::from(fixed.name_length) {
+        return Err(malformed());
+    }
+    Ok(Entry::Venue(VenueEntry {
+        id: fixed.id.get(),
+        epoch: fixed.epoch.get(),
+        closed: fixed.flags & CLOSED != 0,
+        posts: fixed.flags & POSTS != 0,
+        name: Text::from_bytes(name).ok_or_else(malformed)?,
+    }))
 }
 
 /// Reads an order, or a refusal: a refused WITHDRAW or DEPOSIT.
@@ -296,7 +364,7 @@ mod tests {
             Entry::Mark,
             Entry::Digest { digest: u128::MAX - 1 },
         ] {
-            assert_eq!(Entry::decode(entry.kind() as u8, &encoded(&entry)), Ok(entry));
+            assert_eq!(Entry::decode(entry.kind() as u8, &encoded(&entry)), Ok(entry.clone()));
         }
     }
 

@@ -15,14 +15,20 @@
 //! | 5 | watermark | order_number 8 |
 //! | 6 | evicted | digest 16: the sum over the evicted outcomes; it is also this fact's digest |
 //! | 7 | outside | deposited 16, withdrawn 16, deposits 8, withdrawals 8, asset 4 |
+//! | 8 | balance that postings have named | as 3, then held 16, traded 16: one of both is not 0 |
+//! | 9 | hold | the fields of `HoldBytes` in their order; venue 0 is a freeze |
+//! | 10 | venue | the fields of `VenueBytes`; flags: 1 closed, 2 may POST |
+//! | 11 | answer in a window | the fields of `AnswerBytes`; code 0 is a success |
+//!
+//! Tag 12, the outcome of a posting by name, is reserved.
 
 use std::mem::size_of;
 
 use domain::account::AccountStatus;
 use domain::asset::SYMBOL_BYTES_MAX;
-use domain::transfer::Op;
+use domain::transfer::{Decision, Op};
 use xxhash_rust::xxh3::xxh3_128;
-use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::little_endian::{I128, U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::external::{Outside, OutsideBytes};
@@ -56,8 +62,12 @@ pub enum Fact {
         user: u64,
         /// The balance's asset.
         asset: u32,
-        /// Smallest units.
+        /// Smallest units, without what is held.
         available: u128,
+        /// All its holds and freezes, smallest units.
+        held: u128,
+        /// All that postings have brought less all that they have taken, smallest units.
+        traded: i128,
         /// All its operations.
         totals: Totals,
     },
@@ -87,10 +97,78 @@ pub enum Fact {
         /// All of them, also those with evicted outcomes.
         outside: Outside,
     },
+    /// A hold or a freeze.
+    Hold(HoldFact),
+    /// A venue.
+    Venue(VenueFact),
+    /// An answer in a venue's window.
+    Answer(AnswerFact),
 }
 
+/// A hold of a venue, or a freeze.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldFact {
+    /// The venue; 0 for a freeze.
+    pub venue: u32,
+    /// The number of the command that made it; 0 for a freeze.
+    pub number: u64,
+    /// The purpose of a freeze; 0 for a hold.
+    pub purpose: u16,
+    /// The owner.
+    pub user: u64,
+    /// The asset's number.
+    pub asset: u32,
+    /// Smallest units, not 0.
+    pub amount: u128,
+    /// The venue's reference; 0 for a freeze.
+    pub reference: u64,
+    /// The record that made it.
+    pub record: wal::Sequence,
+    /// The time of that record, ns since the Unix epoch.
+    pub time_ns: u64,
+    /// A place for a balance is kept free for its SETTLE.
+    pub keeps: bool,
+}
+
+/// A venue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VenueFact {
+    /// Its number, not 0.
+    pub id: u32,
+    /// The epoch of its last session, 0 for none.
+    pub epoch: u64,
+    /// The last number acknowledged.
+    pub acknowledged: u64,
+    /// An operator has closed it.
+    pub closed: bool,
+    /// It may POST.
+    pub posts: bool,
+    /// Its name, not empty.
+    pub name: Text<VENUE_NAME_BYTES_MAX>,
+}
+
+/// An answer in a venue's window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerFact {
+    /// The venue.
+    pub venue: u32,
+    /// The command's number.
+    pub number: u64,
+    /// XXH3-64 of the command's body.
+    pub hash: u64,
+    /// The record that holds the decision.
+    pub record: wal::Sequence,
+    /// The decision.
+    pub decision: Decision,
+    /// The failing leg.
+    pub leg: u8,
+}
+
+/// The most bytes of a venue's name.
+pub const VENUE_NAME_BYTES_MAX: usize = 32;
+
 /// The most bytes of a fact.
-pub const FACT_BYTES_MAX: usize = size_of::<OutcomeBytes>();
+pub const FACT_BYTES_MAX: usize = size_of::<TradedBytes>();
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -134,8 +212,71 @@ struct OutcomeBytes {
     op: u8,
 }
 
-const _: () = assert!(size_of::<BalanceBytes>() <= FACT_BYTES_MAX);
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct TradedBytes {
+    balance: BalanceBytes,
+    held: U128,
+    traded: I128,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct HoldBytes {
+    amount: U128,
+    number: U64,
+    user: U64,
+    reference: U64,
+    record: U64,
+    time_ns: U64,
+    venue: U32,
+    asset: U32,
+    purpose: U16,
+    keeps: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct VenueBytes {
+    epoch: U64,
+    acknowledged: U64,
+    id: U32,
+    flags: u8,
+    name_length: u8,
+    name: [u8; VENUE_NAME_BYTES_MAX],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct AnswerBytes {
+    number: U64,
+    hash: U64,
+    record: U64,
+    venue: U32,
+    code: U16,
+    leg: u8,
+}
+
+const _: () = assert!(size_of::<OutcomeBytes>() <= FACT_BYTES_MAX);
+const _: () = assert!(size_of::<HoldBytes>() <= FACT_BYTES_MAX);
+const _: () = assert!(size_of::<VenueBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<OutsideBytes>() <= FACT_BYTES_MAX);
+
+impl BalanceBytes {
+    fn read(&self, held: u128, traded: i128) -> Fact {
+        let totals = Totals {
+            deposits: self.deposits.get(),
+            withdrawals: self.withdrawals.get(),
+            refunds: self.refunds.get(),
+        };
+        let (user, asset, available) = (self.user.get(), self.asset.get(), self.available.get());
+        Fact::Balance { user, asset, available, held, traded, totals }
+    }
+}
+
+fn flag(set: bool, bit: u8) -> u8 {
+    if set { bit } else { 0 }
+}
 
 const ASSET: u8 = 1;
 const ACCOUNT: u8 = 2;
@@ -144,6 +285,14 @@ const OUTCOME: u8 = 4;
 const WATERMARK: u8 = 5;
 const EVICTED: u8 = 6;
 const OUTSIDE: u8 = 7;
+const TRADED: u8 = 8;
+const HOLD: u8 = 9;
+const VENUE: u8 = 10;
+const ANSWER: u8 = 11;
+
+/// In the flags of a venue.
+const CLOSED: u8 = 1;
+const POSTS: u8 = 2;
 
 impl Fact {
     /// Writes the fact into `buffer`. Returns its tag and its length in bytes.
@@ -166,8 +315,8 @@ impl Fact {
             Fact::Account { user, status } => {
                 (ACCOUNT, put(buffer, &AccountBytes { user: user.into(), status: status as u8 }))
             }
-            Fact::Balance { user, asset, available, totals } => {
-                let bytes = BalanceBytes {
+            Fact::Balance { user, asset, available, held, traded, totals } => {
+                let balance = BalanceBytes {
                     available: available.into(),
                     deposits: totals.deposits.into(),
                     withdrawals: totals.withdrawals.into(),
@@ -175,7 +324,12 @@ impl Fact {
                     user: user.into(),
                     asset: asset.into(),
                 };
-                (BALANCE, put(buffer, &bytes))
+                // A balance that nothing has traded keeps its old form, and old digests hold.
+                if (held, traded) == (0, 0) {
+                    return (BALANCE, put(buffer, &balance));
+                }
+                let bytes = TradedBytes { balance, held: held.into(), traded: traded.into() };
+                (TRADED, put(buffer, &bytes))
             }
             Fact::Outcome { req_id, op, ref recorded } => {
                 let bytes = OutcomeBytes {
@@ -197,6 +351,46 @@ impl Fact {
             Fact::Outside { asset, outside } => {
                 (OUTSIDE, put(buffer, &OutsideBytes::new(asset, outside)))
             }
+            Fact::Hold(ref hold) => {
+                let bytes = HoldBytes {
+                    amount: hold.amount.into(),
+                    number: hold.number.into(),
+                    user: hold.user.into(),
+                    reference: hold.reference.into(),
+                    record: hold.record.into(),
+                    time_ns: hold.time_ns.into(),
+                    venue: hold.venue.into(),
+                    asset: hold.asset.into(),
+                    purpose: hold.purpose.into(),
+                    keeps: hold.keeps.into(),
+                };
+                (HOLD, put(buffer, &bytes))
+            }
+            Fact::Venue(ref venue) => {
+                let text = venue.name.as_bytes();
+                let mut name = [0; VENUE_NAME_BYTES_MAX];
+                name[..text.len()].copy_from_slice(text);
+                let bytes = VenueBytes {
+                    epoch: venue.epoch.into(),
+                    acknowledged: venue.acknowledged.into(),
+                    id: venue.id.into(),
+                    flags: flag(venue.closed, CLOSED) | flag(venue.posts, POSTS),
+                    name_length: venue.name.length(),
+                    name,
+                };
+                (VENUE, put(buffer, &bytes))
+            }
+            Fact::Answer(ref answer) => {
+                let bytes = AnswerBytes {
+                    number: answer.number.into(),
+                    hash: answer.hash.into(),
+                    record: answer.record.into(),
+                    venue: answer.venue.into(),
+                    code: decision_number(answer.decision).into(),
+                    leg: answer.leg,
+                };
+                (ANSWER, put(buffer, &bytes))
+            }
         }
     }
 
@@ -210,6 +404,10 @@ impl Fact {
             WATERMARK => Some(size_of::<U64>()),
             EVICTED => Some(size_of::<U128>()),
             OUTSIDE => Some(size_of::<OutsideBytes>()),
+            TRADED => Some(size_of::<TradedBytes>()),
+            HOLD => Some(size_of::<HoldBytes>()),
+            VENUE => Some(size_of::<VenueBytes>()),
+            ANSWER => Some(size_of::<AnswerBytes>()),
             _ => None,
         }
     }
@@ -239,13 +437,63 @@ impl Fact {
             }
             BALANCE => {
                 let fixed = BalanceBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
-                let (user, asset) = (fixed.user.get(), fixed.asset.get());
-                let totals = Totals {
-                    deposits: fixed.deposits.get(),
-                    withdrawals: fixed.withdrawals.get(),
-                    refunds: fixed.refunds.get(),
-                };
-                Ok(Fact::Balance { user, asset, available: fixed.available.get(), totals })
+                Ok(fixed.read(0, 0))
+            }
+            TRADED => {
+                let fixed = TradedBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                let (held, traded) = (fixed.held.get(), fixed.traded.get());
+                // One fact has one form.
+                if (held, traded) == (0, 0) {
+                    return Err(malformed());
+                }
+                Ok(fixed.balance.read(held, traded))
+            }
+            HOLD => {
+                let fixed = HoldBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                Ok(Fact::Hold(HoldFact {
+                    venue: fixed.venue.get(),
+                    number: fixed.number.get(),
+                    purpose: fixed.purpose.get(),
+                    user: fixed.user.get(),
+                    asset: fixed.asset.get(),
+                    amount: fixed.amount.get(),
+                    reference: fixed.reference.get(),
+                    record: fixed.record.get(),
+                    time_ns: fixed.time_ns.get(),
+                    keeps: match fixed.keeps {
+                        0 => false,
+                        1 => true,
+                        other => return Err(field("keeps", other.into())),
+                    },
+                }))
+            }
+            VENUE => {
+                let fixed = VenueBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                let split = fixed.name.split_at_checked(usize::from(fixed.name_length));
+                let name = split.filter(|(_, padding)| padding.iter().all(|&byte| byte == 0));
+                let name = name.and_then(|(name, _)| Text::from_bytes(name));
+                if fixed.flags & !(CLOSED | POSTS) != 0 {
+                    return Err(field("flags", fixed.flags.into()));
+                }
+                Ok(Fact::Venue(VenueFact {
+                    id: fixed.id.get(),
+                    epoch: fixed.epoch.get(),
+                    acknowledged: fixed.acknowledged.get(),
+                    closed: fixed.flags & CLOSED != 0,
+                    posts: fixed.flags & POSTS != 0,
+                    name: name.ok_or_else(malformed)?,
+                }))
+            }
+            ANSWER => {
+                let fixed = AnswerBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                Ok(Fact::Answer(AnswerFact {
+                    venue: fixed.venue.get(),
+                    number: fixed.number.get(),
+                    hash: fixed.hash.get(),
+                    record: fixed.record.get(),
+                    decision: decision_of(fixed.code.get())?,
+                    leg: fixed.leg,
+                }))
             }
             OUTCOME => {
                 let fixed = OutcomeBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
@@ -320,6 +568,8 @@ mod tests {
                 user: 7,
                 asset: 3,
                 available: u128::MAX,
+                held: 0,
+                traded: 0,
                 totals: Totals { deposits: 1 << 100, withdrawals: 2 << 100, refunds: 3 << 100 },
             },
             Fact::Outcome { req_id: u128::MAX, op: Op::Refund, recorded },

@@ -24,8 +24,8 @@ use crate::text::Text;
 use crate::totals::Totals;
 
 /// So few that histories run into the limits.
-const PLACES: Places = Places { accounts_max: 3, outcomes_max: 24 };
-const LARGE: Places = Places { accounts_max: 64, outcomes_max: 1_024 };
+const PLACES: Places = Places::of_transfers(3, 24);
+const LARGE: Places = Places::of_transfers(64, 1_024);
 
 /// The next step. Numbers are taken modulo small bounds, so that few names meet often.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl History {
 
     fn run(&mut self, command: Command) {
         let Step::Append(entry) = self.ledger.step(&command) else { return };
-        self.log.push((entry, self.ledger.sequence() * 10));
+        self.log.push((entry.clone(), self.ledger.sequence() * 10));
         let (sequence, time_ns) = (self.ledger.sequence() + 1, self.ledger.sequence() * 10);
         let answer = self.ledger.apply(&entry, sequence, time_ns);
         if let Entry::External(external) = entry {
@@ -232,7 +232,7 @@ fn sorted(ledger: &Ledger) -> Vec<(u8, Vec<u8>)> {
 /// Replays the log's records after the ledger's last one.
 fn catch_up(ledger: &mut Ledger, log: &[(Entry, u64)]) -> Result<(), replay::Error> {
     let behind = usize::try_from(ledger.sequence()).expect("small");
-    for &(entry, time_ns) in &log[behind..] {
+    for &(ref entry, time_ns) in &log[behind..] {
         let mut buffer = [0; PAYLOAD_BYTES_MAX];
         let length = entry.encode(&mut buffer);
         let sequence = ledger.sequence() + 1;

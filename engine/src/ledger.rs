@@ -13,10 +13,11 @@ use domain::code::Code;
 use domain::transfer::Decision;
 use hashbrown::HashMap;
 
-use crate::accounts::{Account, Balance};
+use crate::accounts::{Account, Balance, Balances};
 use crate::entry::Entry;
 use crate::external::Outside;
-use crate::fact::Fact;
+use crate::fact::{Fact, HoldFact};
+use crate::holds::{Chain, Chains, Hold, HoldKey, Holds, hold_key};
 use crate::order::Order;
 use crate::outcomes::Outcomes;
 use crate::places::Places;
@@ -24,6 +25,8 @@ use crate::recorded::Recorded;
 use crate::table::{HashState, Row, Table};
 use crate::text::Text;
 use crate::totals::Totals;
+use crate::venue::{HoldRow, OpenError};
+use crate::venues::{Venue, Venues};
 
 /// Commands that are prefetched together before the first one is decided: a processor waits for so
 /// many cache misses at once.
@@ -38,7 +41,7 @@ pub const FORGET_LEAVES: usize = 2;
 pub(crate) const ORDER_NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// The decision of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Append this entry to the log, then [`Ledger::apply`] it.
     Append(Entry),
@@ -63,8 +66,10 @@ pub enum Answer {
     Done,
     /// One balance at a point of the log.
     Balance {
-        /// Smallest units; `None` without a Spot account.
+        /// Smallest units, without what is held; `None` without a Spot account.
         available: Option<u128>,
+        /// All holds and freezes, smallest units.
+        held: u128,
         /// The last record that this balance includes.
         sequence: wal::Sequence,
     },
@@ -90,6 +95,32 @@ pub enum Answer {
     Violation(&'static str),
     /// See [`Step::Full`]; also if the log has no room. Nothing has changed.
     Overloaded,
+    /// A venue's session is open.
+    Opened {
+        /// Its epoch.
+        epoch: u64,
+        /// The last number decided, 0 for none.
+        last: u64,
+        /// The last number acknowledged, 0 for none.
+        acknowledged: u64,
+    },
+    /// A venue is not opened, or not changed.
+    NotOpened(OpenError),
+}
+
+/// The state of a venue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VenueState {
+    /// The epoch of its last session, 0 for none.
+    pub epoch: u64,
+    /// An operator has closed it.
+    pub closed: bool,
+    /// The last number decided, 0 for none.
+    pub last: u64,
+    /// The last number acknowledged, 0 for none.
+    pub acknowledged: u64,
+    /// The most answers without an acknowledgement.
+    pub window: u64,
 }
 
 /// A registered asset.
@@ -115,7 +146,10 @@ pub struct Ledger {
     /// Accounts above this number are made by status changes only.
     accounts_max: usize,
     pub(crate) accounts: Table<Account>,
-    pub(crate) balances: Table<Balance>,
+    pub(crate) balances: Balances,
+    /// Holds and freezes.
+    pub(crate) holds: Holds,
+    pub(crate) venues: Venues,
     pub(crate) assets: HashMap<u32, AssetEntry, HashState>,
     pub(crate) outcomes: Outcomes,
     /// Outcomes of smaller order numbers may be evicted.
@@ -132,7 +166,9 @@ impl Ledger {
         Ledger {
             accounts_max: places.accounts_max,
             accounts: Table::new(places.accounts()),
-            balances: Table::new(places.balances()),
+            balances: Balances::new(places.balances(), places.sums()),
+            holds: Holds::new(places.venues.holds_max),
+            venues: Venues::new(places.venues.venues_max, places.venues.window),
             assets: HashMap::with_hasher(HashState::default()),
             outcomes: Outcomes::new(places.outcomes_max),
             watermark: 0,
@@ -182,9 +218,31 @@ impl Ledger {
         self.balances.rows().len()
     }
 
-    /// Balances that deposits can still make.
+    /// Balances that deposits can still make: without those that holds keep.
     pub fn balances_left(&self) -> usize {
-        self.balances.places_left()
+        self.balances.places_left() - self.holds.kept()
+    }
+
+    /// Whether a venue is registered.
+    pub fn knows_venue(&self, id: u32) -> bool {
+        self.venues.get(id).is_some()
+    }
+
+    /// The state of a venue; `None` if it is not registered.
+    pub fn venue_state(&self, id: u32) -> Option<VenueState> {
+        let venue = self.venues.get(id)?;
+        Some(VenueState {
+            epoch: venue.epoch,
+            closed: venue.closed,
+            last: venue.last(),
+            acknowledged: venue.acknowledged,
+            window: self.venues.window as u64,
+        })
+    }
+
+    /// The number of holds and freezes.
+    pub fn hold_count(&self) -> usize {
+        self.holds.rows().len()
     }
 
     /// Takes all memory of the tables from the system, so that no order waits for it.
@@ -194,6 +252,8 @@ impl Ledger {
             scope.spawn(|| self.outcomes.prefault());
             self.accounts.prefault();
             self.balances.prefault();
+            self.holds.prefault();
+            self.venues.prefault();
         });
     }
 
@@ -201,6 +261,13 @@ impl Ledger {
     /// and digests do not depend on it.
     pub fn forget(&mut self, looks_max: usize, leaves_max: usize) {
         self.outcomes.forget(self.watermark, looks_max, leaves_max);
+        self.forget_answers(leaves_max);
+    }
+
+    /// Lets up to `leaves_max` acknowledged answers leave. Records and digests do not depend on it.
+    pub(crate) fn forget_answers(&mut self, leaves_max: usize) {
+        let left = self.venues.forget(leaves_max);
+        self.outcomes.add_evicted(left);
     }
 
     /// Evicts every outcome below the watermark. It takes long: not for the core thread.
@@ -210,22 +277,74 @@ impl Ledger {
         }
     }
 
-    /// Whether no outcome below the watermark is held.
+    /// Whether no outcome below the watermark and no acknowledged answer is held.
     pub fn has_forgotten(&self) -> bool {
-        self.outcomes.has_forgotten()
+        self.outcomes.has_forgotten() && self.venues.has_forgotten()
     }
 
-    /// Every balance as (user, asset, smallest units), sorted.
+    /// Every balance, with what is held, as (user, asset, smallest units), sorted.
     pub fn balances(&self) -> Vec<(u64, u32, u128)> {
-        let balance = |row: &Balance| (row.user, row.asset, row.available());
+        let balance = |row: &Balance| (row.user, row.asset, self.balances.owned(row));
         let mut all: Vec<_> = self.balances.rows().iter().map(balance).collect();
         all.sort_unstable();
         all
     }
 
-    /// Smallest units; 0 without operations.
+    /// A balance with what is held, smallest units; 0 without operations.
     pub(crate) fn balance(&self, user: u64, asset: u32) -> u128 {
-        self.balances.get((user, asset)).map_or(0, Balance::available)
+        self.balances.get(user, asset).map_or(0, |balance| self.balances.owned(balance))
+    }
+
+    /// A balance without what is held, smallest units; 0 without operations.
+    pub(crate) fn available(&self, user: u64, asset: u32) -> u128 {
+        self.balances.get(user, asset).map_or(0, |balance| self.balances.available(balance))
+    }
+
+    /// All holds and freezes of a balance, smallest units.
+    pub(crate) fn held(&self, user: u64, asset: u32) -> u128 {
+        self.balances.get(user, asset).map_or(0, |balance| self.balances.sums(balance).held)
+    }
+
+    /// The first holds and freezes of a balance, oldest first, at most `looks_max`.
+    pub fn held_of(&self, user: u64, asset: u32, looks_max: usize) -> Vec<HoldFact> {
+        let Some(balance) = self.balances.get(user, asset) else { return Vec::new() };
+        let chain = self.balances.sums(balance).holds;
+        let first = self.holds.next_of_owner(chain, None);
+        let rows = std::iter::successors(first, |row| self.holds.next_of_owner(chain, Some(row)));
+        rows.take(looks_max).map(Hold::content).collect()
+    }
+
+    /// Holds of a venue with numbers above `after`, in number order, looking at `looks_max` rows.
+    ///
+    /// They are added to `found`. Returns the number to ask with for the next ones; `None` at the
+    /// end, and for an unknown venue.
+    pub fn holds_of(
+        &self,
+        venue: u32,
+        after: u64,
+        looks_max: usize,
+        found: &mut Vec<HoldRow>,
+    ) -> Option<u64> {
+        let chain = self.venues.get(venue)?.holds;
+        // If the hold has ended, the search begins at the first one.
+        let mut row = self.holds.get(hold_key(venue, after));
+        for _ in 0..looks_max {
+            row = Some(self.holds.next_of_venue(chain, row)?);
+            let hold = row.expect("set above");
+            if hold.number() > after {
+                found.push(HoldRow {
+                    number: hold.number(),
+                    user: hold.user,
+                    asset: hold.asset,
+                    remaining: u64::try_from(hold.amount()).expect("a venue's hold"),
+                    reference: hold.reference(),
+                    record: hold.record,
+                    time_ns: hold.time_ns,
+                });
+            }
+        }
+        let last = row?;
+        self.holds.next_of_venue(chain, Some(last)).map(|_| last.number())
     }
 
     /// The status of a Spot account, if there is one.
@@ -240,7 +359,7 @@ impl Ledger {
 
     /// All operations of one balance, also those with evicted outcomes.
     pub fn totals(&self, user: u64, asset: u32) -> Totals {
-        self.balances.get((user, asset)).map(|balance| balance.totals).unwrap_or_default()
+        self.balances.get(user, asset).map(|balance| balance.totals).unwrap_or_default()
     }
 
     /// The operations of each balance with order numbers below `below`, by user and asset: all
@@ -261,7 +380,7 @@ impl Ledger {
         let settled = |balance: &Balance| {
             let above = above.get(&balance.key()).copied().unwrap_or_default();
             let settled = balance.totals.without(above);
-            let settled = settled.unwrap_or_else(|| panic!("{above:?} of {:?}", balance.fact()));
+            let settled = settled.unwrap_or_else(|| panic!("{above:?} of {:?}", balance.totals));
             (balance.key(), settled)
         };
         Some(self.balances.rows().iter().map(settled).collect())
@@ -289,8 +408,8 @@ impl Ledger {
         Some(settled.filter(|(_, outside)| *outside != Outside::default()).collect())
     }
 
-    /// All facts: evicted outcomes, watermark, assets, accounts, balances, outcomes. Facts of one
-    /// kind have no order.
+    /// All facts: evicted outcomes, watermark, assets, accounts, balances, venues, holds, answers,
+    /// outcomes. Facts of one kind have no order.
     pub fn facts(&self) -> impl Iterator<Item = Fact> + '_ {
         let evicted = Fact::Evicted { digest: self.outcomes.evicted() };
         let watermark = Fact::Watermark { order_number: self.watermark };
@@ -302,12 +421,16 @@ impl Ledger {
         let outside = outside.filter(|(_, outside)| *outside != Outside::default());
         let outside = outside.map(|(asset, outside)| Fact::Outside { asset, outside });
         let accounts = self.accounts.rows().iter().map(Account::fact);
-        let balances = self.balances.rows().iter().map(Balance::fact);
+        let balances = self.balances.rows().iter().map(|balance| self.balances.fact(balance));
+        let venues = self.venues.rows().iter().map(Venue::fact);
+        let answers = self.venues.rows().iter().flat_map(Venue::answers);
+        let holds = self.holds.rows().iter().map(Hold::fact);
         let outcomes = self.outcomes.iter();
         let outcomes =
             outcomes.map(|(req_id, op, recorded)| Fact::Outcome { req_id, op, recorded });
         let head = [evicted, watermark].into_iter();
-        head.chain(assets).chain(outside).chain(accounts).chain(balances).chain(outcomes)
+        let spot = head.chain(assets).chain(outside).chain(accounts).chain(balances);
+        spot.chain(venues).chain(holds).chain(answers).chain(outcomes)
     }
 
     /// The sum of all facts' digests, modulo 2^128. It depends on the log only: neither the places
@@ -322,16 +445,45 @@ impl Ledger {
         self.digest = self.digest.wrapping_sub(before).wrapping_add(after.digest());
     }
 
+    /// Replaces the digest of `before` by that of `after`; either may be absent.
+    pub(crate) fn replace(&mut self, before: Option<Fact>, after: Option<Fact>) {
+        let digest = |fact: Option<Fact>| fact.map_or(0, |fact| fact.digest());
+        self.digest = self.digest.wrapping_sub(digest(before)).wrapping_add(digest(after));
+    }
+
+    /// Adds a hold to its chains.
+    pub(crate) fn add_hold(&mut self, row: Hold) {
+        let Ledger { holds, venues, balances, .. } = self;
+        holds.insert(row, &mut Owners { venues, balances });
+    }
+
+    /// See [`Holds::set`].
+    pub(crate) fn set_hold(
+        &mut self,
+        key: HoldKey,
+        amount: u128,
+        keeps: bool,
+    ) -> (Fact, Option<Fact>) {
+        let Ledger { holds, venues, balances, .. } = self;
+        holds.set(key, amount, keeps, &mut Owners { venues, balances })
+    }
+
+    /// Chains all restored holds.
+    pub(crate) fn chain_holds(&mut self) {
+        let Ledger { holds, venues, balances, .. } = self;
+        holds.chain_all(&mut Owners { venues, balances });
+    }
+
     /// Prefetches the rows of these orders: first their slots in the index, then the rows. It does
     /// not wait for them.
     pub fn expect<'a>(&self, orders: impl Iterator<Item = &'a Order> + Clone) {
         for order in orders.clone() {
             self.outcomes.expect_slot(order.req_id, order.op);
-            self.balances.expect_slot((order.user, order.asset));
+            self.balances.expect_slot(order.user, order.asset);
             self.accounts.expect_slot(order.user);
         }
         for order in orders {
-            self.balances.expect_row((order.user, order.asset));
+            self.balances.expect_row(order.user, order.asset);
             self.accounts.expect_row(order.user);
         }
     }
@@ -359,5 +511,21 @@ impl Ledger {
         let fact = |outside| Fact::Outside { asset, outside };
         let before = (before != Outside::default()).then(|| fact(before));
         self.exchange(before, fact(after));
+    }
+}
+
+/// The owners of the chains of holds.
+struct Owners<'a> {
+    venues: &'a mut Venues,
+    balances: &'a mut Balances,
+}
+
+impl Chains for Owners<'_> {
+    fn of_venue(&mut self, venue: u32) -> &mut Chain {
+        &mut self.venues.get_mut(venue).expect("a hold's venue is registered").holds
+    }
+
+    fn of_owner(&mut self, sums: u32) -> &mut Chain {
+        &mut self.balances.sums_mut(sums).holds
     }
 }

@@ -32,7 +32,9 @@ pub mod fact;
 mod guard;
 #[cfg(test)]
 mod history;
+mod holds;
 pub mod ledger;
+mod line;
 mod memory;
 pub mod notice;
 mod op;
@@ -41,6 +43,7 @@ mod options;
 pub mod order;
 mod outcomes;
 pub mod places;
+pub mod posted;
 pub mod record;
 pub mod recorded;
 pub mod replay;
@@ -54,6 +57,8 @@ pub mod text;
 mod threads;
 pub mod totals;
 pub mod venue;
+mod venues;
+mod wait;
 
 pub use self::guard::{LAST_WORDS, end_soon};
 pub use self::open::{Closed, Error, Progress, Replayed};

@@ -2,13 +2,18 @@
 //!
 //! A file holds both halves of its command: `step` decides and changes nothing, `apply` carries out
 //! the entry that the log holds. A new command is a new file and a line in each match of this one.
+//! `posting` has the one judge and the one booking of all operations; a posting by number comes in
+//! by `number` and is never copied whole.
 
 mod asset;
 mod carry;
 mod external;
+pub(crate) mod number;
 mod order;
+mod posting;
 mod refuse;
 mod status;
+mod venue;
 mod watermark;
 
 use crate::command::Command;
@@ -31,10 +36,14 @@ impl Ledger {
                 carry::step_totals(self, user, asset, totals)
             }
             Command::CarryOutside { asset, outside } => carry::step_outside(self, asset, outside),
+            Command::AddVenue { id, name, posts } => venue::step_add(self, id, name, posts),
+            Command::CloseVenue { id, closed } => venue::step_close(self, id, closed),
+            Command::OpenVenue { id, epoch, told } => venue::step_open(self, id, epoch, told),
             Command::Digest => Step::Append(Entry::Digest { digest: self.digest() }),
             Command::ReadBalance { user, asset } => {
-                let available = self.status(user).map(|_| self.balance(user, asset));
-                Step::Known(Answer::Balance { available, sequence: self.sequence })
+                let available = self.status(user).map(|_| self.available(user, asset));
+                let (held, sequence) = (self.held(user, asset), self.sequence);
+                Step::Known(Answer::Balance { available, held, sequence })
             }
             Command::ReadTotal { asset } => {
                 let (units, sequence) = (self.total(asset), self.sequence);
@@ -76,6 +85,8 @@ impl Ledger {
                 self.set_outside(asset, outside);
                 Answer::Done
             }
+            Entry::Venue(ref entry) => venue::apply(self, entry),
+            Entry::Posting(_) => unreachable!("a posting is carried out with its parts"),
             Entry::Mark | Entry::Digest { .. } => Answer::Done,
         }
     }
@@ -123,7 +134,7 @@ mod tests {
     }
 
     fn ledger() -> Ledger {
-        let mut ledger = Ledger::new(Places { accounts_max: 100, outcomes_max: 1_000 });
+        let mut ledger = Ledger::new(Places::of_transfers(100, 1_000));
         let symbol = Text::new("USDT").expect("short");
         run(&mut ledger, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
         ledger
@@ -239,7 +250,7 @@ mod tests {
         assert_eq!(ledger.sequence(), recorded + 1);
         assert_eq!(balance(&mut ledger, 7), Some(400));
         // The refusal needs a place, as every outcome does.
-        let mut small = Ledger::new(Places { accounts_max: 1, outcomes_max: 1 });
+        let mut small = Ledger::new(Places::of_transfers(1, 1));
         refuse(&mut small, order(Op::Deposit, 1, 7, 1));
         assert_eq!(refuse(&mut small, order(Op::Deposit, 2, 7, 1)), Answer::Overloaded);
     }
@@ -292,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_full_map_refuses_new_transfers_but_never_a_refund() {
-        let mut ledger = Ledger::new(Places { accounts_max: 1, outcomes_max: 4 });
+        let mut ledger = Ledger::new(Places::of_transfers(1, 4));
         let symbol = Text::new("USDT").expect("short");
         run(&mut ledger, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
         decide(&mut ledger, order(Op::Deposit, 1, 7, 500));
@@ -349,7 +360,7 @@ mod tests {
 
     #[test]
     fn f05_without_a_place_for_an_account_or_a_balance_a_deposit_is_refused_for_good() {
-        let mut ledger = Ledger::new(Places { accounts_max: 1, outcomes_max: 100 });
+        let mut ledger = Ledger::new(Places::of_transfers(1, 100));
         for asset in 1..=3 {
             let symbol = Text::new("USDT").expect("short");
             run(&mut ledger, Command::RegisterAsset { asset, precision: 8, symbol });
@@ -365,7 +376,7 @@ mod tests {
         let refuse = Command::Refuse { order: deposit(2, 8, 1), code: Code::Overloaded };
         // Replay decides so from the record, with any number of places.
         assert_eq!(step, ledger.step(&refuse));
-        let large = Ledger::new(Places { accounts_max: 100, outcomes_max: 100 });
+        let large = Ledger::new(Places::of_transfers(100, 100));
         assert_eq!(step, large.step(&refuse));
         assert_eq!(decide(&mut ledger, deposit(2, 8, 1)), overloaded);
         assert_eq!(balance(&mut ledger, 8), None, "no account was made");
@@ -406,7 +417,7 @@ mod tests {
         let read = |user, asset| Command::ReadBalance { user, asset };
         let known = |available| {
             let sequence = ledger.sequence();
-            Step::Known(Answer::Balance { available, sequence })
+            Step::Known(Answer::Balance { available, held: 0, sequence })
         };
         let total = |units| {
             let sequence = ledger.sequence();
@@ -415,16 +426,16 @@ mod tests {
         let query = |req_id, op| Command::Query { req_id, op };
         let recorded = ledger.outcomes.get(1, Op::Deposit);
         assert!(recorded.is_some());
-        let done = Step::Known(Answer::Done);
+        let done = || Step::Known(Answer::Done);
         for (command, want) in [
-            (status(7, Active), done),
+            (status(7, Active), done()),
             (status(7, Frozen), Step::Append(Entry::AccountStatus { user: 7, status: Frozen })),
             (status(8, Active), Step::Append(Entry::AccountStatus { user: 8, status: Active })),
-            (register(USDT, 8, usdt), done),
+            (register(USDT, 8, usdt), done()),
             (register(9, 8, usdc), new(9, 8, usdc)),
             (register(9, 0, usdc), new(9, 0, usdc)),
-            (raise(4), done),
-            (raise(5), done),
+            (raise(4), done()),
+            (raise(5), done()),
             (raise(6), Step::Append(Entry::Watermark { order_number: 6 })),
             (Command::ReadWatermark, Step::Known(Answer::Watermark(5))),
             (Command::Digest, Step::Append(Entry::Digest { digest: ledger.digest() })),
@@ -507,7 +518,7 @@ mod tests {
         assert_eq!((ledger.outcome_count(), ledger.outside(3)), (0, None));
         assert_eq!(ledger.outside(4), Some(BTreeMap::from([(USDT, all)])));
         assert_eq!(run(&mut ledger, Command::External(deposit)), Answer::Forgotten);
-        let mut small = Ledger::new(Places { accounts_max: 1, outcomes_max: 1 });
+        let mut small = Ledger::new(Places::of_transfers(1, 1));
         let symbol = Text::new("USDT").expect("short");
         run(&mut small, Command::RegisterAsset { asset: USDT, precision: 8, symbol });
         run(&mut small, Command::External(deposit));
@@ -570,7 +581,7 @@ mod tests {
             let add = |sum: u128, fact: Fact| sum.wrapping_add(fact.digest());
             ledger.facts().fold(0, add)
         };
-        let mut seen = vec![Ledger::new(Places { accounts_max: 1, outcomes_max: 1 }).digest()];
+        let mut seen = vec![Ledger::new(Places::of_transfers(1, 1)).digest()];
         for command in [
             Command::Order(order(Op::Deposit, 1, 7, 500)),
             Command::Order(order(Op::Withdraw, 2, 7, 100)),
@@ -606,7 +617,7 @@ mod tests {
         fn a_total_is_what_the_balances_add_up_to(
             orders in prop::collection::vec((0..5u8, 1..12u128, 1..4u64, 1..4u32, 1..50u64), 1..200)
         ) {
-            let empty = || Ledger::new(Places { accounts_max: 100, outcomes_max: 1_000 });
+            let empty = || Ledger::new(Places::of_transfers(100, 1_000 ));
             let (mut ledger, mut replayed) = (empty(), empty());
             let mut builder = Builder::new(empty());
             let symbol = Text::new("USDT").expect("short");

@@ -29,6 +29,8 @@ pub struct Options {
     pub places: Places,
     /// A mark is written after this time without a record.
     pub idle_mark: Duration,
+    /// The caller's clock, ns since the Unix epoch: of the records of venues.
+    pub now: fn() -> u64,
     /// Takes the engine's notices.
     pub notify: Notify,
 }

@@ -23,7 +23,9 @@ use domain::transfer::{CID_BYTES_MAX, Cid, Decision, Direction, Intent, Op, ReqI
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::record::{Error, Kind, PAYLOAD_BYTES_MAX, decision_number, decision_of, join};
+use crate::record::{
+    Error, Kind, ORDER_BYTES_MAX, PAYLOAD_BYTES_MAX, decision_number, decision_of, join,
+};
 use crate::text::Text;
 
 /// A transfer's operation on Spot.
@@ -104,7 +106,7 @@ struct OrderBytes {
 }
 
 const _: () = assert!(size_of::<OrderBytes>() == 65);
-const _: () = assert!(size_of::<OrderBytes>() + CID_BYTES_MAX == PAYLOAD_BYTES_MAX);
+const _: () = assert!(size_of::<OrderBytes>() + CID_BYTES_MAX == ORDER_BYTES_MAX);
 
 impl DecidedOrder {
     /// Writes the payload into `buffer`. Returns its length in bytes.
@@ -140,7 +142,8 @@ impl DecidedOrder {
         if cid.len() != usize::from(fixed.cid_length) {
             return Err(malformed());
         }
-        let op = Op::from_number(fixed.op).ok_or_else(|| field("op", fixed.op))?;
+        let op = Op::from_number(fixed.op).filter(|op| !op.is_posting());
+        let op = op.ok_or_else(|| field("op", fixed.op))?;
         let direction = Direction::from_number(fixed.direction)
             .ok_or_else(|| field("direction", fixed.direction))?;
         let decision = decision_of(fixed.code.get())?;

@@ -178,6 +178,11 @@ impl Outcomes {
         self.evicted
     }
 
+    /// Adds the digests of answers of venues that have left.
+    pub(crate) fn add_evicted(&mut self, digests: u128) {
+        self.evicted = self.evicted.wrapping_add(digests);
+    }
+
     /// The watermark has risen: every row must be checked again. The round under way ends first, or
     /// the last rows might never be reached.
     pub(crate) fn risen(&mut self) {

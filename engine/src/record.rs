@@ -14,6 +14,8 @@
 //! | 9 external | an external operation of Funding, see [`crate::external`] |
 //! | 10 totals | user 8, asset 4, deposits 16, withdrawals 16, refunds 16: before this log began |
 //! | 11 external sums | as fact 7 of [`crate::fact`]: below the watermark, in a rebuilt log |
+//! | 12 posting | see [`crate::posted`] |
+//! | 13 venue | venue 4, epoch 8, flags 1, name: epoch 0 is by an operator; flags: 1 closed, 2 posts |
 //!
 //! Kind 7 (shard fence) is reserved. No state leads to a refusal of kind 8: an operator has ended
 //! the wait for the operation, or its record was lost in a cut of the log.
@@ -45,6 +47,10 @@ pub enum Kind {
     Totals = 10,
     /// An asset's external operations before this log began.
     Outside = 11,
+    /// A decided posting by number.
+    Posting = 12,
+    /// A venue that is registered, opened, closed or reopened.
+    Venue = 13,
 }
 
 impl Kind {
@@ -61,6 +67,8 @@ impl Kind {
             9 => Some(Kind::External),
             10 => Some(Kind::Totals),
             11 => Some(Kind::Outside),
+            12 => Some(Kind::Posting),
+            13 => Some(Kind::Venue),
             _ => None,
         }
     }
@@ -78,12 +86,16 @@ impl Kind {
             Kind::External => "EXTERN",
             Kind::Totals => "TOTALS",
             Kind::Outside => "OUTSUM",
+            Kind::Posting => "POSTING",
+            Kind::Venue => "VENUE",
         }
     }
 }
 
 /// The most bytes of a payload.
-pub const PAYLOAD_BYTES_MAX: usize = 129;
+pub const PAYLOAD_BYTES_MAX: usize = 560;
+/// The most bytes of an order's payload.
+pub(crate) const ORDER_BYTES_MAX: usize = 129;
 
 const _: () = assert!(PAYLOAD_BYTES_MAX <= wal::PAYLOAD_BYTES_MAX);
 

@@ -7,14 +7,17 @@ use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 
 use arrayvec::ArrayVec;
+use domain::posting::Parts;
 use domain::transfer::Decision;
 use wal::{Medium, Place, Record, Recovery, Sequence, segment_name};
 
 use super::snapshot::{self, Snapshot};
 use crate::command::Command;
-use crate::entry::Entry;
+use crate::entry::{Entry, VenueEntry};
 use crate::ledger::{FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
-use crate::places::ACCOUNTS_MAX;
+use crate::op::number::Door;
+use crate::places::{ACCOUNTS_MAX, HOLDS_MAX};
+use crate::posted::Posted;
 use crate::record;
 
 /// Records in one chunk.
@@ -208,8 +211,15 @@ pub fn replay(ledger: &mut Ledger, record: &Record<'_>) -> Result<(), Error> {
 
 fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
     let Read { sequence, time_ns, .. } = read;
-    let place = || read.place();
+    let at = read.place();
+    let place = || at.clone();
     let entry = read.entry.map_err(|source| Error::Payload { place: place(), source })?;
+    let entry = match entry {
+        Entry::Posting(posted) => {
+            return replay_posted(ledger, posted, sequence, time_ns, place);
+        }
+        entry => entry,
+    };
     let command = match entry {
         // No state leads to a refusal of kind 8.
         Entry::Order { order, decision: Decision::Refused(code), imposed: true, .. } => {
@@ -224,14 +234,22 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
         Entry::Watermark { order_number } => Command::RaiseWatermark { order_number },
         Entry::Totals { user, asset, totals } => Command::CarryTotals { user, asset, totals },
         Entry::Outside { asset, outside } => Command::CarryOutside { asset, outside },
+        Entry::Venue(VenueEntry { id, epoch: 0, closed, posts, name }) => {
+            match ledger.knows_venue(id) {
+                true => Command::CloseVenue { id, closed },
+                false => Command::AddVenue { id, name, posts },
+            }
+        }
+        Entry::Venue(VenueEntry { id, epoch, .. }) => Command::OpenVenue { id, epoch, told: 0 },
         Entry::Digest { .. } => Command::Digest,
+        Entry::Posting(_) => unreachable!("replayed above"),
         Entry::Mark => {
             ledger.apply(&entry, sequence, time_ns);
             return Ok(());
         }
     };
     let mut step = ledger.step(&command);
-    if step != Step::Append(entry) {
+    if !matches!(&step, Step::Append(decided) if *decided == entry) {
         // The writer may have evicted more: outcomes below the watermark must not change the
         // decision.
         ledger.forget_all();
@@ -251,10 +269,44 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
             Err(Error::Full { place: place(), key: ACCOUNTS_MAX })
         }
         decided => Err(Error::Mismatch {
-            place: read.place(),
+            place: place(),
             found: Box::new(entry),
             decided: Box::new(decided),
         }),
+    }
+}
+
+/// Replays one posting by number: decided again, it must be equal.
+fn replay_posted(
+    ledger: &mut Ledger,
+    found: Box<Posted>,
+    sequence: Sequence,
+    time_ns: u64,
+    place: impl Fn() -> Place,
+) -> Result<(), Error> {
+    let mut parts = Parts::default();
+    let mut again = found.clone();
+    again.take_back();
+    let follows = ledger.knows_venue(found.venue)
+        && ledger.door(&again) == Door::Next
+        && ledger.may_acknowledge(&found);
+    if follows {
+        ledger.decide_posted(&mut again, &mut parts);
+        if found.imposed && found.state == again.state {
+            // No state leads to it: another process had fewer places.
+            again = found.clone();
+        }
+    }
+    match follows && again == found {
+        true => {
+            ledger.apply_posted(&found, &parts, sequence, time_ns);
+            Ok(())
+        }
+        false if follows && again.imposed => Err(Error::Full { place: place(), key: HOLDS_MAX }),
+        false => {
+            let (found, decided) = (Box::new(Entry::Posting(found)), Entry::Posting(again));
+            Err(Error::Mismatch { place: place(), found, decided: Box::new(Step::Append(decided)) })
+        }
     }
 }
 
@@ -278,7 +330,7 @@ mod tests {
     use crate::totals::Totals;
 
     const IDENTITY: Identity = Identity(0xfe);
-    const PLACES: Places = Places { accounts_max: 8, outcomes_max: 1_024 };
+    const PLACES: Places = Places::of_transfers(8, 1_024);
 
     fn from_nothing() -> Replay {
         Replay::begin(None, Ledger::new(PLACES)).expect("nothing to load")
@@ -422,7 +474,8 @@ mod tests {
             let entry = Entry::Order { order, decision, balance_after, imposed };
             let (sequence, bytes) = (ledger.sequence() + 1, 0);
             let (segment, offset) = (1, 0);
-            let read = Read { sequence, bytes, time_ns: 7, entry: Ok(entry), segment, offset };
+            let read =
+                Read { sequence, bytes, time_ns: 7, entry: Ok(entry.clone()), segment, offset };
             let done = replay_read(&mut ledger, read);
             assert_eq!(done.is_ok(), fits, "{entry:?}: {done:?}");
             assert!(fits || matches!(done, Err(Error::Mismatch { .. })), "{done:?}");

@@ -14,14 +14,35 @@ use parking_lot::Mutex;
 
 use crate::command::Command;
 use crate::ledger::Answer;
+use crate::order::Order;
 use crate::text::Text;
 
 /// One command for the core thread. Plain data: a panic in a publish closure would hang the ring.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
-    pub(super) ticket: u32,
     pub(super) time_ns: u64,
-    pub(super) command: Command,
+    pub(super) work: Work,
+}
+
+/// The content of a slot.
+#[derive(Clone, Copy)]
+pub(super) enum Work {
+    /// A command with a ticket for its answer.
+    Asked { ticket: u32, command: Command },
+    /// A command of a venue's session, in a cell of the slab.
+    Numbered { venue: u32, epoch: u64, cell: u32 },
+    /// A read of a venue's holds into the session's line.
+    Holds { ticket: u32, venue: u32, after: u64 },
+}
+
+impl Work {
+    /// The order to decide, if it is one.
+    pub(super) fn order(&self) -> Option<&Order> {
+        match self {
+            Work::Asked { command, .. } => command.order(),
+            Work::Numbered { .. } | Work::Holds { .. } => None,
+        }
+    }
 }
 
 /// The core thread's end of the ring.
@@ -106,15 +127,37 @@ impl Publisher {
         if !self.tickets.admits(&command) {
             return Err(Overloaded);
         }
+        self.publish_asked(time_ns, |ticket| Work::Asked { ticket, command })
+    }
+
+    /// Publishes work with a ticket.
+    pub(super) fn publish_asked(
+        &mut self,
+        time_ns: u64,
+        work: impl Fn(u32) -> Work,
+    ) -> Result<Pending, Overloaded> {
         let (ticket, pending) = self.tickets.take().ok_or(Overloaded)?;
-        let published = self.producer.try_publish(|slot| *slot = Slot { ticket, time_ns, command });
-        match published {
+        let slot = Slot { time_ns, work: work(ticket) };
+        match self.producer.try_publish(|free| *free = slot) {
             Ok(_) => Ok(pending),
             Err(_full) => {
                 drop(self.tickets.give_back(ticket));
                 Err(Overloaded)
             }
         }
+    }
+
+    /// Publishes the command of a venue's session. Half of the ring is free of tickets.
+    pub(super) fn publish_numbered(
+        &mut self,
+        venue: u32,
+        epoch: u64,
+        cell: u32,
+        time_ns: u64,
+    ) -> Result<(), Overloaded> {
+        let work = Work::Numbered { venue, epoch, cell };
+        let published = self.producer.try_publish(|slot| *slot = Slot { time_ns, work });
+        published.map(|_| ()).map_err(|_full| Overloaded)
     }
 
     /// Wakes the core thread.
@@ -132,7 +175,8 @@ pub fn orders_max(in_flight_max: usize) -> usize {
 /// core's.
 pub(super) fn ring(slots: usize, in_flight_max: usize, bell: Arc<Bell>) -> (Publisher, Poller) {
     let empty = Command::RegisterAsset { asset: 0, precision: 0, symbol: Text::EMPTY };
-    let slot = move || Slot { ticket: 0, time_ns: 0, command: empty };
+    let work = Work::Asked { ticket: 0, command: empty };
+    let slot = move || Slot { time_ns: 0, work };
     // The wait strategy is for consumers that the crate manages. Ours polls.
     let (poller, builder) = build_multi_producer(slots, slot, BusySpin).new_event_poller();
     let tickets = Arc::new(Tickets::new(in_flight_max));

@@ -13,14 +13,17 @@ use wal::{Directory, Identity, Sequence};
 use crate::command::Command;
 use crate::core::{Core, capacity};
 use crate::guard::{guarded, stop_on_failure};
-use crate::ledger::Ledger;
+use crate::ledger::{Answer, Ledger};
+use crate::line::{Line, Streams};
 use crate::notice::{LOG_TARGET, Notice, Notify};
 use crate::options::Options;
 use crate::ring::{self, Overloaded, Pending, Publisher};
 use crate::session::VenueSession;
 use crate::shared::Shared;
+use crate::text::Text;
 use crate::threads::{self, Disk};
-use crate::venue::OpenError;
+use crate::venue::{OpenError, Opened};
+use crate::wait::wait;
 
 /// The failure of the core thread's syncs and of the sync thread's.
 const NOT_SYNCED: &str = "the log could not be synced";
@@ -58,8 +61,13 @@ impl Engine {
         let (publisher, mut poller) =
             ring::ring(options.ring_slots, options.in_flight_max, core_sleeper.bell());
         let bells = [core_sleeper.bell(), sync_sleeper.bell(), prepare_sleeper.bell()];
+        // Half of the ring: the tickets are at most as many slots as the other half.
+        let cells = if options.places.venues.venues_max == 0 { 0 } else { options.ring_slots / 2 };
+        let (window, now) = (options.places.venues.window as u64, options.now);
+        let identity = covered.identity;
         let shared = Arc::new(Shared::new(
             publisher.tickets(),
+            Arc::new(Streams::new(cells)),
             options.in_flight_max,
             log.durable.clone(),
             bells,
@@ -91,7 +99,12 @@ impl Engine {
                 stop_on_failure("the log could not be prepared ahead", prepared, notify);
             })?,
         ];
-        Ok(Engine { handle: Handle { publisher, shared }, covered, notify, threads })
+        Ok(Engine {
+            handle: Handle { publisher, shared, identity, window, now },
+            covered,
+            notify,
+            threads,
+        })
     }
 
     /// The snapshot and the log that the start has found.
@@ -133,6 +146,10 @@ impl Engine {
 pub struct Handle {
     publisher: Publisher,
     shared: Arc<Shared>,
+    identity: Identity,
+    /// See [`VenuePlaces::window`](crate::places::VenuePlaces::window).
+    window: u64,
+    now: fn() -> u64,
 }
 
 impl Handle {
@@ -165,8 +182,8 @@ impl Handle {
     /// # Errors
     /// [`OpenError::NoRoom`], [`OpenError::Conflict`], [`OpenError::Stopped`].
     pub fn add_venue(&self, id: u32, name: &str, posts: bool) -> Result<(), OpenError> {
-        let _ = (id, name, posts);
-        Err(OpenError::Stopped)
+        let name = Text::new(name).ok_or(OpenError::Conflict)?;
+        self.ask(Command::AddVenue { id, name, posts }).map(|_| ())
     }
 
     /// Closes a venue: its session ends, and no other is opened. Waits as [`Handle::add_venue`].
@@ -174,8 +191,7 @@ impl Handle {
     /// # Errors
     /// [`OpenError::Unknown`], [`OpenError::NoRoom`], [`OpenError::Stopped`].
     pub fn close_venue(&self, id: u32) -> Result<(), OpenError> {
-        let _ = id;
-        Err(OpenError::Stopped)
+        self.ask(Command::CloseVenue { id, closed: true }).map(|_| ())
     }
 
     /// Lets a closed venue open sessions again. Waits as [`Handle::add_venue`].
@@ -183,8 +199,7 @@ impl Handle {
     /// # Errors
     /// As [`Handle::close_venue`].
     pub fn reopen_venue(&self, id: u32) -> Result<(), OpenError> {
-        let _ = id;
-        Err(OpenError::Stopped)
+        self.ask(Command::CloseVenue { id, closed: false }).map(|_| ())
     }
 
     /// Opens a session of a venue. Waits as [`Handle::add_venue`].
@@ -193,16 +208,52 @@ impl Handle {
     /// highest number that the venue has an answer for, 0 for none.
     ///
     /// # Errors
-    /// [`OpenError`]: nothing has changed.
+    /// [`OpenError`]: nothing has changed. [`OpenError::Fenced`] may also come after the Open: a
+    /// newer one has overtaken it.
     pub fn open_venue(&self, id: u32, epoch: u64, told: u64) -> Result<VenueSession, OpenError> {
-        let _ = (id, epoch, told);
-        Err(OpenError::Stopped)
+        let streams = &self.shared.streams;
+        if epoch == 0 && streams.line_of(id).is_some_and(|line| !line.fenced()) {
+            return Err(OpenError::Busy);
+        }
+        let answer = self.ask(Command::OpenVenue { id, epoch, told })?;
+        let Answer::Opened { epoch, last, acknowledged } = answer else {
+            unreachable!("an Open is answered {answer:?}");
+        };
+        let places = streams.cells();
+        let line = Arc::new(Line::new(id, epoch, acknowledged, places));
+        if !streams.add(&line) {
+            return Err(OpenError::Fenced { epoch });
+        }
+        let opened = Opened {
+            epoch,
+            last,
+            acknowledged,
+            window: self.window,
+            log_identity: self.identity,
+            // The record of the Open is behind all of them, and it is durable.
+            durable: last,
+        };
+        let (publisher, shared) = (self.publisher.clone(), Arc::clone(&self.shared));
+        Ok(VenueSession::new(opened, line, publisher, shared, self.now))
+    }
+
+    /// Publishes a command and waits for its answer.
+    fn ask(&self, command: Command) -> Result<Answer, OpenError> {
+        let mut publisher = self.publisher.clone();
+        let pending = publisher.publish(command, (self.now)());
+        publisher.wake();
+        wait(pending, &self.shared)
     }
 
     /// Halts the venues, or lets them go on: while halted, a new number is answered with
     /// [`Reason::Halted`](crate::venue::Reason::Halted) and not decided.
     pub fn halt_venues(&self, halted: bool) {
-        let _ = halted;
+        self.shared.streams.halted.store(halted, Ordering::Relaxed);
+    }
+
+    /// Holds and freezes.
+    pub fn holds(&self) -> usize {
+        self.shared.holds.load(Ordering::Relaxed)
     }
 
     /// The highest sequence known durable.

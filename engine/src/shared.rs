@@ -9,6 +9,7 @@ use wal::{Medium, Sequence};
 
 use crate::core::Core;
 use crate::ledger::Answer;
+use crate::line::Streams;
 use crate::ring::Tickets;
 
 /// An answer that leaves once `after` is durable.
@@ -22,6 +23,7 @@ pub(crate) struct Release {
 pub(crate) struct Shared {
     pub(crate) releases: ArrayQueue<Release>,
     pub(crate) tickets: Arc<Tickets>,
+    pub(crate) streams: Arc<Streams>,
     pub(crate) log: wal::Durable,
     pub(crate) core_bell: Arc<Bell>,
     pub(crate) sync_bell: Arc<Bell>,
@@ -32,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     pub(crate) core_stopped: AtomicBool,
     pub(crate) outcomes: AtomicUsize,
+    /// Holds and freezes.
+    pub(crate) holds: AtomicUsize,
     /// See [`Core::outcome_capacity`].
     pub(crate) outcome_capacity: AtomicUsize,
     /// See [`Core::log_capacity`].
@@ -51,6 +55,7 @@ impl Shared {
     /// The state of a stopped engine.
     pub(crate) fn new(
         tickets: Arc<Tickets>,
+        streams: Arc<Streams>,
         releases_max: usize,
         log: wal::Durable,
         bells: [Arc<Bell>; 3],
@@ -59,6 +64,7 @@ impl Shared {
         Shared {
             releases: ArrayQueue::new(releases_max),
             tickets,
+            streams,
             log,
             core_bell,
             sync_bell,
@@ -68,6 +74,7 @@ impl Shared {
             stop: AtomicBool::new(false),
             core_stopped: AtomicBool::new(false),
             outcomes: AtomicUsize::new(0),
+            holds: AtomicUsize::new(0),
             outcome_capacity: AtomicUsize::new(0),
             log_capacity: AtomicUsize::new(0),
             accounts: AtomicUsize::new(0),
@@ -84,6 +91,7 @@ impl Shared {
 impl Shared {
     /// Publishes the core's counters to the handles.
     pub(crate) fn publish<M: Medium>(&self, core: &Core<M>) {
+        self.holds.store(core.ledger().hold_count(), Ordering::Relaxed);
         self.outcomes.store(core.ledger().outcome_count(), Ordering::Relaxed);
         self.outcome_capacity.store(core.outcome_capacity(), Ordering::Relaxed);
         self.log_capacity.store(core.log_capacity(), Ordering::Relaxed);

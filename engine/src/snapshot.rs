@@ -8,7 +8,7 @@
 //!   A file with a right CRC that contradicts itself, its name or the log stops the start.
 //! - A file gets its name only once it is complete, durable and read back.
 //!
-//! # The format, versions 1 and 2
+//! # The format, versions 1 to 3
 //!
 //! All numbers are little endian. The file `snapshot-{sequence:016x}.snap` is a header of 64 bytes,
 //! the facts, and a CRC. `snapshot-{sequence:016x}.tmp` is an unfinished snapshot and never read.
@@ -16,7 +16,7 @@
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | magic, `snap\r\n\x1a\n` |
-//! | 8 | 4 | version: 2 with external operations, else 1 |
+//! | 8 | 4 | version: 3 with venues or holds, else 2 with external operations, else 1 |
 //! | 12 | 4 | zeros |
 //! | 16 | 16 | identity of the log |
 //! | 32 | 8 | sequence of its DIGEST record |
@@ -43,9 +43,10 @@ use crate::fact::{FACT_BYTES_MAX, Fact};
 use crate::ledger::Ledger;
 use crate::record;
 
-/// The newest version of the format. Version 1 has no external operations, and is still written
-/// without them.
-pub const VERSION: u32 = 2;
+/// The newest version of the format. An older one is still written if it has all facts: version 1
+/// has no external operations, and version 2 no venues, holds and traded balances.
+pub const VERSION: u32 = 3;
+const VERSION_OUTSIDE: u32 = 2;
 const VERSION_FIRST: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"snap\r\n\x1a\n";
@@ -313,11 +314,16 @@ impl Iterator for Facts<'_> {
     }
 }
 
-/// The oldest version that has all facts of `ledger`. An older program can so read a snapshot
-/// without external operations.
+/// The oldest version that has all facts of `ledger`. So an older program can read a snapshot
+/// without newer facts.
 fn version_of(ledger: &Ledger) -> u32 {
-    let external = |fact: Fact| matches!(fact, Fact::Outside { .. });
-    if ledger.facts().any(external) { VERSION } else { VERSION_FIRST }
+    let version = |fact: Fact| match fact {
+        Fact::Venue(_) | Fact::Hold(_) | Fact::Answer(_) => VERSION,
+        Fact::Balance { held, traded, .. } if (held, traded) != (0, 0) => VERSION,
+        Fact::Outside { .. } => VERSION_OUTSIDE,
+        _ => VERSION_FIRST,
+    };
+    ledger.facts().map(version).max().unwrap_or(VERSION_FIRST)
 }
 
 /// Writes all facts of `ledger` to a file, and makes its bytes durable. Its name is not durable
@@ -408,7 +414,7 @@ mod tests {
     use crate::text::Text;
 
     pub(super) const IDENTITY: Identity = Identity(0xfe);
-    pub(super) const PLACES: Places = Places { accounts_max: 8, outcomes_max: 64 };
+    pub(super) const PLACES: Places = Places::of_transfers(8, 64);
 
     /// A ledger after `commands` and a digest.
     pub(super) fn ledger(commands: &[Command]) -> Ledger {
@@ -581,7 +587,7 @@ mod tests {
             (facts, whole[facts] - 1, "bytes follow the last fact"),
             (facts, whole[facts] + 1, "ends before the last fact"),
             (HEADER_BYTES, 99, "unknown kind of fact"),
-            (8, 3, "version 3"),
+            (8, 4, "version 4"),
         ] {
             let (at, byte, why) = change;
             let mut bytes = whole.clone();

@@ -86,6 +86,16 @@ impl<R: Row> Table<R> {
         Some(&mut self.rows[position])
     }
 
+    /// The position of a key's row, until the next removal.
+    pub(super) fn position_of(&self, key: R::Key) -> Option<usize> {
+        self.find(key).ok().map(|slot| self.position(slot))
+    }
+
+    /// The row at a position. Its key must not change.
+    pub(super) fn row_mut(&mut self, position: usize) -> &mut R {
+        &mut self.rows[position]
+    }
+
     /// Prefetches the slot at which the search for a key begins, for [`Table::expect_row`] and the
     /// search itself.
     #[inline]

@@ -20,6 +20,7 @@
 //! A command that arrives during such a sync waits for it, and also waits for a sync of the sync
 //! thread: no answer overtakes the records before it. The tickets bound the ring in both cases.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -27,16 +28,22 @@ use arrayvec::ArrayVec;
 use bell::Sleeper;
 use disruptor::Polling;
 use domain::chain::chain;
+use domain::transfer::Decision;
 use parking_lot::{Mutex, MutexGuard};
 use tracing::{info, warn};
 use wal::{Medium, Sequence};
 
-use crate::core::Core;
+use crate::command::Command;
+use crate::core::{Core, Numbered, Sent};
 use crate::crash;
-use crate::ledger::LOOK_AHEAD;
+use crate::ledger::{Answer, LOOK_AHEAD};
+use crate::line::{HOLDS_READ_MAX, Line, Told};
 use crate::notice::LOG_TARGET;
-use crate::ring::{Poller, Slot};
+use crate::op::number::NumberedAnswer;
+use crate::posted::Posted;
+use crate::ring::{Poller, Slot, Work};
 use crate::shared::{Release, Shared};
+use crate::venue::{Reason, Reply};
 
 /// The most commands taken off the ring before their slots are free again.
 const BATCH_MAX: u64 = 256;
@@ -44,6 +51,8 @@ const BATCH_MAX: u64 = 256;
 const SPINS: u32 = 1_000;
 /// Yields before the core thread sleeps.
 const YIELDS: u32 = 8;
+/// The wait that a venue is asked for when it must try again, ms.
+const RETRY_MS: u32 = 1_000;
 /// The longest sleep. It is a precaution: a bell ends every sleep that matters. Tests would not
 /// notice a missing bell behind it.
 const SLEEP_MAX: Duration = Duration::from_secs(if cfg!(test) { 3_600 } else { 1 });
@@ -59,12 +68,14 @@ pub(crate) struct Disk<M: Medium, F> {
     around_sync: F,
     /// The sync thread sent several answers when it was last at work.
     crowded: bool,
+    /// Numbers of venues decided when it was last at work.
+    decided: u64,
 }
 
 impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
     /// `around_sync` calls each sync.
     pub(crate) fn new(syncer: wal::Syncer<M>, around_sync: F) -> Mutex<Disk<M, F>> {
-        Mutex::new(Disk { syncer, around_sync, crowded: false })
+        Mutex::new(Disk { syncer, around_sync, crowded: false, decided: 0 })
     }
 
     /// Makes all records durable that are appended by now. Returns the durable mark.
@@ -86,12 +97,13 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
     /// Syncs and answers until no record and no answer waits. Records that are appended during a
     /// sync form the next batch: no timer waits.
     fn answer_all(&mut self, shared: &Shared) -> Result<(), wal::Error> {
-        let (mut answers, mut held) = (0, None);
+        let (mut answers, mut held) = (0_u64, None);
         loop {
             let before = shared.log.durable();
             let durable = self.sync(shared)?;
             if durable > before {
                 shared.prepare_bell.ring();
+                shared.streams.wake();
             }
             while let Some(release) = held.take().or_else(|| shared.releases.pop()) {
                 if release.after > durable {
@@ -102,7 +114,9 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
                 answers += 1;
             }
             if held.is_none() && shared.log.appended() == durable {
-                self.crowded = answers > 1;
+                let decided = shared.streams.decided.load(Ordering::Relaxed);
+                self.crowded = answers + (decided - self.decided) > 1;
+                self.decided = decided;
                 return Ok(());
             }
         }
@@ -122,14 +136,15 @@ pub(crate) fn run<M: Medium>(
     busy: bool,
 ) -> Result<(), wal::Error> {
     let mut idle: u32 = 0;
+    let mut lines = Lines::default();
     loop {
         match poller.take(BATCH_MAX) {
             Ok(mut slots) => {
                 idle = 0;
-                let waiting = decide_all(&mut &mut slots, core, shared);
+                let waiting = decide_all(&mut &mut slots, core, shared, &mut lines);
                 drop(slots);
                 shared.publish(core);
-                if waiting && !answer_alone(disk, core.marked(), shared)? {
+                if waiting > 0 && !answer_alone(disk, waiting, core.marked(), shared)? {
                     shared.sync_bell.ring();
                 }
                 continue;
@@ -177,48 +192,193 @@ pub(crate) fn run<M: Medium>(
     Ok(())
 }
 
-/// Decides the commands of a batch, and answers those with durable records. Returns whether an
-/// answer waits for a sync.
+/// Decides the commands of a batch, and answers those with durable records. Returns the number of
+/// answers that wait for a sync.
 fn decide_all<'a, M: Medium>(
     slots: &mut impl Iterator<Item = &'a Slot>,
     core: &mut Core<M>,
     shared: &Shared,
-) -> bool {
-    let mut waiting = false;
+    lines: &mut Lines,
+) -> usize {
+    let mut waiting = 0;
     loop {
         let ahead: ArrayVec<&Slot, LOOK_AHEAD> = slots.by_ref().take(LOOK_AHEAD).collect();
         if ahead.is_empty() {
             return waiting;
         }
-        core.expect(ahead.iter().filter_map(|slot| slot.command.order()));
+        core.expect(ahead.iter().filter_map(|slot| slot.work.order()));
         for slot in ahead {
-            let (answer, after) = core.decide(&slot.command, slot.time_ns);
+            let (ticket, answer, after) = match slot.work {
+                Work::Asked { ticket, ref command } => {
+                    let (answer, after) = core.decide(command, slot.time_ns);
+                    fence(command, &answer, shared);
+                    (ticket, answer, after)
+                }
+                Work::Holds { ticket, venue, after } => {
+                    let after = read_holds(core, shared, venue, after);
+                    (ticket, Answer::Done, after)
+                }
+                Work::Numbered { venue, epoch, cell } => {
+                    let mut posted = shared.streams.cell(cell).lock();
+                    waiting += usize::from(lines.number(
+                        &mut posted,
+                        (venue, epoch),
+                        slot.time_ns,
+                        core,
+                        shared,
+                    ));
+                    drop(posted);
+                    shared.streams.give_back(cell);
+                    continue;
+                }
+            };
             if after <= shared.log.durable() {
-                shared.tickets.answer(slot.ticket, answer);
+                shared.tickets.answer(ticket, answer);
                 continue;
             }
-            let release = Release { ticket: slot.ticket, after, answer };
+            let release = Release { ticket, after, answer };
             // There are as many places as tickets.
             assert!(shared.releases.push(release).is_ok(), "no place for an answer");
-            waiting = true;
+            waiting += 1;
         }
+    }
+}
+
+/// Ends the sessions that an Open or a close shuts out.
+fn fence(command: &Command, answer: &Answer, shared: &Shared) {
+    match (command, answer) {
+        (Command::OpenVenue { id, .. }, Answer::Opened { epoch, .. }) => {
+            shared.streams.fence(*id, *epoch);
+        }
+        (Command::CloseVenue { id, closed: true }, Answer::Done) => {
+            shared.streams.fence(*id, u64::MAX);
+        }
+        _ => {}
+    }
+}
+
+/// Reads holds into the line of a venue's session. Returns the last record that they include.
+fn read_holds<M: Medium>(core: &Core<M>, shared: &Shared, venue: u32, after: u64) -> Sequence {
+    let position = core.ledger().sequence();
+    if let Some(line) = shared.streams.line_of(venue) {
+        let mut read = line.holds.lock();
+        read.holds.clear();
+        read.position = position;
+        read.next = core.ledger().holds_of(venue, after, HOLDS_READ_MAX, &mut read.holds);
+    }
+    position
+}
+
+/// The core thread's view of the lines.
+#[derive(Default)]
+struct Lines {
+    known: Vec<Known>,
+}
+
+/// A session that has sent a command.
+struct Known {
+    line: Arc<Line>,
+    /// A Back was sent: later numbers are dropped until this one comes.
+    awaits: Option<u64>,
+    /// A Close was sent: everything is dropped.
+    ended: bool,
+}
+
+impl Lines {
+    /// Takes one command of a session and replies. Returns whether the reply waits for a sync.
+    fn number<M: Medium>(
+        &mut self,
+        posted: &mut Posted,
+        (venue, epoch): (u32, u64),
+        time_ns: u64,
+        core: &mut Core<M>,
+        shared: &Shared,
+    ) -> bool {
+        // Without a line its session has ended, and nothing waits for a reply.
+        let Some(known) = self.of(venue, epoch, shared) else { return false };
+        let line = &known.line;
+        if known.ended {
+            line.tell(Told::Dropped);
+            return false;
+        }
+        let sent = Sent {
+            epoch,
+            acknowledged: line.acknowledged.load(Ordering::Relaxed),
+            halted: shared.streams.halted.load(Ordering::Relaxed),
+        };
+        let number = posted.number;
+        let durable = shared.log.durable();
+        let told = match core.number(posted, sent, time_ns) {
+            Numbered::Fenced => {
+                line.fence();
+                return false;
+            }
+            Numbered::Answer(NumberedAnswer { decision, leg, record }) => {
+                // A repeat of an older number does not end the wait.
+                known.awaits = known.awaits.filter(|awaited| *awaited != number);
+                shared.streams.decided.fetch_add(1, Ordering::Relaxed);
+                let code = match decision {
+                    Decision::Success => None,
+                    Decision::Refused(code) => Some(code),
+                };
+                line.tell(Told::Reply(Reply::Answer { number, code, leg, record }));
+                if record > durable {
+                    return true;
+                }
+                line.wake();
+                return false;
+            }
+            Numbered::Back { reason: Reason::Gap, .. } if known.awaits.is_some() => Told::Dropped,
+            Numbered::Back { number, reason } => {
+                known.awaits = Some(number);
+                let after_ms = match reason {
+                    Reason::Gap | Reason::Window => 0,
+                    Reason::Halted | Reason::NoRoom => RETRY_MS,
+                };
+                Told::Reply(Reply::Back { number, reason, after_ms })
+            }
+            Numbered::Close(reason) => {
+                known.ended = true;
+                Told::Reply(Reply::Close { number, reason })
+            }
+        };
+        line.tell(told);
+        line.wake();
+        false
+    }
+
+    /// The line of a session; `None` if it is gone.
+    fn of(&mut self, venue: u32, epoch: u64, shared: &Shared) -> Option<&mut Known> {
+        let of_venue = |known: &Known| known.line.venue == venue;
+        let found = self.known.iter().position(of_venue);
+        if let Some(index) = found
+            && self.known[index].line.epoch == epoch
+        {
+            return self.known.get_mut(index);
+        }
+        let line = shared.streams.line_of(venue).filter(|line| line.epoch == epoch)?;
+        self.known.retain(|known| !of_venue(known));
+        self.known.push(Known { line, awaits: None, ended: false });
+        self.known.last_mut()
     }
 }
 
 /// Syncs and answers on the core thread if its command has no company. If not, returns `false`: the
 /// sync thread must be woken.
 ///
-/// `marked`: see [`Core::marked`].
+/// `waiting`: the answers of the last batch that wait. `marked`: see [`Core::marked`].
 ///
 /// # Errors
 /// The log's first failed sync. The answer is not sent.
 fn answer_alone<M: Medium>(
     disk: &Mutex<Disk<M, impl FnMut(&mut dyn FnMut())>>,
+    waiting: usize,
     marked: Sequence,
     shared: &Shared,
 ) -> Result<bool, wal::Error> {
     // A command takes its ticket before it is published, and gives it back with its answer.
-    if shared.tickets.in_use() > 1 {
+    // A command of a venue has a cell meanwhile, and gives it back when it is decided.
+    if waiting > 1 || shared.tickets.in_use() + shared.streams.in_use() > 1 {
         return Ok(false);
     }
     let Some(mut disk) = disk.try_lock() else { return Ok(false) };
@@ -239,6 +399,7 @@ fn answer_alone<M: Medium>(
         shared.tickets.answer(release.ticket, release.answer);
     }
     drop(disk);
+    shared.streams.wake();
     // After the answer: each wake delays the caller's.
     shared.prepare_bell.ring();
     if before <= marked {
@@ -362,16 +523,16 @@ mod tests {
     use wal::{Identity, Log, Preparer, Progress, Recovery};
 
     use super::*;
-    use crate::command::Command;
     use crate::entry::Entry;
-    use crate::ledger::{Answer, Ledger};
+    use crate::ledger::Ledger;
+    use crate::line::Streams;
     use crate::order::Order;
     use crate::places::Places;
     use crate::ring::{self, Pending, Publisher};
     use crate::text::Text;
 
     const ASSET: u32 = 3;
-    const PLACES: Places = Places { accounts_max: 1, outcomes_max: 1_000 };
+    const PLACES: Places = Places::of_transfers(1, 1_000);
     /// The longest wait for a thread. Only a failing test takes it.
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -407,8 +568,9 @@ mod tests {
             syncer.sync().expect("the asset");
             let (core_sleeper, sync_sleeper) = (Sleeper::new(), Sleeper::new());
             let (publisher, poller) = ring::ring(64, 32, core_sleeper.bell());
+            let streams = Arc::new(Streams::new(32));
             let bells = [core_sleeper.bell(), sync_sleeper.bell(), Sleeper::new().bell()];
-            let shared = Arc::new(Shared::new(publisher.tickets(), 32, durable, bells));
+            let shared = Arc::new(Shared::new(publisher.tickets(), streams, 32, durable, bells));
             shared.publish(&core);
             let pending_at_syncs = Arc::new(Mutex::new(Vec::new()));
             let (tickets, seen) = (publisher.tickets(), Arc::clone(&pending_at_syncs));

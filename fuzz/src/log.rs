@@ -19,7 +19,7 @@ use super::Recipe;
 use super::payload::check_entry;
 
 const IDENTITY: Identity = Identity(0x5eed);
-pub(super) const PLACES: Places = Places { accounts_max: 4, outcomes_max: 16 };
+pub(super) const PLACES: Places = Places::of_transfers(4, 16);
 const OPTIONS: Options = Options { segment_bytes: SEGMENT_BYTES_MIN, spares_ready: 1 };
 
 /// Offset of a segment's first record.

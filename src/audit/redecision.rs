@@ -552,7 +552,7 @@ mod tests {
     }
 
     fn ledger() -> Ledger {
-        Ledger::new(Places { accounts_max: 10, outcomes_max: 100 })
+        Ledger::new(Places::of_transfers(10, 100))
     }
 
     fn wanted(

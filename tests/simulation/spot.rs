@@ -82,8 +82,7 @@ impl SpotModel {
         (claim, watermark): (Sequence, u64),
         externals: &[ExternalOperation],
     ) -> Arc<SpotModel> {
-        let places =
-            Places { accounts_max: world.plan.accounts_max, outcomes_max: world.plan.outcomes_max };
+        let places = Places::of_transfers(world.plan.accounts_max, world.plan.outcomes_max);
         let mut recovery = Recovery::open(medium.clone(), claim, 1).expect("no damage");
         let mut replay = Replay::begin(None, Ledger::new(places)).expect("nothing to load");
         let mut records = 0;

@@ -36,7 +36,7 @@ use std::fmt;
 use super::{Decision, Direction, Participant};
 use crate::account::AccountStatus;
 use crate::code::Code;
-use crate::posting::PlaceKind;
+use crate::posting::{LEGS_MAX, PlaceKind};
 
 listed! {
     /// An operation on one account. PostgreSQL and the log store its number, which is never reused.
@@ -244,6 +244,8 @@ pub struct Row {
     pub opens_work: bool,
     /// The sum of a Spot balance that its success adds to.
     pub sum: Option<Sum>,
+    /// The most legs of its posting.
+    pub legs_max: u8,
     /// The places that its legs may leave.
     pub from: Kinds,
     /// The places that its legs may enter.
@@ -251,10 +253,21 @@ pub struct Row {
     /// Whether a leg out of an available balance may spend only what this posting has brought
     /// there.
     pub spends_arrived: bool,
+    /// Whether the payee is the owner of the hold that pays, in the hold's asset: no caller names
+    /// them.
+    pub pays_owner: bool,
     /// The statuses of an account whose available balance pays.
     pub payer: Admission,
     /// The statuses of an account whose available balance is paid.
     pub payee: Admission,
+}
+
+impl Row {
+    /// Whether its legs leave or enter holds.
+    #[inline]
+    pub const fn touches_holds(&self) -> bool {
+        self.from.has(PlaceKind::Hold) || self.to.has(PlaceKind::Hold)
+    }
 }
 
 /// The operations of a transfer are three, in the order in which they are decided.
@@ -280,9 +293,11 @@ impl Op {
                 places: 2,
                 opens_work: true,
                 sum: Some(Sum::Withdrawals),
+                legs_max: 1,
                 from: Kinds::AVAILABLE,
                 to: Kinds::OUTSIDE,
                 spends_arrived: false,
+                pays_owner: false,
                 payer: Admission::PAYER,
                 payee: Admission::ANY,
             },
@@ -297,9 +312,11 @@ impl Op {
                 places: 1,
                 opens_work: true,
                 sum: Some(Sum::Deposits),
+                legs_max: 1,
                 from: Kinds::OUTSIDE,
                 to: Kinds::AVAILABLE,
                 spends_arrived: false,
+                pays_owner: false,
                 payer: Admission::ANY,
                 payee: Admission::PAYEE,
             },
@@ -314,9 +331,11 @@ impl Op {
                 places: 0,
                 opens_work: false,
                 sum: Some(Sum::Refunds),
+                legs_max: 1,
                 from: Kinds::OUTSIDE,
                 to: Kinds::AVAILABLE,
                 spends_arrived: false,
+                pays_owner: false,
                 payer: Admission::ANY,
                 payee: Admission::ANY,
             },
@@ -331,9 +350,11 @@ impl Op {
                 places: 1,
                 opens_work: false,
                 sum: None,
+                legs_max: 1,
                 from: Kinds::OUTSIDE,
                 to: Kinds::AVAILABLE,
                 spends_arrived: false,
+                pays_owner: false,
                 payer: Admission::ANY,
                 payee: Admission::MADE,
             },
@@ -348,9 +369,11 @@ impl Op {
                 places: 1,
                 opens_work: false,
                 sum: None,
+                legs_max: 1,
                 from: Kinds::AVAILABLE,
                 to: Kinds::OUTSIDE,
                 spends_arrived: false,
+                pays_owner: false,
                 payer: Admission::PAYER,
                 payee: Admission::ANY,
             },
@@ -365,9 +388,11 @@ impl Op {
                 places: 0,
                 opens_work: true,
                 sum: None,
+                legs_max: 1,
                 from: Kinds::AVAILABLE,
                 to: Kinds::HOLD,
                 spends_arrived: false,
+                pays_owner: false,
                 payer: Admission::PAYER,
                 payee: Admission::ANY,
             },
@@ -382,9 +407,11 @@ impl Op {
                 places: 0,
                 opens_work: false,
                 sum: None,
+                legs_max: LEGS_MAX as u8,
                 from: Kinds::HOLD_OR_AVAILABLE,
                 to: Kinds::HOLD_OR_AVAILABLE,
                 spends_arrived: true,
+                pays_owner: false,
                 payer: Admission::PAYS_ON,
                 payee: Admission::THERE,
             },
@@ -399,9 +426,11 @@ impl Op {
                 places: 0,
                 opens_work: false,
                 sum: None,
+                legs_max: 1,
                 from: Kinds::HOLD,
                 to: Kinds::AVAILABLE,
                 spends_arrived: false,
+                pays_owner: true,
                 payer: Admission::ANY,
                 payee: Admission::ANY,
             },
@@ -416,9 +445,11 @@ impl Op {
                 places: 0,
                 opens_work: true,
                 sum: None,
+                legs_max: LEGS_MAX as u8,
                 from: Kinds::AVAILABLE_OR_FROZEN,
                 to: Kinds::AVAILABLE_OR_FROZEN,
                 spends_arrived: false,
+                pays_owner: false,
                 payer: Admission::PAYER,
                 payee: Admission::PAYEE,
             },
@@ -434,9 +465,11 @@ impl Op {
                 places: 1,
                 opens_work: true,
                 sum: Some(Sum::Withdrawals),
+                legs_max: 1,
                 from: Kinds::AVAILABLE,
                 to: Kinds::OUTSIDE,
                 spends_arrived: false,
+                pays_owner: false,
                 payer: Admission::PAYER,
                 payee: Admission::ANY,
             },

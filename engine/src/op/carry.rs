@@ -2,7 +2,6 @@
 
 use domain::account::{AccountStatus, UserId};
 
-use crate::accounts::Balance;
 use crate::entry::Entry;
 use crate::external::Outside;
 use crate::ledger::{Answer, Ledger, Step};
@@ -28,7 +27,7 @@ pub(super) fn step_totals(ledger: &Ledger, user: u64, asset: u32, totals: Totals
     if entry.total.checked_add(available).is_none_or(|total| total > TOTAL_MAX) {
         return Step::Violation("the asset's total is above every log's");
     }
-    if ledger.lacks_account(user) || ledger.balances.places_left() == 0 {
+    if ledger.lacks_account(user) || ledger.balances_left() == 0 {
         return Step::Full(ACCOUNTS_MAX);
     }
     Step::Append(Entry::Totals { user, asset, totals })
@@ -54,13 +53,11 @@ pub(super) fn apply_totals(ledger: &mut Ledger, user: u64, asset: u32, totals: T
     if ledger.status(user).is_none() {
         ledger.set_status(user, AccountStatus::Active);
     }
-    let before = ledger.balances.get((user, asset)).map(Balance::fact);
+    let (before, after) = ledger.balances.set_totals(user, asset, |_| totals);
     assert_eq!(before, None, "nothing has moved this balance yet");
-    let after = Balance { totals, user, asset };
-    ledger.balances.insert(after);
-    ledger.exchange(None, after.fact());
+    ledger.exchange(None, after);
     let entry = ledger.assets.get_mut(&asset).expect("step_totals has found it");
-    entry.total += after.available();
+    entry.total += totals.available().expect("step_totals has checked it");
     debug_assert!(entry.total <= TOTAL_MAX, "{}", entry.total);
     Answer::Done
 }
@@ -75,7 +72,7 @@ mod tests {
     const USDT: u32 = 3;
 
     fn ledger() -> Ledger {
-        let mut ledger = Ledger::new(Places { accounts_max: 2, outcomes_max: 16 });
+        let mut ledger = Ledger::new(Places::of_transfers(2, 16));
         let symbol = Text::new("USDT").expect("short");
         apply(&mut ledger, &Command::RegisterAsset { asset: USDT, precision: 8, symbol });
         ledger

@@ -9,7 +9,7 @@ use crate::order::Order;
 
 /// Refuses an order that is not recorded yet. Its entry is carried out as that of any order.
 pub(super) fn step(ledger: &Ledger, order: &Order, code: Code) -> Step {
-    order::decide(ledger, order, true, |_balance| impose(order.op, code))
+    order::decide(ledger, order, true, |_parts| impose(order.op, code))
 }
 
 /// The refusal of a new order with `code`.
@@ -17,9 +17,9 @@ pub(super) fn step(ledger: &Ledger, order: &Order, code: Code) -> Step {
 /// # Errors
 /// [`Violation`]: UBSCore never refuses this operation, or does not decide it.
 fn impose(op: Op, code: Code) -> Result<Decision, Violation> {
-    match (op.is_external(), op.row().refusable) {
-        (true, _) => Err(Violation(NO_EXTERNAL)),
-        (false, true) => Ok(Decision::Refused(code)),
-        (false, false) => Err(Violation("a refund is never refused")),
+    match (op.place_in_transfer(), op.row().refusable) {
+        (None, _) => Err(Violation(NO_EXTERNAL)),
+        (Some(_), true) => Ok(Decision::Refused(code)),
+        (Some(_), false) => Err(Violation("a refund is never refused")),
     }
 }

@@ -1,0 +1,198 @@
+//! The lines between the sessions of venues and the core thread, and the slab of their commands.
+//!
+//! A command of a venue takes no ticket: its body lies in a cell of the slab, and the slot on the
+//! ring names the cell. So a slot stays small, and only the legs used are written and read. The
+//! reply goes into the queue of the session's line. The sync thread wakes the sessions after each
+//! sync.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::Waker;
+
+use crossbeam::queue::ArrayQueue;
+use parking_lot::Mutex;
+
+use crate::posted::Posted;
+use crate::venue::{Holds, Reply};
+
+/// The most holds of one read.
+pub(crate) const HOLDS_READ_MAX: usize = 256;
+
+/// The end of a command that was pushed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Told {
+    /// A reply.
+    Reply(Reply),
+    /// It was dropped, after a Back.
+    Dropped,
+}
+
+/// One session of a venue, seen by its owner, the core thread and the sync thread.
+pub(crate) struct Line {
+    pub(crate) venue: u32,
+    pub(crate) epoch: u64,
+    /// As many as the session may have pushed: a push is one entry.
+    pub(crate) replies: ArrayQueue<Told>,
+    /// The last number that the session has acknowledged.
+    pub(crate) acknowledged: AtomicU64,
+    fenced: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+    /// The answer to a read of holds.
+    pub(crate) holds: Mutex<Holds>,
+}
+
+impl Line {
+    pub(crate) fn new(venue: u32, epoch: u64, acknowledged: u64, places: usize) -> Line {
+        let holds = Vec::with_capacity(HOLDS_READ_MAX);
+        Line {
+            venue,
+            epoch,
+            replies: ArrayQueue::new(places),
+            acknowledged: AtomicU64::new(acknowledged),
+            fenced: AtomicBool::new(false),
+            waker: Mutex::new(None),
+            holds: Mutex::new(Holds { position: 0, holds, next: None }),
+        }
+    }
+
+    /// Registers the waker of the next change. The lock orders it with [`Line::wake`]: a session
+    /// that looks again after this call misses nothing.
+    pub(crate) fn register(&self, waker: &Waker) {
+        let mut registered = self.waker.lock();
+        match &mut *registered {
+            Some(known) => known.clone_from(waker),
+            None => *registered = Some(waker.clone()),
+        }
+    }
+
+    /// Wakes the session after a change.
+    pub(crate) fn wake(&self) {
+        let waker = self.waker.lock().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Ends the session: a newer one is open, or the venue is closed.
+    pub(crate) fn fence(&self) {
+        self.fenced.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire)
+    }
+
+    /// Adds the end of a command. There is a place for each.
+    pub(crate) fn tell(&self, told: Told) {
+        assert!(self.replies.push(told).is_ok(), "no place for a reply");
+    }
+}
+
+/// The lines of all open sessions, and the slab of their commands.
+pub(crate) struct Streams {
+    lines: Mutex<Vec<Arc<Line>>>,
+    free: ArrayQueue<u32>,
+    cells: Box<[Mutex<Posted>]>,
+    /// Sessions that are open.
+    sessions: AtomicUsize,
+    /// While set, no new number is decided.
+    pub(crate) halted: AtomicBool,
+    /// Numbers decided since the start.
+    pub(crate) decided: AtomicU64,
+}
+
+impl Streams {
+    /// A slab of `cells` commands: the most that all sessions have on the ring.
+    pub(crate) fn new(cells: usize) -> Streams {
+        let free = ArrayQueue::new(cells.max(1));
+        for cell in 0..u32::try_from(cells).expect("checked by the configuration") {
+            free.push(cell).expect("sized for all");
+        }
+        Streams {
+            lines: Mutex::new(Vec::new()),
+            free,
+            cells: (0..cells).map(|_| Mutex::new(Posted::empty())).collect(),
+            sessions: AtomicUsize::new(0),
+            halted: AtomicBool::new(false),
+            decided: AtomicU64::new(0),
+        }
+    }
+
+    /// The most commands of all sessions on the ring.
+    pub(crate) fn cells(&self) -> usize {
+        self.cells.len().max(1)
+    }
+
+    /// The most commands of one session on the ring: each gets an equal part.
+    pub(crate) fn share(&self) -> usize {
+        (self.cells.len() / self.sessions.load(Ordering::Relaxed).max(1)).max(1)
+    }
+
+    /// Commands on the ring.
+    pub(crate) fn in_use(&self) -> usize {
+        self.cells.len().saturating_sub(self.free.len())
+    }
+
+    /// Takes a free cell.
+    pub(crate) fn take(&self) -> Option<u32> {
+        if self.cells.is_empty() { None } else { self.free.pop() }
+    }
+
+    /// The command in a cell. No other thread wants it: the cell is on the ring or just taken.
+    pub(crate) fn cell(&self, cell: u32) -> &Mutex<Posted> {
+        &self.cells[usize::try_from(cell).expect("u32 fits")]
+    }
+
+    /// Gives a cell back.
+    pub(crate) fn give_back(&self, cell: u32) {
+        self.free.push(cell).expect("sized for all");
+    }
+
+    /// Adds the line of a session. The lines of its earlier epochs end. Returns false if a newer
+    /// one is there already.
+    pub(crate) fn add(&self, line: &Arc<Line>) -> bool {
+        let mut lines = self.lines.lock();
+        if lines.iter().any(|other| other.venue == line.venue && other.epoch >= line.epoch) {
+            return false;
+        }
+        lines.retain(|other| {
+            let stays = other.venue != line.venue;
+            if !stays {
+                other.fence();
+            }
+            stays
+        });
+        lines.push(Arc::clone(line));
+        self.sessions.store(lines.len(), Ordering::Relaxed);
+        true
+    }
+
+    /// Removes the line of a session that has ended.
+    pub(crate) fn remove(&self, line: &Arc<Line>) {
+        let mut lines = self.lines.lock();
+        lines.retain(|other| !Arc::ptr_eq(other, line));
+        self.sessions.store(lines.len(), Ordering::Relaxed);
+    }
+
+    /// The line of a venue's newest session.
+    pub(crate) fn line_of(&self, venue: u32) -> Option<Arc<Line>> {
+        self.lines.lock().iter().find(|line| line.venue == venue).cloned()
+    }
+
+    /// Ends the sessions of a venue with epochs below `epoch`.
+    pub(crate) fn fence(&self, venue: u32, epoch: u64) {
+        for line in self.lines.lock().iter() {
+            if line.venue == venue && line.epoch < epoch {
+                line.fence();
+            }
+        }
+    }
+
+    /// Wakes all sessions: a sync has ended.
+    pub(crate) fn wake(&self) {
+        if self.sessions.load(Ordering::Relaxed) > 0 {
+            self.lines.lock().iter().for_each(|line| line.wake());
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! One judge and one booking for every operation: a transfer's operation is a posting of one leg.
+//! The table of operations, `domain::transfer::op`, is all that tells them apart.
+
+use arrayvec::ArrayVec;
+use domain::account::{AccountStatus, UserId};
+use domain::code::Code;
+use domain::posting::{ALL, Leg, PLACES_MAX, Parts, Place, PlaceKind};
+use domain::transfer::Op;
+
+use crate::fact::HoldFact;
+use crate::holds::{Hold, HoldKey, freeze_key, hold_key};
+use crate::ledger::Ledger;
+
+/// A posting to be judged and booked.
+#[derive(Clone, Copy)]
+pub(super) struct Ask {
+    pub(super) op: Op,
+    /// The venue that owns its holds; 0 for an operation by name.
+    pub(super) venue: u32,
+    /// The number of the command: the name of a new hold.
+    pub(super) number: u64,
+    /// Frozen places may be named.
+    pub(super) freezes: bool,
+}
+
+impl Ask {
+    /// An operation of a transfer.
+    #[inline]
+    pub(super) fn of_transfer(op: Op) -> Ask {
+        Ask { op, venue: 0, number: 0, freezes: false }
+    }
+
+    /// The key of a hold or a freeze; `None` for other places.
+    fn key(&self, place: Place, asset: u32) -> Option<HoldKey> {
+        match place {
+            Place::Hold(0) => Some(hold_key(self.venue, self.number)),
+            Place::Hold(number) => Some(hold_key(self.venue, number)),
+            Place::Frozen { user, purpose } => Some(freeze_key(user, asset, purpose)),
+            Place::Available(_) | Place::Outside => None,
+        }
+    }
+}
+
+/// The refusal of a posting: the first leg that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) leg: u8,
+    pub(super) code: Code,
+}
+
+/// Decides a posting by the state alone. Within a leg, form comes first, then asset, hold, account,
+/// status and balance.
+///
+/// `parts` is empty before, and has the parts of a posting that is admitted. In `legs` the amounts
+/// [`ALL`] and the owner of a release are replaced, each with a bit in `took_all`.
+///
+/// # Errors
+/// [`Refusal`]: `parts` and `legs` are of no use.
+#[inline]
+pub(super) fn judge(
+    ledger: &Ledger,
+    ask: Ask,
+    legs: &mut [Leg],
+    took_all: &mut u16,
+    parts: &mut Parts,
+) -> Result<(), Refusal> {
+    if legs.is_empty() || legs.len() > usize::from(ask.op.row().legs_max) {
+        return Err(Refusal { leg: 0, code: Code::InvalidPosting });
+    }
+    for (index, leg) in (0..).zip(legs) {
+        let judged = judge_leg(ledger, ask, leg, parts);
+        let all = judged.map_err(|code| Refusal { leg: index, code })?;
+        *took_all |= u16::from(all) << index;
+    }
+    Ok(())
+}
+
+/// Returns whether the leg has taken all that was left.
+#[inline]
+fn judge_leg(ledger: &Ledger, ask: Ask, leg: &mut Leg, parts: &mut Parts) -> Result<bool, Code> {
+    let row = ask.op.row();
+    check_form(ask, leg)?;
+    let source = hold_of(ledger, ask, leg.from, leg.asset);
+    if row.pays_owner {
+        let hold = source.ok_or(Code::HoldNotFound)?;
+        (leg.to, leg.asset) = (Place::Available(hold.user), hold.asset);
+    }
+    if !ledger.assets.contains_key(&leg.asset) {
+        return Err(Code::InvalidAsset);
+    }
+    let target = hold_of(ledger, ask, leg.to, leg.asset);
+    check_holds(leg, source, target)?;
+    check_accounts(ledger, ask.op, leg)?;
+    let (held, part) = (source.map_or(0, Hold::amount), parts.at(leg.from, leg.asset));
+    let all = leg.amount == ALL && leg.from.kind() == PlaceKind::Hold;
+    if all {
+        // Earlier legs have checked that it is not below 0.
+        let left = held + part.arriving - part.apart;
+        leg.amount = u64::try_from(left).expect("a hold is bounded by its legs");
+    }
+    let apart = parts.take(leg.from, leg.asset, leg.amount.into(), |_| true);
+    let (has, short) = match leg.from {
+        Place::Outside => (apart, Code::InsufficientBalance),
+        Place::Available(_) if row.spends_arrived => (0, Code::InvalidPosting),
+        Place::Available(user) => (ledger.available(user, leg.asset), Code::InsufficientBalance),
+        Place::Frozen { .. } => (held, Code::InsufficientFrozen),
+        Place::Hold(_) => (held, Code::HoldExceeded),
+    };
+    if apart > has {
+        return Err(short);
+    }
+    parts.bring(leg.to, leg.asset, leg.amount.into(), |_| true);
+    if let Place::Hold(_) = leg.to {
+        let part = parts.at(leg.to, leg.asset);
+        let grown = target.map_or(0, Hold::amount) + part.arriving - part.apart;
+        if grown > u128::from(u64::MAX) {
+            return Err(Code::Overflow);
+        }
+    }
+    Ok(all)
+}
+
+/// The checks that need no state.
+#[inline]
+fn check_form(ask: Ask, leg: &Leg) -> Result<(), Code> {
+    let row = ask.op.row();
+    let (from, to) = (leg.from.kind(), leg.to.kind());
+    let user = |place: Place| place.user().is_none_or(|user| UserId::new(user).is_some());
+    let frozen = |place: Place| match place {
+        Place::Frozen { purpose, .. } => ask.freezes && purpose != 0,
+        _ => true,
+    };
+    // ALL is an amount of a hold; as an amount of a transfer it is a number like others.
+    let amount =
+        leg.amount != 0 && (leg.amount != ALL || from == PlaceKind::Hold || !ask.op.is_posting());
+    let places = row.from.has(from)
+        && row.to.has(to)
+        && leg.from != leg.to
+        && frozen(leg.from)
+        && frozen(leg.to)
+        && (from, to) != (PlaceKind::Frozen, PlaceKind::Frozen)
+        && leg.from != Place::Hold(0)
+        // Money that has just arrived cannot be set apart again.
+        && !(row.spends_arrived && (from, to) == (PlaceKind::Available, PlaceKind::Hold));
+    match () {
+        () if !amount || !places => Err(Code::InvalidPosting),
+        // The payee of a release follows from its hold.
+        () if !user(leg.from) || !row.pays_owner && !user(leg.to) => Err(Code::InvalidRequest),
+        () => Ok(()),
+    }
+}
+
+/// The row of a hold or a freeze.
+#[inline]
+fn hold_of<'a>(ledger: &'a Ledger, ask: Ask, place: Place, asset: u32) -> Option<&'a Hold> {
+    ledger.holds.get(ask.key(place, asset)?)
+}
+
+/// The holds of a leg are there, and both ends have the owner and the asset of the hold.
+#[inline]
+fn check_holds(leg: &Leg, source: Option<&Hold>, target: Option<&Hold>) -> Result<(), Code> {
+    if let Place::Hold(_) = leg.from {
+        let hold = source.ok_or(Code::HoldNotFound)?;
+        if hold.asset != leg.asset {
+            return Err(Code::InvalidPosting);
+        }
+    }
+    if let Place::Hold(number) = leg.to {
+        let owner = match source {
+            Some(hold) => Some(hold.user),
+            None => leg.from.user(),
+        };
+        match target {
+            None if number != 0 => return Err(Code::HoldNotFound),
+            Some(hold) if hold.asset != leg.asset || Some(hold.user) != owner => {
+                return Err(Code::InvalidPosting);
+            }
+            Some(_) | None => {}
+        }
+    }
+    Ok(())
+}
+
+/// The accounts are there, and their statuses admit the leg.
+#[inline]
+fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg) -> Result<(), Code> {
+    // An operator unfreezes money of any account.
+    if let (Place::Frozen { user, .. }, Place::Available(payee)) = (leg.from, leg.to)
+        && user == payee
+    {
+        return Ok(());
+    }
+    if let Some(user) = leg.from.user() {
+        op.admits_payer(ledger.status(user))?;
+    }
+    match leg.to.user() {
+        Some(user) if leg.from.user() != Some(user) => op.admits_payee(ledger.status(user)),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Whether an account, a balance, a hold or a freeze of an admitted posting cannot be made.
+///
+/// A hold keeps one balance for its life: the SETTLE that needs it always finds it.
+#[inline]
+pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Parts) -> bool {
+    let free = ledger.balances.places_left() - ledger.holds.kept();
+    // Nearly always: no posting makes more.
+    if [ledger.accounts_left(), free].into_iter().all(|left| left >= PLACES_MAX)
+        && (ledger.holds.places_left() >= PLACES_MAX || !ask.op.is_posting())
+    {
+        return false;
+    }
+    let made = made(ledger, ask, parts);
+    made.accounts > ledger.accounts_left()
+        || made.balances.saturating_sub(made.keepers) + made.holds > free
+        || made.holds + made.freezes > ledger.holds.places_left()
+}
+
+/// The rows that a posting makes.
+#[derive(Default)]
+struct Made {
+    accounts: usize,
+    balances: usize,
+    holds: usize,
+    freezes: usize,
+    /// Holds of the posting that keep a balance.
+    keepers: usize,
+}
+
+#[inline]
+fn made(ledger: &Ledger, ask: Ask, parts: &Parts) -> Made {
+    let mut made = Made::default();
+    for (index, part) in parts.iter().enumerate() {
+        let before = || parts.iter().take(index);
+        if let Some(user) = part.place.user() {
+            let named = |other: Place| other.user() == Some(user);
+            if ledger.accounts.get(user).is_none() && !before().any(|part| named(part.place)) {
+                made.accounts += 1;
+            }
+            let again = || before().any(|other| named(other.place) && other.asset == part.asset);
+            if ledger.balances.get(user, part.asset).is_none() && !again() {
+                made.balances += 1;
+            }
+        }
+        let key = ask.key(part.place, part.asset);
+        let row = key.and_then(|key| ledger.holds.get(key));
+        match part.place {
+            Place::Hold(_) if row.is_none() => made.holds += 1,
+            Place::Frozen { .. } if row.is_none() => made.freezes += 1,
+            Place::Hold(_) => made.keepers += usize::from(row.is_some_and(|hold| hold.keeps)),
+            _ => {}
+        }
+    }
+    made
+}
+
+/// Where and when a posting is booked.
+#[derive(Clone, Copy)]
+pub(super) struct Booking {
+    pub(super) ask: Ask,
+    pub(super) reference: u64,
+    pub(super) record: wal::Sequence,
+    pub(super) time_ns: u64,
+}
+
+/// The change of one balance.
+struct Change {
+    user: u64,
+    asset: u32,
+    held: i128,
+    traded: i128,
+}
+
+/// Books an admitted posting: each place loses what is apart there, and gains what arrives.
+pub(super) fn book(ledger: &mut Ledger, booking: Booking, parts: &Parts) {
+    let mut changes = ArrayVec::<Change, PLACES_MAX>::new();
+    for part in parts.iter() {
+        let moved = signed(part.arriving) - signed(part.apart);
+        let key = booking.ask.key(part.place, part.asset);
+        let (owner, held) = match part.place {
+            Place::Available(user) => (user, 0),
+            Place::Frozen { user, .. } => (user, moved),
+            Place::Hold(_) => (owner_of(ledger, key, parts), moved),
+            Place::Outside => unreachable!("the outside has no part"),
+        };
+        let known =
+            changes.iter_mut().find(|change| (change.user, change.asset) == (owner, part.asset));
+        match known {
+            Some(change) => {
+                change.held += held;
+                change.traded += moved;
+            }
+            None => {
+                changes.push(Change { user: owner, asset: part.asset, held, traded: moved });
+            }
+        }
+    }
+    let mut to_use = changes.iter().filter(|change| book_change(ledger, change)).count();
+    for part in parts.iter() {
+        let Some(key) = booking.ask.key(part.place, part.asset) else { continue };
+        let moved = signed(part.arriving) - signed(part.apart);
+        if let Some(row) = ledger.holds.get(key) {
+            let amount = row.amount().checked_add_signed(moved).expect("the judge has checked it");
+            let mut keeps = row.keeps;
+            if keeps && to_use > 0 {
+                // Its place is taken by a balance that this posting has made.
+                (keeps, to_use) = (false, to_use - 1);
+            }
+            let (before, after) = ledger.set_hold(key, amount, keeps);
+            ledger.replace(Some(before), after);
+        } else if moved > 0 {
+            let owner = part.place.user().unwrap_or_else(|| owner_of(ledger, Some(key), parts));
+            insert_hold(ledger, booking, part.place, owner, part.asset, moved.unsigned_abs());
+        }
+    }
+}
+
+/// The owner of a hold: of a new one the user that pays it.
+fn owner_of(ledger: &Ledger, key: Option<HoldKey>, parts: &Parts) -> u64 {
+    let row = key.and_then(|key| ledger.holds.get(key));
+    let payer = || parts.iter().find_map(|part| part.place.user());
+    row.map(|row| row.user).or_else(payer).expect("a new hold is paid by a user")
+}
+
+/// Books the one leg of a transfer: it adds to the sum of its operation, and not to what postings
+/// have moved.
+#[inline]
+pub(super) fn book_transfer(ledger: &mut Ledger, op: Op, user: u64, asset: u32, amount: u64) {
+    if ledger.status(user).is_none() {
+        ledger.set_status(user, AccountStatus::Active);
+    }
+    let (before, after) = ledger.balances.set_totals(user, asset, |totals| totals.with(op, amount));
+    ledger.exchange(before, after);
+    let entry = ledger.assets.get_mut(&asset).expect("an order of an unknown asset is refused");
+    // The balance is part of it, and a u128 holds 2^64 of the largest amounts.
+    let total = op.row().available.of(entry.total, u128::from(amount));
+    entry.total = total.unwrap_or_else(|| panic!("{} and {op} of {amount}", entry.total));
+}
+
+/// Returns whether the balance was made.
+fn book_change(ledger: &mut Ledger, change: &Change) -> bool {
+    let Change { user, asset, held, traded } = *change;
+    if ledger.status(user).is_none() {
+        ledger.set_status(user, AccountStatus::Active);
+    }
+    let (position, before) = ledger.balances.sums_of(user, asset);
+    let sums = ledger.balances.sums_mut(position);
+    sums.held = sums.held.checked_add_signed(held).expect("a hold is part of what is held");
+    sums.traded = sums.traded.checked_add(traded).expect("a balance is bounded");
+    let balance = ledger.balances.get(user, asset).expect("it has sums");
+    let after = ledger.balances.fact(balance);
+    ledger.exchange(before, after);
+    before.is_none()
+}
+
+fn insert_hold(
+    ledger: &mut Ledger,
+    booking: Booking,
+    place: Place,
+    user: u64,
+    asset: u32,
+    amount: u128,
+) {
+    let Booking { ask, reference, record, time_ns } = booking;
+    let (venue, number, purpose, reference) = match place {
+        Place::Frozen { purpose, .. } => (0, 0, purpose, 0),
+        _ => (ask.venue, ask.number, 0, reference),
+    };
+    let keeps = venue != 0;
+    let fact =
+        HoldFact { venue, number, purpose, user, asset, amount, reference, record, time_ns, keeps };
+    let sums = ledger.balances.get(user, asset).expect("its balance is booked before").sums;
+    let row = Hold::new(fact, sums);
+    ledger.add_hold(row);
+    ledger.exchange(None, row.fact());
+}
+
+fn signed(amount: u128) -> i128 {
+    i128::try_from(amount).expect("a balance is bounded")
+}

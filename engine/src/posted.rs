@@ -1,0 +1,321 @@
+//! A posting by number: the command of a venue in a slot, and the record of the log (kind 12).
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 16 | name: venue << 64 plus number |
+//! | 8 | acknowledged: the venue has forgotten answers up to this number |
+//! | 8 | reference of the venue |
+//! | 8 | state: the lower half of the digest before this record |
+//! | 2 | code, 0 = success |
+//! | 1 | op, 6 = RESERVE, 7 = SETTLE, 8 = RELEASE, 9 = POST |
+//! | 1 | round, 0: by number |
+//! | 1 | number of legs, 0 to 16 |
+//! | 1 | flags: 1 = by number, 2 = imposed |
+//! | 1 | length of tx_id, 0: by number |
+//! | 1 | the failing leg from 0; 0 for a success |
+//! | 32 each | the legs |
+//!
+//! | bytes | field of a leg |
+//! |---|---|
+//! | 8 | from: user or hold |
+//! | 8 | to: user or hold |
+//! | 8 | amount, smallest units |
+//! | 4 | asset |
+//! | 1 | kind of from: 0 outside, 1 available, 2 frozen, 3 hold; 128 more: all that was left |
+//! | 1 | kind of to |
+//! | 2 | purpose of a frozen place |
+//!
+//! A hold 0 in a RESERVE is the one that the command makes. Postings by name, of services, have
+//! rounds and a tx_id; this version neither writes nor reads them.
+
+use std::mem::size_of;
+
+use domain::code::Code;
+use domain::posting::{ALL, LEGS_MAX, Leg, Place, PlaceKind, Posting};
+use domain::transfer::{Decision, Op};
+use xxhash_rust::xxh3::xxh3_64;
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::record::{Error, Kind, PAYLOAD_BYTES_MAX, decision_number, decision_of};
+use crate::venue::Command;
+
+const BY_NUMBER: u8 = 1;
+const IMPOSED: u8 = 2;
+/// In the kind of a leg's `from`: the leg has taken all that was left.
+const TOOK_ALL: u8 = 0x80;
+
+/// A posting by number. The venue fills the upper fields, UBSCore the lower ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Posted {
+    /// The venue.
+    pub venue: u32,
+    /// The venue's number of this command.
+    pub number: u64,
+    /// The venue's own reference.
+    pub reference: u64,
+    /// RESERVE, SETTLE, RELEASE or POST.
+    pub op: Op,
+    /// The legs; none if they could not be read. After a decision, [`ALL`] is replaced by the
+    /// amount.
+    pub legs: Posting,
+    /// The venue has forgotten answers up to this number.
+    pub acknowledged: u64,
+    /// The lower half of the digest before this record.
+    pub state: u64,
+    /// The decision.
+    pub decision: Decision,
+    /// The failing leg from 0; 0 for a success.
+    pub leg: u8,
+    /// Refused for want of a place, and not by the state.
+    pub imposed: bool,
+    /// A bit for each leg that has taken all that was left.
+    pub took_all: u16,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct HeadBytes {
+    name: U128,
+    acknowledged: U64,
+    reference: U64,
+    state: U64,
+    code: U16,
+    op: u8,
+    round: u8,
+    legs: u8,
+    flags: u8,
+    tx_id_length: u8,
+    leg: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct LegBytes {
+    from: U64,
+    to: U64,
+    amount: U64,
+    asset: U32,
+    from_kind: u8,
+    to_kind: u8,
+    purpose: U16,
+}
+
+const HEAD_BYTES: usize = size_of::<HeadBytes>();
+const LEG_BYTES: usize = size_of::<LegBytes>();
+const _: () = assert!(HEAD_BYTES == 48 && LEG_BYTES == 32);
+const _: () = assert!(HEAD_BYTES + LEGS_MAX * LEG_BYTES <= PAYLOAD_BYTES_MAX);
+const _: () = assert!(LEGS_MAX <= u16::BITS as usize);
+
+impl Posted {
+    /// An empty command: the content of a free slot.
+    pub fn empty() -> Posted {
+        Posted {
+            venue: 0,
+            number: 0,
+            reference: 0,
+            op: Op::Post,
+            legs: Posting::new(),
+            acknowledged: 0,
+            state: 0,
+            decision: Decision::Success,
+            leg: 0,
+            imposed: false,
+            took_all: 0,
+        }
+    }
+
+    /// Replaces the command in this slot. Only the legs used are written.
+    pub fn fill(&mut self, venue: u32, number: u64, command: &Command) {
+        (self.venue, self.number) = (venue, number);
+        self.legs.clear();
+        (self.took_all, self.leg, self.imposed) = (0, 0, false);
+        let legs = match command {
+            Command::Settle { legs, .. } | Command::Post { legs, .. } => &legs[..],
+            // The owner and the asset are those of the hold: the judge fills them in.
+            Command::Release { hold, amount, .. } => {
+                let (from, to) = (Place::Hold(*hold), Place::Available(0));
+                &[Leg { from, to, asset: 0, amount: *amount }]
+            }
+            Command::Reserve { user, asset, amount, onto, .. } => {
+                let (from, to) = (Place::Available(*user), Place::Hold(*onto));
+                &[Leg { from, to, asset: *asset, amount: *amount }]
+            }
+        };
+        // A leg has room for one purpose. Such a body is refused, and recorded without its legs.
+        let readable = !legs.iter().any(|leg| {
+            [leg.from, leg.to].map(Place::kind) == [PlaceKind::Frozen, PlaceKind::Frozen]
+        });
+        let legs = if readable { legs } else { &[] };
+        self.legs.try_extend_from_slice(legs).expect("a command has as many places");
+        (self.op, self.reference) = match command {
+            Command::Reserve { reference, .. } => (Op::Reserve, *reference),
+            Command::Settle { reference, .. } => (Op::Settle, *reference),
+            Command::Release { reference, .. } => (Op::Release, *reference),
+            Command::Post { reference, .. } => (Op::Post, *reference),
+        };
+    }
+
+    /// The code of a refusal.
+    pub fn code(&self) -> Option<Code> {
+        match self.decision {
+            Decision::Success => None,
+            Decision::Refused(code) => Some(code),
+        }
+    }
+
+    /// Takes back what a decision has put into the legs: [`ALL`], and the owner of a release.
+    pub(crate) fn take_back(&mut self) {
+        for (index, leg) in self.legs.iter_mut().enumerate() {
+            if self.took_all & 1 << index != 0 {
+                leg.amount = ALL;
+            }
+            if releases(self.op) {
+                (leg.to, leg.asset) = (Place::Available(0), 0);
+            }
+        }
+        self.took_all = 0;
+    }
+
+    /// XXH3-64 of the body as the venue has sent it: a repeat has the same one.
+    pub(crate) fn hash(&self) -> u64 {
+        let mut bytes = [0; 9 + LEGS_MAX * LEG_BYTES];
+        let (head, rest) = bytes.split_at_mut(9);
+        head[0] = self.op.number();
+        head[1..].copy_from_slice(&self.reference.to_le_bytes());
+        for (index, (bytes, leg)) in rest.chunks_mut(LEG_BYTES).zip(&self.legs).enumerate() {
+            let mut leg = *leg;
+            if self.took_all & 1 << index != 0 {
+                leg.amount = ALL;
+            }
+            if releases(self.op) {
+                (leg.to, leg.asset) = (Place::Available(0), 0);
+            }
+            bytes.copy_from_slice(LegBytes::new(&leg, false).as_bytes());
+        }
+        xxh3_64(&bytes[..9 + self.legs.len() * LEG_BYTES])
+    }
+
+    /// Writes the payload into `buffer`. Returns its length in bytes.
+    pub(crate) fn encode(&self, buffer: &mut [u8; PAYLOAD_BYTES_MAX]) -> usize {
+        let head = HeadBytes {
+            name: (u128::from(self.venue) << 64 | u128::from(self.number)).into(),
+            acknowledged: self.acknowledged.into(),
+            reference: self.reference.into(),
+            state: self.state.into(),
+            code: decision_number(self.decision).into(),
+            op: self.op.number(),
+            round: 0,
+            legs: u8::try_from(self.legs.len()).expect("at most 16"),
+            flags: BY_NUMBER | if self.imposed { IMPOSED } else { 0 },
+            tx_id_length: 0,
+            leg: self.leg,
+        };
+        let (bytes, rest) = buffer.split_at_mut(HEAD_BYTES);
+        bytes.copy_from_slice(head.as_bytes());
+        for (index, (bytes, leg)) in rest.chunks_exact_mut(LEG_BYTES).zip(&self.legs).enumerate() {
+            let took_all = self.took_all & 1 << index != 0;
+            bytes.copy_from_slice(LegBytes::new(leg, took_all).as_bytes());
+        }
+        HEAD_BYTES + self.legs.len() * LEG_BYTES
+    }
+
+    /// Reads the payload of a record of [`Kind::Posting`]. One posting has one form in bytes.
+    ///
+    /// # Errors
+    /// [`Error`]: this version cannot read it.
+    pub(crate) fn decode(payload: &[u8]) -> Result<Posted, Error> {
+        let malformed = || Error::Payload { kind: Kind::Posting, bytes: payload.len() };
+        let field = |field, number: u64| Error::Field { field, number };
+        let (head, rest) = HeadBytes::ref_from_prefix(payload).map_err(|_| malformed())?;
+        let legs = usize::from(head.legs);
+        if legs > LEGS_MAX || rest.len() != legs * LEG_BYTES {
+            return Err(malformed());
+        }
+        let op = Op::from_number(head.op).filter(|op| op.is_posting());
+        let op = op.ok_or_else(|| field("op", head.op.into()))?;
+        if head.flags & !IMPOSED != BY_NUMBER {
+            return Err(field("flags", head.flags.into()));
+        }
+        if head.round != 0 || head.tx_id_length != 0 {
+            return Err(field("round", head.round.into()));
+        }
+        let decision = decision_of(head.code.get())?;
+        let imposed = head.flags & IMPOSED != 0;
+        if imposed && decision != Decision::Refused(Code::Overloaded) {
+            return Err(field("code", head.code.get().into()));
+        }
+        let name = head.name.get();
+        let venue = u32::try_from(name >> 64).map_err(|_| malformed())?;
+        let number = u64::try_from(name & u128::from(u64::MAX)).expect("64 bits");
+        let mut posted = Posted {
+            venue,
+            number,
+            reference: head.reference.get(),
+            op,
+            legs: Posting::new(),
+            acknowledged: head.acknowledged.get(),
+            state: head.state.get(),
+            decision,
+            leg: head.leg,
+            imposed,
+            took_all: 0,
+        };
+        for (index, bytes) in rest.chunks_exact(LEG_BYTES).enumerate() {
+            let bytes = LegBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+            let (leg, took_all) = bytes.read()?;
+            posted.took_all |= u16::from(took_all) << index;
+            posted.legs.push(leg);
+        }
+        Ok(posted)
+    }
+}
+
+/// Whether the owner and the asset of the leg follow from its hold.
+fn releases(op: Op) -> bool {
+    op.row().pays_owner
+}
+
+impl LegBytes {
+    fn new(leg: &Leg, took_all: bool) -> LegBytes {
+        let number = |place| match place {
+            Place::Outside => 0,
+            Place::Available(user) | Place::Frozen { user, .. } => user,
+            Place::Hold(number) => number,
+        };
+        // At most one place is frozen: see `Posted::fill`.
+        let purpose = match (leg.from, leg.to) {
+            (Place::Frozen { purpose, .. }, _) | (_, Place::Frozen { purpose, .. }) => purpose,
+            _ => 0,
+        };
+        LegBytes {
+            from: number(leg.from).into(),
+            to: number(leg.to).into(),
+            amount: leg.amount.into(),
+            asset: leg.asset.into(),
+            from_kind: leg.from.kind() as u8 | if took_all { TOOK_ALL } else { 0 },
+            to_kind: leg.to.kind() as u8,
+            purpose: purpose.into(),
+        }
+    }
+
+    fn read(&self) -> Result<(Leg, bool), Error> {
+        let purpose = self.purpose.get();
+        let place = |kind: u8, number: u64| match kind {
+            kind if kind == PlaceKind::Outside as u8 && number == 0 => Ok(Place::Outside),
+            kind if kind == PlaceKind::Available as u8 => Ok(Place::Available(number)),
+            kind if kind == PlaceKind::Frozen as u8 => Ok(Place::Frozen { user: number, purpose }),
+            kind if kind == PlaceKind::Hold as u8 => Ok(Place::Hold(number)),
+            kind => Err(Error::Field { field: "kind of place", number: kind.into() }),
+        };
+        let took_all = self.from_kind & TOOK_ALL != 0;
+        let from = place(self.from_kind & !TOOK_ALL, self.from.get())?;
+        let to = place(self.to_kind, self.to.get())?;
+        let frozen = [from, to].map(Place::kind).contains(&PlaceKind::Frozen);
+        if purpose != 0 && !frozen {
+            return Err(Error::Field { field: "purpose", number: purpose.into() });
+        }
+        let (asset, amount) = (self.asset.get(), self.amount.get());
+        Ok((Leg { from, to, asset, amount }, took_all))
+    }
+}
