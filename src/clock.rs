@@ -51,13 +51,18 @@ impl Default for SystemClock {
     }
 }
 
+/// The machine's clock, ns since the Unix epoch.
+pub fn system_ns() -> u64 {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("the machine's clock is before 1970: set it");
+    u64::try_from(since_epoch.as_nanos())
+        .expect("the machine's clock stands after the year 2554: set it")
+}
+
 impl Clock for SystemClock {
     fn now_ns(&self) -> u64 {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .expect("the machine's clock is before 1970: set it");
-        u64::try_from(since_epoch.as_nanos())
-            .expect("the machine's clock stands after the year 2554: set it")
+        system_ns()
     }
 
     fn monotonic_ns(&self) -> u64 {

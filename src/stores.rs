@@ -12,13 +12,14 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use arc_swap::ArcSwap;
 use domain::asset::Catalog;
-use engine::places::Places;
+use engine::places::{Places, VenuePlaces};
 use tracing::{info, warn};
 
 use crate::alert::{Alert, alert};
 use crate::audit::verify::Stores;
+use crate::clock::system_ns;
 use crate::config::Config;
-use crate::config::engine::Wait;
+use crate::config::engine::{Engine, Wait};
 use crate::data_dir;
 use crate::last_words;
 use crate::postgres::audit_reader::AuditReader;
@@ -182,13 +183,18 @@ pub fn engine_options(config: &Config) -> engine::Options {
         in_flight_max: config.engine.in_flight_max,
         places: places(config),
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
+        now: system_ns,
         notify: last_words::notice,
     }
 }
 
 /// The configured sizes of UBSCore's tables.
 pub fn places(config: &Config) -> Places {
-    Places::of_transfers(config.engine.accounts_max, config.engine.outcomes_max)
+    let Engine { accounts_max, outcomes_max, holds_max, venues_max, window, .. } = config.engine;
+    let venues = VenuePlaces { holds_max, venues_max, window };
+    // Without a venue its tables take no memory.
+    let venues = if venues_max == 0 { VenuePlaces::NONE } else { venues };
+    Places { accounts_max, outcomes_max, venues }
 }
 
 /// Starts the embedded PostgreSQL, or adopts a running one; `None` if the configuration has an

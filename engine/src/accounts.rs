@@ -64,7 +64,9 @@ impl Sums {
     /// The balance with these totals, holds and freezes included, smallest units; `None` if it is
     /// below 0 or below what is held.
     pub(crate) fn owned(&self, totals: &Totals) -> Option<u128> {
-        let owned = totals.available()?.checked_add_signed(self.traded)?;
+        // Withdrawals may exceed deposits: trades have brought the rest.
+        let entered = totals.deposits.checked_add(totals.refunds)?;
+        let owned = entered.checked_add_signed(self.traded)?.checked_sub(totals.withdrawals)?;
         (owned >= self.held).then_some(owned)
     }
 }
@@ -83,9 +85,12 @@ impl Balances {
 
     pub(crate) fn prefault(&mut self) {
         self.table.prefault();
-        let places = self.sums.capacity();
+    }
+
+    pub(crate) fn prefault_sums(&mut self) {
+        let (used, places) = (self.sums.len(), self.sums.capacity());
         self.sums.resize(places, Sums::default());
-        self.sums.clear();
+        self.sums.truncate(used);
     }
 
     pub(crate) fn rows(&self) -> &[Balance] {
@@ -111,8 +116,16 @@ impl Balances {
         self.table.get((user, asset))
     }
 
-    pub(crate) fn try_insert(&mut self, balance: Balance) -> Result<(), Misfit> {
-        self.table.try_insert(balance)
+    /// Adds a balance with its sums, for a restore.
+    pub(crate) fn restore(&mut self, balance: Balance, sums: Sums) -> Result<(), Misfit> {
+        let position = self.sums.len() + 1;
+        if sums == Sums::default() {
+            return self.table.try_insert(balance);
+        }
+        let position = u32::try_from(position).expect("as many as balances");
+        self.table.try_insert(Balance { sums: position, ..balance })?;
+        self.sums.push(sums);
+        Ok(())
     }
 
     /// The sums of a balance; zeros if no posting has named it.

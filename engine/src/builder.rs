@@ -133,11 +133,7 @@ impl Builder {
                     return impossible("the asset's total is above every log's");
                 };
                 let balance = Balance { totals, user, asset, sums: 0 };
-                let added = self.ledger.balances.try_insert(balance);
-                if added.is_ok() && sums != Sums::default() {
-                    let (position, _) = self.ledger.balances.sums_of(user, asset);
-                    *self.ledger.balances.sums_mut(position) = sums;
-                }
+                let added = self.ledger.balances.restore(balance, sums);
                 if let (Ok(()), Some(entry)) = (added, self.ledger.assets.get_mut(&asset)) {
                     entry.total = total;
                 }

@@ -388,6 +388,20 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_a_venue_stay_what_they_are() {
+        let name = Text::new("book").expect("short");
+        let venue = VenueEntry { id: 2, epoch: 258, closed: true, posts: true, name };
+        let bytes = encoded(&Entry::Venue(venue));
+        assert_eq!(bytes, [&[2, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 3, 4], &b"book"[..]].concat());
+        assert_eq!(Entry::decode(13, &bytes), Ok(Entry::Venue(venue)));
+        let mut flags = bytes.clone();
+        flags[12] = 4;
+        assert_eq!(Entry::decode(13, &flags), Err(Error::Field { field: "flags", number: 4 }));
+        let malformed = Err(Error::Payload { kind: Kind::Venue, bytes: 14 });
+        assert_eq!(Entry::decode(13, &bytes[..14]), malformed);
+    }
+
+    #[test]
     fn foreign_bytes_are_refused() {
         assert_eq!(Entry::decode(7, &[]), Err(Error::Kind(7)));
         assert_eq!(Entry::decode(5, &[0]), Err(Error::Payload { kind: Kind::Mark, bytes: 1 }));

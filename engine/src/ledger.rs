@@ -252,9 +252,17 @@ impl Ledger {
             scope.spawn(|| self.outcomes.prefault());
             self.accounts.prefault();
             self.balances.prefault();
+        });
+    }
+
+    /// Takes the memory of the tables of venues too, once a venue is registered. A service without
+    /// venues does not pay for them.
+    pub fn prefault_venues(&mut self) {
+        if !self.venues.rows().is_empty() {
+            self.balances.prefault_sums();
             self.holds.prefault();
             self.venues.prefault();
-        });
+        }
     }
 
     /// Checks up to `looks_max` outcomes and evicts up to `leaves_max` below the watermark. Records

@@ -56,6 +56,8 @@ mod table;
 pub mod text;
 mod threads;
 pub mod totals;
+#[cfg(test)]
+mod trading;
 pub mod venue;
 mod venues;
 mod wait;

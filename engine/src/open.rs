@@ -234,7 +234,8 @@ impl Replayed {
         identity: Identity,
         around_sync: impl FnMut(&mut dyn FnMut()) + Send + 'static,
     ) -> Result<Engine, Error> {
-        let Replayed { options, recovery, ledger, snapshot, log_bytes } = self;
+        let Replayed { options, recovery, mut ledger, snapshot, log_bytes } = self;
+        ledger.prefault_venues();
         let wal_options = wal::Options {
             segment_bytes: options.segment_bytes,
             spares_ready: options.spares_ready,

@@ -319,3 +319,130 @@ impl LegBytes {
         Ok((Leg { from, to, asset, amount }, took_all))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VENUE: u32 = 0x0102_0304;
+
+    fn posted(command: &Command) -> Posted {
+        let mut posted = Posted::empty();
+        posted.fill(VENUE, 9, command);
+        (posted.acknowledged, posted.state) = (7, 0x0807_0605_0403_0201);
+        posted
+    }
+
+    fn encoded(posted: &Posted) -> Vec<u8> {
+        let mut buffer = [0; PAYLOAD_BYTES_MAX];
+        let length = posted.encode(&mut buffer);
+        buffer[..length].to_vec()
+    }
+
+    fn reserve() -> Command {
+        Command::Reserve { reference: 5, user: 1001, asset: 3, amount: 258, onto: 0 }
+    }
+
+    fn settle() -> Command {
+        let leg = |from, to, amount| Leg { from, to, asset: 3, amount };
+        let legs = [
+            leg(Place::Hold(4), Place::Available(1002), 258),
+            leg(Place::Hold(4), Place::Available(1001), ALL),
+        ];
+        Command::Settle { reference: 5, legs: legs.into_iter().collect() }
+    }
+
+    /// The 48 bytes before the legs.
+    fn head(code: u8, op: u8, legs: u8, flags: u8, leg: u8) -> Vec<u8> {
+        let mut want = vec![9, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0];
+        want.extend([7, 0, 0, 0, 0, 0, 0, 0]);
+        want.extend([5, 0, 0, 0, 0, 0, 0, 0]);
+        want.extend([1, 2, 3, 4, 5, 6, 7, 8]);
+        want.extend([code, 0, op, 0, legs, flags, 0, leg]);
+        want
+    }
+
+    fn leg(from: u64, to: u64, amount: u64, asset: u8, kinds: [u8; 2]) -> Vec<u8> {
+        let numbers = [from, to, amount].map(u64::to_le_bytes).concat();
+        [numbers, vec![asset, 0, 0, 0, kinds[0], kinds[1], 0, 0]].concat()
+    }
+
+    #[test]
+    fn the_bytes_of_each_operation_stay_what_they_are() {
+        let mut reserve = posted(&reserve());
+        let legs = leg(1001, 0, 258, 3, [1, 3]);
+        assert_eq!(encoded(&reserve), [head(0, 6, 1, 1, 0), legs.clone()].concat());
+        reserve.decision = Decision::Refused(Code::Overloaded);
+        reserve.imposed = true;
+        assert_eq!(encoded(&reserve), [head(30, 6, 1, 3, 0), legs].concat());
+
+        let mut settle = posted(&settle());
+        settle.took_all = 2;
+        settle.legs[1].amount = 7;
+        let legs = [leg(4, 1002, 258, 3, [3, 1]), leg(4, 1001, 7, 3, [0x83, 1])].concat();
+        assert_eq!(encoded(&settle), [head(0, 7, 2, 1, 0), legs].concat());
+
+        let mut release = posted(&Command::Release { reference: 5, hold: 4, amount: 258 });
+        (release.decision, release.leg) = (Decision::Refused(Code::HoldNotFound), 0);
+        let legs = leg(4, 0, 258, 0, [3, 1]);
+        assert_eq!(encoded(&release), [head(33, 8, 1, 1, 0), legs].concat());
+
+        let (from, to) = (Place::Available(1001), Place::Available(1002));
+        let legs = [Leg { from, to, asset: 3, amount: 258 }; 2].into_iter().collect();
+        let mut post = posted(&Command::Post { reference: 5, legs });
+        (post.decision, post.leg) = (Decision::Refused(Code::InsufficientBalance), 1);
+        let legs = leg(1001, 1002, 258, 3, [1, 1]).repeat(2);
+        assert_eq!(encoded(&post), [head(24, 9, 2, 1, 1), legs].concat());
+
+        for posted in [reserve, settle, release, post] {
+            assert_eq!(Posted::decode(&encoded(&posted)), Ok(posted));
+        }
+    }
+
+    /// The hash is a part of the format: facts hold it. A decision does not change it.
+    #[test]
+    fn the_hash_of_a_body_is_that_of_the_body_as_sent() {
+        let mut decided = posted(&settle());
+        let sent = decided.hash();
+        assert_eq!(format!("{sent:016x}"), "7fbc14171f18592f");
+        decided.took_all = 2;
+        decided.legs[1].amount = 7;
+        assert_eq!(decided.hash(), sent);
+        decided.take_back();
+        assert_eq!(decided, posted(&settle()));
+        let mut release = posted(&Command::Release { reference: 5, hold: 4, amount: 258 });
+        let sent = release.hash();
+        (release.legs[0].to, release.legs[0].asset) = (Place::Available(1001), 3);
+        assert_eq!(release.hash(), sent);
+        let other = Command::Release { reference: 6, hold: 4, amount: 258 };
+        assert_ne!(posted(&other).hash(), sent);
+    }
+
+    #[test]
+    fn foreign_bytes_are_refused() {
+        let good = encoded(&posted(&reserve()));
+        let field = |field, number| Err(Error::Field { field, number });
+        for (at, byte, want) in [
+            (42, 5, field("op", 5)),
+            (43, 1, field("round", 1)),
+            (45, 0, field("flags", 0)),
+            (45, 7, field("flags", 7)),
+            // A success is never imposed.
+            (45, 3, field("code", 0)),
+            (40, 99, field("code", 99)),
+            (44, 2, Err(Error::Payload { kind: Kind::Posting, bytes: good.len() })),
+            (12, 1, Err(Error::Payload { kind: Kind::Posting, bytes: good.len() })),
+            (76, 4, field("kind of place", 4)),
+            (77, 0x83, field("kind of place", 0x83)),
+            (78, 1, field("purpose", 1)),
+        ] {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            assert_eq!(Posted::decode(&bytes), want, "byte {at}");
+        }
+        for bytes in 0..good.len() {
+            let malformed = Err(Error::Payload { kind: Kind::Posting, bytes });
+            assert_eq!(Posted::decode(&good[..bytes]), malformed);
+        }
+    }
+}

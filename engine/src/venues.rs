@@ -124,9 +124,11 @@ impl Venues {
     }
 
     pub(crate) fn prefault(&mut self) {
-        for window in &mut self.spares {
+        let used = self.rows.iter_mut().map(|venue| &mut venue.answers);
+        for window in self.spares.iter_mut().chain(used) {
+            let held = window.len();
             window.resize(window.capacity(), WindowAnswer::default());
-            window.clear();
+            window.truncate(held);
         }
     }
 

@@ -21,6 +21,12 @@ pub struct Engine {
     pub accounts_max: usize,
     /// The most outcomes in memory.
     pub outcomes_max: usize,
+    /// The most holds and freezes in memory.
+    pub holds_max: usize,
+    /// The most venues.
+    pub venues_max: usize,
+    /// The most numbers of a venue without an acknowledgement.
+    pub window: usize,
     /// Idle time before a mark is appended to the log, ms.
     pub idle_mark_ms: u64,
 }
@@ -44,6 +50,9 @@ impl Default for Engine {
             in_flight_max: 2_048,
             accounts_max: 1_000_000,
             outcomes_max: 4_000_000,
+            holds_max: 1_000_000,
+            venues_max: 8,
+            window: 65_536,
             idle_mark_ms: 10,
         }
     }
@@ -57,6 +66,9 @@ pub(super) const BOUNDS: &[Bound] = &[
     bound("engine.in_flight_max", |c| Some(c.engine.in_flight_max as u64), 1, 524_288, "orders, at most half of engine.ring_slots"),
     bound("engine.accounts_max", |c| Some(c.engine.accounts_max as u64), 64, 100_000_000, "accounts"),
     bound("engine.outcomes_max", |c| Some(c.engine.outcomes_max as u64), 1_024, 100_000_000, "outcomes"),
+    bound("engine.holds_max", |c| Some(c.engine.holds_max as u64), 64, 100_000_000, "holds and freezes"),
+    bound("engine.venues_max", |c| Some(c.engine.venues_max as u64), 0, 64, "venues"),
+    bound("engine.window", |c| Some(c.engine.window as u64), 64, 1_048_576, "numbers of a venue"),
     bound("engine.idle_mark_ms", |c| Some(c.engine.idle_mark_ms), 1, 10_000, "ms"),
 ];
 

@@ -6,6 +6,7 @@ use domain::account::{AccountStatus, UserId};
 use domain::code::Code;
 use domain::posting::{ALL, Leg, PLACES_MAX, Parts, Place, PlaceKind};
 use domain::transfer::Op;
+use domain::transfer::op::Effect;
 
 use crate::fact::HoldFact;
 use crate::holds::{Hold, HoldKey, freeze_key, hold_key};
@@ -90,7 +91,7 @@ fn judge_leg(ledger: &Ledger, ask: Ask, leg: &mut Leg, parts: &mut Parts) -> Res
     }
     let target = hold_of(ledger, ask, leg.to, leg.asset);
     check_holds(leg, source, target)?;
-    check_accounts(ledger, ask.op, leg)?;
+    check_accounts(ledger, ask.op, leg, parts)?;
     let (held, part) = (source.map_or(0, Hold::amount), parts.at(leg.from, leg.asset));
     let all = leg.amount == ALL && leg.from.kind() == PlaceKind::Hold;
     if all {
@@ -140,6 +141,7 @@ fn check_form(ask: Ask, leg: &Leg) -> Result<(), Code> {
         && frozen(leg.to)
         && (from, to) != (PlaceKind::Frozen, PlaceKind::Frozen)
         && leg.from != Place::Hold(0)
+        && (leg.to != Place::Hold(0) || row.held == Effect::More)
         // Money that has just arrived cannot be set apart again.
         && !(row.spends_arrived && (from, to) == (PlaceKind::Available, PlaceKind::Hold));
     match () {
@@ -183,7 +185,13 @@ fn check_holds(leg: &Leg, source: Option<&Hold>, target: Option<&Hold>) -> Resul
 
 /// The accounts are there, and their statuses admit the leg.
 #[inline]
-fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg) -> Result<(), Code> {
+fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Parts) -> Result<(), Code> {
+    // An earlier leg makes the account of its payee.
+    let made = |user| parts.iter().any(|part| part.place.user() == Some(user));
+    let status = |user| {
+        let made = || made(user).then_some(AccountStatus::Active);
+        ledger.status(user).or_else(made)
+    };
     // An operator unfreezes money of any account.
     if let (Place::Frozen { user, .. }, Place::Available(payee)) = (leg.from, leg.to)
         && user == payee
@@ -191,10 +199,10 @@ fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg) -> Result<(), Code> {
         return Ok(());
     }
     if let Some(user) = leg.from.user() {
-        op.admits_payer(ledger.status(user))?;
+        op.admits_payer(status(user))?;
     }
     match leg.to.user() {
-        Some(user) if leg.from.user() != Some(user) => op.admits_payee(ledger.status(user)),
+        Some(user) if leg.from.user() != Some(user) => op.admits_payee(status(user)),
         Some(_) | None => Ok(()),
     }
 }

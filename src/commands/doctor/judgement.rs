@@ -527,13 +527,25 @@ fn outcomes(config: &Config, rate: Option<u64>) -> Finding {
 /// Memory of an account and of an outcome, bytes, as `config/ubscore.toml` states them.
 const ACCOUNT_BYTES: u64 = 200;
 const OUTCOME_BYTES: u64 = 100;
+/// Memory of a hold, of a balance's sums, and of an answer of a venue, bytes.
+const HOLD_BYTES: u64 = 100;
+const SUMS_BYTES: u64 = 48;
+const ANSWER_BYTES: u64 = 24;
 /// Memory of the rest of the process, bytes.
 const BESIDE_BYTES: u64 = 256 << 20;
 
 fn memory_needed(seen: &Seen) -> u64 {
     let engine = &seen.config.engine;
-    let state =
-        engine.accounts_max as u64 * ACCOUNT_BYTES + engine.outcomes_max as u64 * OUTCOME_BYTES;
+    let venues = match engine.venues_max as u64 {
+        0 => 0,
+        venues => {
+            let balances = (engine.accounts_max * BALANCES_PER_ACCOUNT) as u64;
+            let answers = venues * engine.window as u64;
+            engine.holds_max as u64 * HOLD_BYTES + balances * SUMS_BYTES + answers * ANSWER_BYTES
+        }
+    };
+    let accounts = engine.accounts_max as u64 * ACCOUNT_BYTES;
+    let state = accounts + engine.outcomes_max as u64 * OUTCOME_BYTES + venues;
     // During a snapshot a second copy is in memory.
     2 * state + BESIDE_BYTES
 }
