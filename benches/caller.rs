@@ -44,6 +44,7 @@ pub(crate) fn options(log_dir: PathBuf, orders: u64) -> Options {
             needed.max(config.engine.outcomes_max),
         ),
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
+        now: ubscore::clock::system_ns,
         notify: ubscore::last_words::notice,
     }
 }

@@ -59,6 +59,8 @@ pub enum Unanswered {
 pub struct SpotBalance {
     /// Smallest units; `None` if the user has no Spot account.
     pub available: Option<u128>,
+    /// All holds and freezes, smallest units.
+    pub held: u128,
     /// The last record the balance includes.
     pub sequence: Sequence,
 }
@@ -139,8 +141,8 @@ impl Spot {
     /// [`Unanswered`].
     pub async fn balance(&self, user: UserId, asset: AssetId) -> Result<SpotBalance, Unanswered> {
         match self.put(Command::ReadBalance { user: user.number(), asset: asset.0 }).await? {
-            EngineAnswer::Balance { available, sequence } => {
-                Ok(SpotBalance { available, sequence })
+            EngineAnswer::Balance { available, held, sequence } => {
+                Ok(SpotBalance { available, held, sequence })
             }
             EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
             _ => Err(Unanswered::Silent),
@@ -284,7 +286,9 @@ fn answer(req_id: impl fmt::Display, engine: Option<EngineAnswer>) -> Answer {
             | EngineAnswer::Total { .. }
             | EngineAnswer::Foreseen(_)
             | EngineAnswer::Status(_)
-            | EngineAnswer::Watermark(_),
+            | EngineAnswer::Watermark(_)
+            | EngineAnswer::Opened { .. }
+            | EngineAnswer::NotOpened(_),
         ) => Answer::without_record(Outcome::Unknown(Reason::Mismatched)),
         None => Answer::without_record(Outcome::Timeout),
     }

@@ -193,7 +193,7 @@ mod tests {
                             }
                         }
                         let spot = u128::try_from(spot).expect("not negative");
-                        let read = SpotBalance { available: Some(spot), sequence: 1 };
+                        let read = SpotBalance { available: Some(spot), held: 0, sequence: 1 };
                         let (spot, in_flight) =
                             add_up(read, &[moved(direction, flags)]).expect("no contradiction");
                         let sum = spot.expect("exists") + in_flight;
@@ -215,14 +215,14 @@ mod tests {
             moved(Direction::SpotToFunding, [false, true, false]),
         ];
         for available in [None, Some(0)] {
-            let read = SpotBalance { available, sequence: 1 };
+            let read = SpotBalance { available, held: 0, sequence: 1 };
             assert_eq!(add_up(read, &through), Some((Some(0), 0)));
         }
     }
 
     #[test]
     fn money_from_nothing_is_a_contradiction() {
-        let read = SpotBalance { available: Some(5), sequence: 1 };
+        let read = SpotBalance { available: Some(5), held: 0, sequence: 1 };
         let paid = moved(Direction::FundingToSpot, [false, true, false]);
         assert_eq!(add_up(read, &[paid]), None);
     }

@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use engine::places::BALANCES_PER_ACCOUNT;
+
 use super::finding::{Finding, Verdict};
 use super::pair::Pair;
 use super::seen::{Seen, Unasked};

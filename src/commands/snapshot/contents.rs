@@ -97,16 +97,16 @@ pub(super) fn check(snapshot: &Snapshot) -> Result<Contents, snapshot::Error> {
                 contents.assets.learn(&Entry::Asset { asset, precision, symbol });
             }
             Fact::Account { .. } => held.accounts += 1,
-            Fact::Balance { asset, available, totals, .. } => {
+            Fact::Balance { asset, available, held: set_apart, totals, .. } => {
                 held.balances += 1;
                 contents
-                    .add(asset, available, &totals)
+                    .add(asset, available.saturating_add(set_apart), &totals)
                     .ok_or_else(|| contradiction("its balances are more than there can be"))?;
             }
             Fact::Outcome { .. } => held.outcomes += 1,
             Fact::Watermark { order_number } => held.watermark = order_number,
             Fact::Evicted { digest } => contents.evicted = digest,
-            Fact::Outside { .. } => {}
+            Fact::Outside { .. } | Fact::Hold(_) | Fact::Venue(_) | Fact::Answer(_) => {}
         }
     }
     match digest == snapshot.header.digest {

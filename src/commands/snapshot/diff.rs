@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use engine::fact::Fact;
+use engine::fact::{Fact, HoldFact};
 use engine::snapshot::{self, Header, Snapshot};
 use foldhash::fast::FixedState;
 use serde::{Serialize, Serializer};
@@ -72,6 +72,13 @@ enum Key {
     Balance(u64, u32),
     Outcome(u128, u8),
     Outside(u32),
+    Venue(u32),
+    /// Venue and number.
+    Hold(u32, u64),
+    /// User, asset and purpose.
+    Freeze(u64, u32, u16),
+    /// Venue and number.
+    Answer(u32, u64),
 }
 
 impl Key {
@@ -82,6 +89,12 @@ impl Key {
             Fact::Balance { user, asset, .. } => Some(Key::Balance(user, asset)),
             Fact::Outcome { req_id, op, .. } => Some(Key::Outcome(req_id, op as u8)),
             Fact::Outside { asset, .. } => Some(Key::Outside(asset)),
+            Fact::Venue(venue) => Some(Key::Venue(venue.id)),
+            Fact::Hold(HoldFact { venue: 0, user, asset, purpose, .. }) => {
+                Some(Key::Freeze(user, asset, purpose))
+            }
+            Fact::Hold(hold) => Some(Key::Hold(hold.venue, hold.number)),
+            Fact::Answer(answer) => Some(Key::Answer(answer.venue, answer.number)),
             Fact::Watermark { .. } | Fact::Evicted { .. } => None,
         }
     }
@@ -94,12 +107,16 @@ impl Key {
             Key::Balance(..) => 2,
             Key::Outcome(..) => 3,
             Key::Outside(_) => 4,
+            Key::Venue(_) => 5,
+            Key::Hold(..) | Key::Freeze(..) => 6,
+            Key::Answer(..) => 7,
         }
     }
 }
 
 /// The classes of keys.
-const CLASSES: [&str; 5] = ["assets", "accounts", "balances", "outcomes", "outside"];
+const CLASSES: [&str; 8] =
+    ["assets", "accounts", "balances", "outcomes", "outside", "venues", "holds", "answers"];
 
 /// The facts of one key: before and after.
 type Change = (Option<Fact>, Option<Fact>);
@@ -206,6 +223,12 @@ impl Serialize for Value {
     }
 }
 
+/// A signed amount with the asset's decimals.
+fn signed(assets: &Assets, asset: u32, units: i128) -> String {
+    let sign = if units < 0 { "-" } else { "" };
+    format!("{sign}{}", assets.amount(asset, units.unsigned_abs()))
+}
+
 /// The values of a fact by name. Amounts have the asset's decimals.
 fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
     let text = Value::Text;
@@ -218,10 +241,12 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
         Fact::Account { user, status } => {
             BTreeMap::from([("user", (*user).into()), ("status", text(status.name().to_owned()))])
         }
-        Fact::Balance { user, asset, available, totals } => BTreeMap::from([
+        Fact::Balance { user, asset, available, held, traded, totals } => BTreeMap::from([
             ("user", (*user).into()),
             ("asset", text(assets.name(*asset))),
             ("available", text(assets.amount(*asset, *available))),
+            ("held", text(assets.amount(*asset, *held))),
+            ("traded", text(signed(assets, *asset, *traded))),
             ("deposits", text(assets.amount(*asset, totals.deposits))),
             ("withdrawals", text(assets.amount(*asset, totals.withdrawals))),
             ("refunds", text(assets.amount(*asset, totals.refunds))),
@@ -244,6 +269,30 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
             ("withdrawals", outside.withdrawals.into()),
             ("withdrawn", text(assets.amount(*asset, outside.withdrawn))),
         ]),
+        Fact::Venue(venue) => BTreeMap::from([
+            ("venue", u64::from(venue.id).into()),
+            ("name", text(venue.name.as_str().to_owned())),
+            ("epoch", venue.epoch.into()),
+            ("acknowledged", venue.acknowledged.into()),
+            ("closed", u64::from(venue.closed).into()),
+            ("posts", u64::from(venue.posts).into()),
+        ]),
+        Fact::Hold(hold) => BTreeMap::from([
+            ("venue", u64::from(hold.venue).into()),
+            ("number", hold.number.into()),
+            ("purpose", u64::from(hold.purpose).into()),
+            ("user", hold.user.into()),
+            ("asset", text(assets.name(hold.asset))),
+            ("amount", text(assets.amount(hold.asset, hold.amount))),
+            ("reference", hold.reference.into()),
+            ("sequence", hold.record.into()),
+        ]),
+        Fact::Answer(answer) => BTreeMap::from([
+            ("venue", u64::from(answer.venue).into()),
+            ("number", answer.number.into()),
+            ("outcome", text(outcome(answer.decision).to_owned())),
+            ("sequence", answer.record.into()),
+        ]),
         Fact::Watermark { .. } | Fact::Evicted { .. } => unreachable!("these have no key"),
     }
 }
@@ -262,6 +311,9 @@ struct Comparison {
     balances: ClassObject,
     outcomes: ClassObject,
     outside: ClassObject,
+    venues: ClassObject,
+    holds: ClassObject,
+    answers: ClassObject,
 }
 
 #[derive(Serialize)]
@@ -364,7 +416,7 @@ impl ChangeObject {
 impl Comparison {
     fn new(a: &Side, b: &Side, differences: &Differences) -> Comparison {
         let (known_a, known_b) = (&a.contents.assets, &b.contents.assets);
-        let [assets, accounts, balances, outcomes, outside] =
+        let [assets, accounts, balances, outcomes, outside, venues, holds, answers] =
             differences.classes.each_ref().map(|class| ClassObject::of(class, known_a, known_b));
         let numbers = a.contents.sums.keys().chain(b.contents.sums.keys());
         let numbers: BTreeSet<u32> = numbers.copied().collect();
@@ -387,6 +439,9 @@ impl Comparison {
             balances,
             outcomes,
             outside,
+            venues,
+            holds,
+            answers,
         }
     }
 
@@ -415,7 +470,8 @@ impl Comparison {
             }
         }
         let Comparison { assets, accounts, balances, outcomes, outside, .. } = self;
-        let classes = [assets, accounts, balances, outcomes, outside];
+        let Comparison { venues, holds, answers, .. } = self;
+        let classes = [assets, accounts, balances, outcomes, outside, venues, holds, answers];
         for (name, class) in CLASSES.into_iter().zip(classes) {
             let ClassObject { added, removed, changed, shown, more } = class;
             writeln!(out, "{name} added={added} removed={removed} changed={changed}")?;

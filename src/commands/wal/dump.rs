@@ -11,7 +11,7 @@ use wal::{Directory, Reader, SegmentHeader, Sequence};
 use super::error::Error;
 use super::finding::{EndingText, TornObject, ending_name};
 use super::ink::Ink;
-use super::line::{Assets, Integer, Printer};
+use super::line::{Assets, Integer, Printer, posted_users};
 use super::log::Log;
 use crate::cli::WalDumpArgs;
 use crate::commands::output::json;
@@ -104,6 +104,10 @@ struct EndObject<'a> {
 fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>) -> bool {
     let (req_id, user, op) = match entry {
         Ok(Entry::Order { order, .. }) => (Some(order.req_id), Some(order.user), Some(order.op)),
+        Ok(Entry::Posting(posted)) => {
+            let named = |user: &u64| posted_users(posted).any(|other| other == *user);
+            (None, args.user.filter(|user| named(user)), Some(posted.op))
+        }
         Ok(Entry::External(external)) => (None, Some(external.user), Some(external.op)),
         Ok(Entry::AccountStatus { user, .. } | Entry::Totals { user, .. }) => {
             (None, Some(*user), None)
@@ -112,6 +116,7 @@ fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>) -> bool {
             Entry::Asset { .. }
             | Entry::Watermark { .. }
             | Entry::Outside { .. }
+            | Entry::Venue(_)
             | Entry::Mark
             | Entry::Digest { .. },
         )

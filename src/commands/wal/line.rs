@@ -5,8 +5,9 @@ use std::fmt::{self, Display};
 use std::io::Write;
 
 use anstyle::Style;
-use engine::entry::Entry;
+use engine::entry::{Entry, VenueEntry};
 use engine::external::{External, Outside};
+use engine::posted::Posted;
 use engine::record;
 use engine::text::Text;
 use engine::totals::Totals;
@@ -291,7 +292,10 @@ impl Printer {
                 unknown = self.assets.name(*asset);
                 Columns { asset: &unknown, ..Columns::ABSENT }
             }
-            Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => Columns::ABSENT,
+            Entry::Posting(posted) => Columns { op: posted.op.name(), ..Columns::ABSENT },
+            Entry::Venue(_) | Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => {
+                Columns::ABSENT
+            }
         };
         columns.push(line);
         push_last_column(line, ink, &self.assets, record, entry);
@@ -373,6 +377,18 @@ impl Printer {
                 member!(line, "deposited", push_amount, known, outside.deposited, text);
                 member!(line, "withdrawals", push_integer, outside.withdrawals.into());
                 member!(line, "withdrawn", push_amount, known, outside.withdrawn, text);
+            }
+            Ok(Entry::Posting(posted)) => {
+                member!(line, "op", plain, posted.op.name());
+                member!(line, "venue", push_integer, posted.venue.into());
+                member!(line, "number", push_integer, posted.number.into());
+                member!(line, "reference", push_integer, posted.reference.into());
+                member!(line, "outcome", plain, outcome(posted.decision));
+            }
+            Ok(Entry::Venue(venue)) => {
+                member!(line, "venue", push_integer, venue.id.into());
+                member!(line, "name", push_text, Some(venue.name.as_str()));
+                member!(line, "epoch", push_integer, venue.epoch.into());
             }
             Ok(Entry::Mark) => {}
             Ok(Entry::Digest { digest }) => {
@@ -525,9 +541,27 @@ fn push_last_column(
                 ),
             );
         }
+        Entry::Posting(posted) => {
+            let style = match posted.decision {
+                Decision::Success => GOOD,
+                Decision::Refused(_) => REFUSED,
+            };
+            let Posted { venue, number, decision, .. } = **posted;
+            write(line, format_args!("venue {venue} #{number} "));
+            styled(line, ink.of(style), |line| line.extend(outcome(decision).as_bytes()));
+        }
+        Entry::Venue(venue) => {
+            let VenueEntry { id, epoch, closed, .. } = venue;
+            write(line, format_args!("venue={id} epoch={epoch} closed={closed}"));
+        }
         Entry::Mark => write(line, format_args!("durable={}", record.durable)),
         Entry::Digest { digest } => write(line, format_args!("digest={digest:032x}")),
     }
+}
+
+/// The users that a posting names.
+pub(in crate::commands) fn posted_users(posted: &Posted) -> impl Iterator<Item = u64> {
+    posted.legs.iter().flat_map(|leg| [leg.from.user(), leg.to.user()]).flatten()
 }
 
 /// A decision in one word.

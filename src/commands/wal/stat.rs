@@ -18,7 +18,7 @@ use wal::{Record, Sequence};
 use super::error::Error;
 use super::finding::Damage;
 use super::ink::{BAD, GOOD, Ink};
-use super::line::{ASSETS_MAX, Assets, Integer, outcome};
+use super::line::{ASSETS_MAX, Assets, Integer, outcome, posted_users};
 use super::log::Log;
 use super::read::{Read, ReadObject};
 use super::verify::{FoundObject, found_text};
@@ -147,10 +147,16 @@ impl Tally {
                 let key = (external.op.name(), outcome(external.decision));
                 self.orders.entry(key).or_default().add(record);
             }
+            Entry::Posting(posted) => {
+                posted_users(posted).for_each(|user| self.add_user(user));
+                let key = (posted.op.name(), outcome(posted.decision));
+                self.orders.entry(key).or_default().add(record);
+            }
             Entry::AccountStatus { user, .. } | Entry::Totals { user, .. } => self.add_user(*user),
             Entry::Asset { .. } => self.assets.learn(entry),
             Entry::Watermark { .. }
             | Entry::Outside { .. }
+            | Entry::Venue(_)
             | Entry::Mark
             | Entry::Digest { .. } => {}
         }
