@@ -5,8 +5,7 @@ use serde_json::Value;
 
 use ubscore::postgres;
 
-use crate::harness::{Server, Site, Way, block_on, eventually, repair, units};
-use crate::layers::LIMITS;
+use crate::harness::{LIMITS, Server, Site, Way, block_on, eventually, repair, units};
 
 const USER: u64 = 1001;
 /// The rows that one round folds.

@@ -236,7 +236,7 @@ CREATE VIEW transfer_decisions AS
 
 -- The same for money that enters or leaves Funding from outside, with a key space of its own.
 CREATE TABLE external_operations (
-    order_number  BIGINT UNIQUE,                 -- of its record in UBSCore's log
+    order_number  BIGINT NOT NULL UNIQUE,        -- of its record in UBSCore's log
     user_id       BIGINT NOT NULL,
     amount        BIGINT NOT NULL CHECK (amount > 0),
     at            TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),

@@ -301,8 +301,8 @@ pub enum Reply {
         balance_after: Option<u128>,
         /// The idem_key belongs to another body; nothing was done.
         conflict: bool,
-        /// The order number of the row; `None` for a row of a version that recorded nothing in UBSCore's log.
-        order_number: Option<u64>,
+        /// The order number of the row: of its record in UBSCore's log.
+        order_number: u64,
     },
 }
 

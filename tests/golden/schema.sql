@@ -124,7 +124,7 @@ CREATE TABLE events_sightings (
     CONSTRAINT events_sightings_pkey PRIMARY KEY (event_id)
 );
 CREATE TABLE external_operations (
-    order_number bigint,
+    order_number bigint NOT NULL,
     user_id bigint NOT NULL,
     amount bigint NOT NULL,
     at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
@@ -367,16 +367,13 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION funding_credit(p_user bigint, p_asset integer, p_amount bigint) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_debit(p_user bigint, p_asset integer, p_amount bigint) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_effect(p_op smallint, p_amount bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
--- FUNCTION funding_operate(p_req_id uuid, p_op smallint) RETURNS smallint LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_operations(p_direction smallint, p_funding_at timestamp with time zone, p_funding_code smallint, p_refund_at timestamp with time zone) RETURNS smallint[] LANGUAGE sql IMMUTABLE
--- FUNCTION funding_refusal(p_op smallint, p_status smallint) RETURNS smallint LANGUAGE sql IMMUTABLE
 -- FUNCTION journal_at(p_event bigint) RETURNS TABLE(shard integer, flight bigint, incarnation bigint, event_first bigint, event_count integer, open_from bigint) LANGUAGE plpgsql STABLE
 -- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
--- FUNCTION journal_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_trim(p_event bigint, p_late bigint, p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql VOLATILE
+-- FUNCTION row_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION spot_operations(p_direction smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
--- FUNCTION transfer_step(p_req_id uuid, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code smallint, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text, p_event_id bigint) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
 -- FUNCTION transfers_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION ulid_text(p_id uuid) RETURNS text LANGUAGE sql IMMUTABLE
 -- FUNCTION ulid_uuid(p_text text) RETURNS uuid LANGUAGE plpgsql IMMUTABLE
@@ -396,10 +393,10 @@ CREATE TRIGGER approvals_identity_guard BEFORE UPDATE OF approval_id, action, su
 CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
-CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION journal_guard();
-CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION row_guard();
+CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER transfers_guard BEFORE UPDATE OF state, funding_at, funding_code, funding_after, refund_at, refund_after ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
-CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 
 -- ROW audit_state {"singleton": true, "incarnation": 0, "log_sequence": 0}
 -- ROW engine_state {"halted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null}

@@ -764,7 +764,7 @@ fn external_reply(found: &(External, Option<Code>, u128), asked: &External) -> R
         decision: code.map_or(Decision::Success, Decision::Refused),
         balance_after: code.is_none().then_some(*after),
         conflict,
-        order_number: Some(known.order_number),
+        order_number: known.order_number,
     }
 }
 

@@ -697,6 +697,6 @@ fn external_reply(decided: &Decided, asked: &External) -> Reply {
         decision: decided.decision,
         balance_after: decided.balance_after,
         conflict: body(&decided.external) != body(asked),
-        order_number: Some(decided.external.order_number),
+        order_number: decided.external.order_number,
     }
 }
