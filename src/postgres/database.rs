@@ -469,7 +469,6 @@ pub(super) fn transfer_from_row(row: &Row, catalog: &Catalog) -> Result<Transfer
     let (source, target) = intent.direction.accounts();
     let amount = intent.amount.text(asset.precision);
     Ok(Transfer {
-        transfer_id: row.try_get(0)?,
         fingerprint: fingerprint(source, target, &asset.symbol, &amount),
         intent,
         state: State::from_number(row.try_get(7)?).ok_or_else(|| bad("state"))?,

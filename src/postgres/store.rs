@@ -17,8 +17,6 @@ use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId, State};
 /// A transfer as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// The order number; see [`crate::postgres::incarnation::ORDER_NUMBER_BITS`].
-    pub transfer_id: i64,
     /// What was asked.
     pub intent: Intent,
     /// What a repeat of the cid must equal, see [`fingerprint`].
@@ -43,6 +41,22 @@ pub struct Transfer {
 }
 
 impl Transfer {
+    /// A transfer that is accepted at this time, before anything is decided.
+    pub fn new(intent: Intent, fingerprint: String, state: State, at: Timestamp) -> Transfer {
+        Transfer {
+            intent,
+            fingerprint,
+            state,
+            code: None,
+            retry_count: 0,
+            log_sequence: None,
+            funding: None,
+            refunded: false,
+            created_at: at,
+            updated_at: at,
+        }
+    }
+
     /// The decision of an operation on Funding; `None`: undecided, or Spot decides it.
     pub fn on_funding(&self, op: Op) -> Option<Decision> {
         if op.is_external() || op.participant(self.intent.direction) != Participant::Funding {

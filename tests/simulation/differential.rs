@@ -184,7 +184,7 @@ fn agrees(real: &Said, modeled: &Said, calls: usize) -> bool {
 
 fn timeless(transfer: Transfer) -> Transfer {
     let epoch = Timestamp::UNIX_EPOCH;
-    Transfer { transfer_id: 0, created_at: epoch, updated_at: epoch, ..transfer }
+    Transfer { created_at: epoch, updated_at: epoch, ..transfer }
 }
 
 fn timeless_reply(reply: Reply) -> Reply {
@@ -857,20 +857,7 @@ fn store(target: &Address, limits: Limits, incarnation: u64, shard: u32) -> Flig
 
 /// A transfer that neither store has: a step of it is refused.
 fn requested(intent: Intent) -> Transfer {
-    let epoch = Timestamp::UNIX_EPOCH;
-    Transfer {
-        transfer_id: 0,
-        intent,
-        fingerprint: String::new(),
-        state: State::Init,
-        code: None,
-        retry_count: 0,
-        log_sequence: None,
-        funding: None,
-        refunded: false,
-        created_at: epoch,
-        updated_at: epoch,
-    }
+    Transfer::new(intent, String::new(), State::Init, Timestamp::UNIX_EPOCH)
 }
 
 /// The possible last states of a transition.

@@ -550,19 +550,7 @@ impl Postgres {
         let state = *transition.path.last().ok_or(Refusal::Unforeseen(index))?;
         let taken = self.transfers.get(&intent.order_number).is_some();
         self.names.set(intent.req_id.number(), intent.order_number);
-        let transfer = Transfer {
-            transfer_id: i64::try_from(intent.order_number).expect("few"),
-            intent: intent.clone(),
-            fingerprint: fingerprint.to_owned(),
-            state,
-            code: None,
-            retry_count: 0,
-            log_sequence: None,
-            funding: None,
-            refunded: false,
-            created_at: self.now,
-            updated_at: self.now,
-        };
+        let transfer = Transfer::new(intent.clone(), fingerprint.to_owned(), state, self.now);
         self.facts.push(Fact::Accepted(intent.clone()));
         // Funding takes part before the row is inserted.
         let transfer = self.pass(index, transfer, transition, None, 0)?;
