@@ -37,7 +37,7 @@ mod browser;
 mod tls;
 
 /// The start of a successor: its table locks, and the settings of its connections.
-mod takeover;
+mod starts;
 
 /// HALT: nothing new begins, nothing moves, and all of it continues after a resume.
 mod halt;
