@@ -292,7 +292,8 @@ impl Pair {
         let target = self.site.target();
         let begun = self.site.begin(&PATIENT, SHARDS);
         let modeled = self.model.begin(SHARDS);
-        assert_eq!((begun.number, begun.durable_claim, begun.watermark), modeled);
+        let known = (begun.number, begun.durable_claim, begun.watermark, begun.open);
+        assert_eq!(known, modeled);
         self.incarnation = begun.number;
         self.stores = [
             store(&self.proxied, &PATIENT, begun.number, 0),
@@ -834,6 +835,7 @@ impl Pair {
             after: self.chance.pick(&[0, 0, after]),
             shard: u32::try_from(self.chance.below(shards.into())).expect("few"),
             shards,
+            listed: self.chance.pick(&[&[][..], &[1], &[1, after]]).into(),
             stale: self.chance.pick(&[None, never, deferred, all]),
         };
         self.clock_ns += 1_000_000;
@@ -841,7 +843,7 @@ impl Pair {
         let mut real = Vec::new();
         let mut next = Some(filter.after);
         while let Some(after) = next {
-            let page = self.stores[0].unfinished(Unfinished { after, ..filter });
+            let page = self.stores[0].unfinished(Unfinished { after, ..filter.clone() });
             let Page { transfers, unreadable, after } = block_on(page).expect("a page");
             assert_eq!(unreadable, Vec::<u64>::new());
             real.extend(transfers.into_iter().map(timeless));
@@ -850,7 +852,7 @@ impl Pair {
         let mut modeled = Vec::new();
         next = Some(filter.after);
         while let Some(after) = next {
-            let page = self.model.page(Unfinished { after, ..filter });
+            let page = self.model.page(Unfinished { after, ..filter.clone() });
             modeled.extend(page.transfers.into_iter().map(timeless));
             next = page.after;
         }
