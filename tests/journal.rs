@@ -104,6 +104,7 @@ fn a_damaged_row_is_found_named_and_left_behind_by_a_repair() {
         let names = format!("the journal of Funding is damaged: shard {shard}, ");
         eventually("the damage", || server.said().contains(&names).then_some(()));
         server.says("conservation_violated");
+        server.says("journal_damaged");
         assert_ne!(server.resume("hope").status, 200);
         server.stop();
 
