@@ -49,8 +49,8 @@ pub enum Alert {
     NotTakingTransfers,
     /// A session, prepared transaction or replication slot of PostgreSQL holds back vacuum.
     OldSnapshot,
-    /// So many transfers are parked, because other sessions hold their rows, or have been open for so
-    /// long, that new ones are refused.
+    /// So many transfers are parked, because other sessions hold their rows, or have been open for
+    /// so long, that new ones are refused.
     ParkedFull,
     /// The table of Spot accounts or of balances is nearly full.
     PlacesLow,

@@ -95,8 +95,9 @@ fn a_journal_that_fills_is_said_and_loses_its_oldest_rows() {
 }
 
 /// Goal: no row is deleted before the audit and the webhooks have it. New work is refused instead,
-/// open transfers end, and new work goes on once rows may go. Method: the last folded flight, or the
-/// cursor of the webhooks, is put back, and the rows are beyond the bound; one transfer is parked.
+/// open transfers end, and new work goes on once rows may go. Method: the last folded flight, or
+/// the cursor of the webhooks, is put back, and the rows are beyond the bound; one transfer is
+/// parked.
 #[test]
 fn a_journal_that_cannot_be_deleted_refuses_new_work() {
     for (hold, release) in [

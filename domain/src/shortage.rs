@@ -10,8 +10,8 @@ pub enum Shortage {
     Ring,
     /// The queue of a coordinator's worker, or the transfers that it has under way.
     Worker,
-    /// Transfers that PostgreSQL blocks, or that are open for long, see `coordinator.parked_max`; or
-    /// calls behind a blocked one of the same user, see `coordinator.parked_calls_max`.
+    /// Transfers that PostgreSQL blocks, or that are open for long, see `coordinator.parked_max`.
+    /// Or calls behind a blocked one of the same user, see `coordinator.parked_calls_max`.
     Parked,
     /// UBSCore's outcome map, see `engine.outcomes_max`.
     Outcomes,

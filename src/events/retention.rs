@@ -76,7 +76,7 @@ pub struct Options {
     pub keep: Duration,
     /// The life of dead letters.
     pub dead_keep: Duration,
-    /// What is left of the journal.
+    /// The length of the journal.
     pub journal: Arc<Journal>,
 }
 
@@ -118,7 +118,7 @@ async fn session(
         let purged = within(clock, limits, purge).await?;
         *failures = 0;
         if purged.more {
-            // What is left is measured behind the last deletion.
+            // The length is taken behind the last deletion.
             clock.sleep(PAUSE_MORE).await;
             continue;
         }

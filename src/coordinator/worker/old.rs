@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(fly(61), (Some(9), vec![7, 8], Some(2)));
         assert_eq!(old.split(&BTreeSet::from([8])), Split { young: None, old: vec![8] });
         assert_eq!(old.full(&BTreeSet::from([8, 9])), None);
-        // What an earlier process has listed stays listed, also beyond the bound.
+        // The list of an earlier process stays, also beyond the bound.
         let carried = Old::new(2, 1, 60).split(&under_way);
         assert_eq!(carried, Split { young: None, old: vec![7, 8, 9, 50] });
     }

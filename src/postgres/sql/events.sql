@@ -81,8 +81,8 @@ $$;
 -- index.
 --
 -- The last 1,000 rows of a shard stay at any age: a process compares a new connection with rows
--- that it has written, and a start with those that are noted beside the log. If the others have more
--- than p_bytes_max, the oldest ones are deleted before p_keep_ms. Returns their bytes as well.
+-- that it has written, and a start with those that are noted beside the log. If the others have
+-- more than p_bytes_max, the oldest ones are deleted before p_keep_ms. Returns their bytes as well.
 CREATE FUNCTION events_purge(
     p_incarnation BIGINT, p_lived_ms BIGINT, p_keep_ms BIGINT, p_dead_keep_ms BIGINT,
     p_rows INTEGER, p_bytes_max BIGINT, OUT o_changed BIGINT, OUT o_bytes BIGINT)

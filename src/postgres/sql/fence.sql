@@ -51,8 +51,8 @@ $$;
 -- flight of an earlier incarnation commits before this, or never: it waits for the lock, and then
 -- finds its number in use. Each row has the last event of all shards, and the lowest order number
 -- of all transfers under way, because a user may have another shard from here on. A shard without a
--- worker has none under way: the last of p_shards, which is Funding's own, and those above. p_shards:
--- 0 stands for a tool, which does not know the workers.
+-- worker has none under way: the last of p_shards, which is Funding's own, and those above.
+-- p_shards: 0 stands for a tool, which does not know the workers.
 CREATE FUNCTION journal_fence(p_incarnation BIGINT, p_shards INTEGER) RETURNS VOID
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -17,8 +17,8 @@ CREATE FUNCTION journal_bytes(p_spare BIGINT) RETURNS BIGINT LANGUAGE sql STABLE
       JOIN journal_tb s ON s.shard = l.shard AND s.flight = l.flight - p_spare
 $$;
 
--- The event up to which rows are deleted before their time: so that each shard with rows that may go
--- loses the same time of it, and one of them p_rows. NULL: no row may go.
+-- The event up to which rows are deleted before their time: the one with which the first shard
+-- loses p_rows. Each shard with rows that may go loses the same time. NULL: no row may go.
 CREATE FUNCTION journal_young(p_spare BIGINT, p_rows BIGINT) RETURNS BIGINT
 LANGUAGE sql STABLE AS $$
     SELECT min(j.event_first)
