@@ -135,6 +135,9 @@ mod audit;
 /// Funding's journal: parts, damaged rows, deletion.
 mod journal;
 
+/// The bounds of that journal: its bytes, and the transfers that stay open.
+mod bounds;
+
 /// A database with lost rows, repaired from the log.
 mod repair;
 

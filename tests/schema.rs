@@ -200,7 +200,7 @@ fn every_table_and_column_of_the_specification_is_there() {
         ("transfer_operations", "req_id op outcome code user_id asset_id amount balance_after at"),
         (
             "journal_tb",
-            "shard flight incarnation attempt at durable open_from event_first event_count entries",
+            "shard flight incarnation attempt at durable open_from event_first bytes event_count entries",
         ),
         ("engine_state", "log_identity incarnation halted watermark"),
         ("admin_audit", "actor reason"),

@@ -184,6 +184,9 @@ impl Raiser {
         let (clock, keep) = (Arc::clone(&self.clock), self.options.keep);
         let limit = self.store.call_limit();
         let ripe = within(&*clock, limit, self.store.observe(over, lived, keep)).await?;
+        if let Some(open) = self.numbers.open() {
+            within(&*clock, limit, self.store.note_open(&open)).await?;
+        }
         for _ in 0..PAGES_MAX {
             if ripe > self.stored {
                 crash::point("watermark_before_postgres");

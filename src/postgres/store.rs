@@ -4,6 +4,7 @@
 //! ([`crate::postgres::database`]); a model stands behind the same trait in the simulation.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use wal::Sequence;
@@ -368,10 +369,12 @@ pub enum Failure {
 }
 
 /// Which transfers to look for, a page of order numbers at a time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Unfinished {
     /// Order numbers above this one.
     pub after: u64,
+    /// These order numbers as well, if they are not above it.
+    pub listed: Arc<[u64]>,
     /// Users whose number leaves this remainder ...
     pub shard: u32,
     /// ... when divided by this.

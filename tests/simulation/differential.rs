@@ -283,7 +283,8 @@ impl Pair {
         let target = self.site.target();
         let begun = self.site.begin(&LIMITS, SHARDS);
         let modeled = self.model.begin(SHARDS);
-        assert_eq!((begun.number, begun.durable_claim, begun.watermark), modeled);
+        let known = (begun.number, begun.durable_claim, begun.watermark, begun.open);
+        assert_eq!(known, modeled);
         self.incarnation = begun.number;
         self.stores = [
             store(&self.proxied, LIMITS, begun.number, 0),
@@ -821,29 +822,32 @@ impl Pair {
         let deferred = Some(Stale { moved_ms: 1_000 * HOUR_MS, retry_cap_ms: HOUR_MS / 2 });
         let all = Some(Stale { moved_ms: 0, retry_cap_ms: HOUR_MS });
         let after = self.known().order_number;
-        let filter = Unfinished {
+        let mut filter = Unfinished {
             after: self.chance.pick(&[0, 0, after]),
             shard: u32::try_from(self.chance.below(shards.into())).expect("few"),
             shards,
+            listed: if shards == 2 { [1, after].into() } else { [].into() },
             stale: self.chance.pick(&[None, never, deferred, all]),
         };
         self.clock_ns += 1_000_000;
         self.model.set_time(self.clock_ns);
         let mut real = Vec::new();
-        let mut next = Some(filter.after);
-        while let Some(after) = next {
-            let page = self.stores[0].unfinished(Unfinished { after, ..filter });
+        let first = filter.clone();
+        loop {
+            let page = self.stores[0].unfinished(filter.clone());
             let Page { transfers, unreadable, after } = block_on(page).expect("a page");
             assert_eq!(unreadable, Vec::<u64>::new());
             real.extend(transfers.into_iter().map(timeless));
-            next = after;
+            let Some(after) = after else { break };
+            filter = Unfinished { after, listed: [].into(), ..filter };
         }
+        filter = first;
         let mut modeled = Vec::new();
-        next = Some(filter.after);
-        while let Some(after) = next {
-            let page = self.model.page(Unfinished { after, ..filter });
+        loop {
+            let page = self.model.page(filter.clone());
             modeled.extend(page.transfers.into_iter().map(timeless));
-            next = page.after;
+            let Some(after) = page.after else { break };
+            filter = Unfinished { after, listed: [].into(), ..filter };
         }
         assert_eq!(real, modeled, "rows that PostgreSQL, and the model, find by {filter:?}");
         let found = if real.is_empty() { "nothing" } else { "found" };
