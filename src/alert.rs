@@ -184,7 +184,7 @@ impl Alert {
             | Alert::OldSnapshot => "ubscore doctor; runbook, \"Another session is in the way\"",
             Alert::PlacesLow => "raise its bound in [engine]; runbook, \"The tables fill\"",
             Alert::JournalDamaged => "ubscore journal dump; runbook, \"The journal is damaged\"",
-            Alert::JournalFilling => "ubscore doctor; runbook, \"The journal fills\"",
+            Alert::JournalFilling => "GET /metrics; runbook, \"The journal fills\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",
             Alert::WalSyncFailed => {

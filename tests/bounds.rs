@@ -58,6 +58,11 @@ fn a_journal_that_fills_is_said_and_loses_its_oldest_rows() {
     drop(stream);
     site.wait_for_rest();
     server.stop();
+    let wrong = "SELECT count(*) FROM journal_tb j JOIN journal_tb b \
+                     ON b.shard = j.shard AND b.flight = j.flight - 1 \
+                  WHERE j.bytes <> b.bytes + 128 + pg_column_size(b.entries)";
+    assert_eq!(site.sql_value(wrong), "0", "a running sum");
+    assert_eq!(site.sql_value("SELECT sum(bytes) FROM journal_tb WHERE flight = 1"), "0");
 
     // Rows that are never deleted: the journal may have any length.
     lengthen(&site, SPARE / 2, BYTES_MAX);

@@ -410,8 +410,6 @@ async fn read_page(
                   WHERE order_number > $1 ORDER BY order_number LIMIT $2) AS page";
     let row = client.query_one(bounds, &[&after, &PAGE_ROWS]).await?;
     let (count, last): (i64, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
-    // None above: only the listed ones are read.
-    let last = last.unwrap_or(after);
     let number = |n: u64| i64::try_from(n).expect("a configured time or number");
     let stale = match filter.stale {
         None => "TRUE".to_owned(),
@@ -435,6 +433,7 @@ async fn read_page(
         );
         rows = client.query(&transfers, &[&after, &listed, &shards, &shard]).await?;
     }
+    let Some(last) = last else { return Ok((rows, None)) };
     let transfers = format!(
         "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
          WHERE order_number > $1 AND order_number <= $2 AND {open}"
