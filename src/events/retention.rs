@@ -117,12 +117,14 @@ async fn session(
         let purge = retention.purge(lived, *keep, *dead_keep, journal.bytes_max, ROWS_MAX);
         let purged = within(clock, limits, purge).await?;
         *failures = 0;
+        // Above the bound, the length counts behind the last deletion that shortens it.
+        if !purged.shrinks {
+            journal.measured(purged.bytes);
+        }
         if purged.more {
-            // The length is taken behind the last deletion.
             clock.sleep(PAUSE_MORE).await;
             continue;
         }
-        journal.measured(purged.bytes);
         clock.sleep(if journal.is_full() { pause.min(PAUSE_FULL) } else { pause }).await;
     }
 }

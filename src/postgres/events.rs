@@ -81,6 +81,8 @@ pub(super) fn event_from_row(row: &Row, catalog: &Catalog) -> Result<Event, Erro
 pub struct Purged {
     /// There may be more to delete.
     pub more: bool,
+    /// The journal is above its bound, and the next call may delete more of it.
+    pub shrinks: bool,
     /// The rows of the journal that are left, but for those that are never deleted, bytes.
     pub bytes: u64,
 }
@@ -105,7 +107,8 @@ impl Retention {
         incarnation: u64,
     ) -> Result<Retention, Error> {
         let client = connect_by_keys(config, limits).await?;
-        let purge = "SELECT o_changed, o_bytes FROM events_purge($1, $2, $3, $4, $5, $6)";
+        let purge =
+            "SELECT o_changed, o_trimmed, o_bytes FROM events_purge($1, $2, $3, $4, $5, $6)";
         let purge = client.prepare(purge).await?;
         let pin = config.pin().cloned();
         Ok(Retention { client, incarnation: bigint(incarnation), purge, pin })
@@ -137,10 +140,10 @@ impl Retention {
         let values: [&(dyn ToSql + Sync); 6] =
             [&self.incarnation, &lived, &keep, &dead_keep, &rows, &bigint(bytes_max)];
         let row = self.client.query_one(&self.purge, &values).await.map_err(fenced)?;
-        let bytes = columns::count(&row, 1, "journal_tb")?;
-        let changed: i64 = row.try_get(0)?;
-        let more = changed >= i64::from(rows) || bytes > bytes_max && changed > 0;
-        Ok(Purged { more, bytes })
+        let (changed, trimmed): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let bytes = columns::count(&row, 2, "journal_tb")?;
+        let shrinks = bytes > bytes_max && trimmed > 0;
+        Ok(Purged { more: changed >= i64::from(rows) || shrinks, shrinks, bytes })
     }
 }
 

@@ -178,7 +178,7 @@ impl Deliveries {
                             open_from, CASE WHEN event_count > 0 THEN entries ELSE '' END AS entries \
                        FROM journal_tb WHERE shard = c.shard AND flight > c.flight \
                       ORDER BY flight LIMIT {ROWS_MAX}) AS j \
-              ORDER BY j.shard, j.flight"
+              ORDER BY j.incarnation, j.shard, j.flight"
         );
         let journal = client.prepare(&journal).await?;
         let collect = "SELECT webhook_collect($1, $2, $3, $4, $5, $6, $7, $8, $9)";
@@ -278,7 +278,8 @@ impl Deliveries {
         for row in &self.client.query(&self.journal, &[]).await? {
             let incarnation = row.try_get(4)?;
             let entries = journal::entries(row)?;
-            // At most one search in a call. The rows after it wait for the next call.
+            // At most one search in a call. The rows after it wait for the next call. The rows come by
+            // incarnation, so that those before it can be taken.
             if left.is_some() || damaged.is_some() && entries.is_err() {
                 left = left.into_iter().chain([incarnation]).min();
                 continue;
@@ -299,6 +300,7 @@ impl Deliveries {
                 events,
             });
         }
+        rows.sort_unstable_by_key(|row| (row.shard, row.flight));
         let (rows, more) = in_turn(rows, left);
         if rows.is_empty() {
             return Ok(Collected { events: 0, found: 0, more, damaged });

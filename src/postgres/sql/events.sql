@@ -82,10 +82,12 @@ $$;
 --
 -- The last 1,000 rows of a shard stay at any age: a process compares a new connection with rows
 -- that it has written, and a start with those that are noted beside the log. If the others have
--- more than p_bytes_max, the oldest ones are deleted before p_keep_ms. Returns their bytes as well.
+-- more than p_bytes_max, the oldest ones are deleted before p_keep_ms. Returns also how many rows
+-- of one shard were deleted, and the bytes of those that are left.
 CREATE FUNCTION events_purge(
     p_incarnation BIGINT, p_lived_ms BIGINT, p_keep_ms BIGINT, p_dead_keep_ms BIGINT,
-    p_rows INTEGER, p_bytes_max BIGINT, OUT o_changed BIGINT, OUT o_bytes BIGINT)
+    p_rows INTEGER, p_bytes_max BIGINT, OUT o_changed BIGINT, OUT o_trimmed BIGINT,
+    OUT o_bytes BIGINT)
 LANGUAGE plpgsql AS $$
 DECLARE
     c_spare   CONSTANT BIGINT := 1000;
@@ -120,10 +122,11 @@ BEGIN
     DELETE FROM events_sightings
      WHERE event_id < LEAST(v_old, v_late) - 1
         OR NOT coarse AND event_id < GREATEST(v_old, v_late) - 1;
-    o_changed := journal_trim(
+    o_trimmed := journal_trim(
         CASE WHEN journal_bytes(c_spare) > p_bytes_max
-             THEN GREATEST(v_old, journal_young(c_spare, p_rows)) ELSE v_old END,
+             THEN GREATEST(v_old, v_late, journal_young(c_spare, p_rows)) ELSE v_old END,
         v_late, c_spare, p_rows);
+    o_changed := o_trimmed;
     o_bytes := journal_bytes(c_spare);
     v_changed := 0;
     FOR v_letter IN

@@ -18,18 +18,20 @@ CREATE FUNCTION journal_bytes(p_spare BIGINT) RETURNS BIGINT LANGUAGE sql STABLE
 $$;
 
 -- The event up to which rows are deleted before their time: the one with which the first shard
--- loses p_rows. Each shard with rows that may go loses the same time. NULL: no row may go.
+-- loses p_rows. Each shard with rows that may go loses the same time. A shard without events in
+-- these rows has no time to lose, and counts only if it is alone. NULL: no row may go.
 CREATE FUNCTION journal_young(p_spare BIGINT, p_rows BIGINT) RETURNS BIGINT
 LANGUAGE sql STABLE AS $$
-    SELECT min(j.event_first)
+    SELECT COALESCE(min(j.event_first) FILTER (WHERE j.event_first > f.event_first),
+                    min(j.event_first))
       FROM journal_last l
       JOIN audit_folded a USING (shard)
       LEFT JOIN webhook_cursor c USING (shard)
-     CROSS JOIN LATERAL (SELECT flight FROM journal_tb j WHERE j.shard = l.shard
+     CROSS JOIN LATERAL (SELECT flight, event_first FROM journal_tb j WHERE j.shard = l.shard
                           ORDER BY flight LIMIT 1) AS f
       JOIN journal_tb j
         ON j.shard = l.shard
-       AND j.flight = LEAST(l.flight - p_spare + 1, a.flight + 2, c.flight + 2, f.flight + p_rows)
+       AND j.flight = LEAST(l.flight - p_spare + 1, a.flight + 2, c.flight + 1, f.flight + p_rows)
      WHERE j.flight > f.flight + 1
 $$;
 
