@@ -41,12 +41,16 @@ pub enum Alert {
     /// Other sessions of PostgreSQL stop every commit of a worker, for example by a lock on a
     /// table.
     FundingBlocked,
+    /// A row of Funding's journal cannot be read, or rows are missing.
+    JournalDamaged,
+    /// Half of `journal.bytes_max` is taken.
+    JournalFilling,
     /// New transfers are refused because a resource is full.
     NotTakingTransfers,
     /// A session, prepared transaction or replication slot of PostgreSQL holds back vacuum.
     OldSnapshot,
-    /// So many transfers are parked, because other sessions hold their rows, that new ones are
-    /// refused.
+    /// So many transfers are parked, because other sessions hold their rows, or have been open for
+    /// so long, that new ones are refused.
     ParkedFull,
     /// The table of Spot accounts or of balances is nearly full.
     PlacesLow,
@@ -74,7 +78,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 21] = [
+    pub const ALL: [Alert; 23] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::ClockAhead,
@@ -83,6 +87,8 @@ impl Alert {
         Alert::ConservationViolated,
         Alert::Fenced,
         Alert::FundingBlocked,
+        Alert::JournalDamaged,
+        Alert::JournalFilling,
         Alert::NotTakingTransfers,
         Alert::OldSnapshot,
         Alert::ParkedFull,
@@ -109,6 +115,8 @@ impl Alert {
             Alert::ConservationViolated => "conservation_violated",
             Alert::Fenced => "fenced",
             Alert::FundingBlocked => "funding_blocked",
+            Alert::JournalDamaged => "journal_damaged",
+            Alert::JournalFilling => "journal_filling",
             Alert::NotTakingTransfers => "not_taking_transfers",
             Alert::OldSnapshot => "old_snapshot",
             Alert::ParkedFull => "parked_full",
@@ -133,6 +141,7 @@ impl Alert {
             | Alert::ConservationStalled
             | Alert::ConservationViolated
             | Alert::Fenced
+            | Alert::JournalDamaged
             | Alert::NotTakingTransfers
             | Alert::PostgresChanged
             | Alert::ProtocolViolation
@@ -143,6 +152,7 @@ impl Alert {
             | Alert::ParkedFull
             | Alert::WalSyncFailed => CRITICAL,
             Alert::ClockAhead
+            | Alert::JournalFilling
             | Alert::PlacesLow
             | Alert::PostgresUnreachable
             | Alert::SnapshotFailed
@@ -173,6 +183,8 @@ impl Alert {
             | Alert::ParkedFull
             | Alert::OldSnapshot => "ubscore doctor; runbook, \"Another session is in the way\"",
             Alert::PlacesLow => "raise its bound in [engine]; runbook, \"The tables fill\"",
+            Alert::JournalDamaged => "ubscore journal dump; runbook, \"The journal is damaged\"",
+            Alert::JournalFilling => "GET /metrics; runbook, \"The journal fills\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",
             Alert::WalSyncFailed => {

@@ -21,6 +21,7 @@ pub mod events;
 pub mod file;
 pub mod hours;
 pub mod http;
+pub mod journal;
 mod layer;
 pub mod limits;
 pub mod log;
@@ -57,6 +58,7 @@ use self::coordinator::Coordinator;
 use self::engine::Engine;
 use self::events::Events;
 use self::http::Http;
+use self::journal::Journal;
 use self::layer::{Layer, describe};
 use self::limits::UserLimits;
 use self::log::Log;
@@ -111,6 +113,8 @@ pub struct Config {
     pub limits: UserLimits,
     /// Events about transfers, sent to their users.
     pub events: Events,
+    /// The bounds of Funding's journal.
+    pub journal: Journal,
     /// The same events, sent to an endpoint of the operator.
     pub webhooks: Webhooks,
     /// When alerts are raised, and the address that they are sent to.
@@ -143,6 +147,7 @@ impl Default for Config {
             amount: AmountBounds::default(),
             limits: UserLimits::default(),
             events: Events::default(),
+            journal: Journal::default(),
             webhooks: Webhooks::default(),
             alert: Alert::default(),
             approval: Approval::default(),
@@ -284,6 +289,7 @@ fn bounds() -> impl Iterator<Item = &'static Bound> {
         recovery::BOUNDS,
         conservation::BOUNDS,
         events::BOUNDS,
+        journal::BOUNDS,
         webhooks::BOUNDS,
         alert::BOUNDS,
         limits::BOUNDS,

@@ -39,6 +39,7 @@ use crate::clock::Clock;
 use crate::entropy::Entropy;
 use crate::gate::CleanRounds;
 use crate::postgres::store::{Call, External, Reply, Sought, Store, Transfer, TransitionPath};
+use crate::postgres::watermark::Open;
 use crate::task::Tasks;
 use crate::telemetry;
 use domain::account::{AccountStatus, UserId};
@@ -488,6 +489,11 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             Some(_) | None => transfer,
         };
         Ok(Settled { transfer, withdrawn })
+    }
+
+    /// Where all transfers under way are; `None` until every worker has read its shard.
+    pub fn open_transfers(&self) -> Option<Open> {
+        self.numbers.open()
     }
 
     /// Every transfer of this user, under way or later, has this order number or a higher one.

@@ -284,19 +284,7 @@ mod tests {
                 order_number: number,
             };
             let passed = vec![Passed { states: vec![State::Init], attempt: 0, reason: None }];
-            let transfer = Transfer {
-                transfer_id: 1,
-                intent,
-                fingerprint: String::new(),
-                state: State::Init,
-                code: None,
-                retry_count: 0,
-                log_sequence: None,
-                funding: None,
-                refunded: false,
-                created_at: flight.at,
-                updated_at: flight.at,
-            };
+            let transfer = Transfer::new(intent, String::new(), State::Init, flight.at);
             flight.accepted.push(Written {
                 transfer,
                 next_retry_at: None,

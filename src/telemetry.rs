@@ -46,6 +46,8 @@ pub const RING_DEPTH_MAX: &str = "ubscore_ring_depth_max";
 pub const RING_SLOTS: &str = "ubscore_ring_slots";
 /// Counter, bytes: records appended to the log since the start.
 pub const WAL_WRITTEN_BYTES_TOTAL: &str = "ubscore_wal_written_bytes_total";
+/// Gauge, bytes: the rows of Funding's journal that can be deleted.
+pub const JOURNAL_BYTES: &str = "ubscore_journal_bytes";
 /// Gauge, bytes: the log's files.
 pub const WAL_BYTES: &str = "ubscore_wal_bytes";
 /// Histogram, s: one sync of the log.
@@ -509,6 +511,11 @@ pub fn wal_free(bytes: u64) {
     metrics::gauge!(WAL_FREE_BYTES).set(bytes as f64);
 }
 
+/// Sets the length of Funding's journal.
+pub fn journal_bytes(bytes: u64) {
+    metrics::gauge!(JOURNAL_BYTES).set(bytes as f64);
+}
+
 /// Sets the total length of the log's files.
 pub fn wal_bytes(bytes: u64) {
     metrics::gauge!(WAL_BYTES).set(bytes as f64);
@@ -574,6 +581,7 @@ pub fn describe() {
     describe_gauge!(RING_DEPTH, Unit::Count, "Orders in the ring.");
     describe_gauge!(RING_DEPTH_MAX, Unit::Count, "Depth of the ring at which orders are refused.");
     describe_counter!(WAL_WRITTEN_BYTES_TOTAL, Unit::Bytes, "Records appended to the log.");
+    describe_gauge!(JOURNAL_BYTES, Unit::Bytes, "Rows of Funding's journal that can be deleted.");
     describe_gauge!(WAL_BYTES, Unit::Bytes, "Length of the files of the log.");
     describe_histogram!(WAL_SYNC_SECONDS, Unit::Seconds, "Time of one sync of the log.");
     describe_gauge!(OUTCOMES_MAX, Unit::Count, "Outcomes that the engine's map has room for.");

@@ -58,7 +58,7 @@ pub(crate) fn assert_raised(server: &Server, webhook: &Webhook, alert: Alert) ->
 }
 
 /// Asserts that no other alert was raised.
-fn assert_only(server: &Server, alerts: &[Alert]) {
+pub(crate) fn assert_only(server: &Server, alerts: &[Alert]) {
     said_only(&server.said(), alerts);
 }
 

@@ -4,36 +4,28 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
-use domain::asset::{AssetId, Catalog};
+use domain::asset::AssetId;
 use domain::transfer::Op;
 use jiff::Timestamp;
 use serde_json::json;
-use ubscore::clock::SystemClock;
-use ubscore::commands::dev;
-use ubscore::postgres::database::{Database, Writer};
+use ubscore::postgres::database::Database;
 use ubscore::postgres::flight::{
-    AccountRow, Balance, BalanceRow, Compared, EventIds, Flight, Found, Journal, Last, Stopped,
-    Wanted,
+    AccountRow, Balance, BalanceRow, Compared, Flight, Found, Journal, Last, Stopped, Wanted,
 };
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::store::{Call, External, Failure, Page, Standing, Store, Unfinished};
 use ubscore::postgres::{self, Limits};
 use ubscore::telemetry::chain;
 
-use crate::harness::{Session, Site, Way, block_on, crowd, eventually};
+use crate::harness::{
+    LIMITS, Session, Site, Way, block_on, crowd, database, eventually, store_over,
+};
 
 const USER: u64 = 1001;
 const USDT: AssetId = AssetId(3);
 const COIN: u128 = 100_000_000;
-const LIMITS: Limits = Limits {
-    connect_timeout: Duration::from_secs(30),
-    statement_timeout: Duration::from_secs(30),
-    lock_timeout: Duration::from_secs(30),
-    idle_in_transaction_timeout: Duration::from_secs(30),
-};
 
 fn user(number: u64) -> UserId {
     UserId::new(number).expect("not zero")
@@ -52,10 +44,6 @@ fn site() -> Site {
     site
 }
 
-fn catalog() -> Arc<ArcSwap<Catalog>> {
-    Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())))
-}
-
 /// The journal of shard 0 for a new incarnation.
 fn begin(site: &Site) -> Database {
     begin_within(site, LIMITS)
@@ -63,21 +51,16 @@ fn begin(site: &Site) -> Database {
 
 fn begin_within(site: &Site, limits: Limits) -> Database {
     let incarnation = site.begin(&LIMITS, 1).number;
-    Database::new(site.target(), limits, Writer { incarnation, shard: 0 }, catalog())
+    database(&site.target(), limits, incarnation, 0)
 }
 
 /// A store that waits only briefly for a lock.
 fn store(site: &Site) -> FlightStore<Database> {
-    store_over(brief(site))
+    store_over(brief(site), 1, 64)
 }
 
 fn brief(site: &Site) -> Database {
     begin_within(site, Limits { lock_timeout: Duration::from_millis(100), ..LIMITS })
-}
-
-fn store_over<J: Journal>(journal: J) -> FlightStore<J> {
-    let events = Arc::new(EventIds::new(1));
-    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), events, Arc::new(()), 64)
 }
 
 /// A journal with another session that runs a statement before each flight.
@@ -372,7 +355,7 @@ fn a_balance_that_keeps_changing_stops_only_the_calls_of_its_user() {
          WHERE user_id = {USER}"
     );
     let session = Arc::new(site.session());
-    let mut store = store_over(Meddled { journal: brief(&site), session, statement });
+    let mut store = store_over(Meddled { journal: brief(&site), session, statement }, 1, 64);
     let calls = [deposit(1, USER + 1), deposit(2, USER)];
     let blocked = block_on(store.commit(Standing::default(), &calls));
     let Err(Failure::Blocked { indices, changed: true, source }) = blocked else {

@@ -15,6 +15,7 @@ mod money;
 mod proxy;
 mod server;
 mod site;
+mod store;
 mod stream;
 mod watermark;
 
@@ -47,6 +48,7 @@ pub(crate) use self::money::{Balance, COIN, Way, external, units};
 pub(crate) use self::proxy::{COMMIT, Flights, Passing, Proxy, Speaker, place, tells_of_a_commit};
 pub(crate) use self::server::{Server, cli, refused, repair, said};
 pub(crate) use self::site::{DECISION, Hold, Session, Site, decides, patient};
+pub(crate) use self::store::{LIMITS, catalog, database, store_over};
 pub(crate) use self::stream::{Follower, Part};
 pub(crate) use self::watermark::{forgetful, logged, wait_for_all_below, watermark};
 

@@ -5,8 +5,7 @@ use serde_json::Value;
 
 use ubscore::postgres;
 
-use crate::harness::{Server, Site, Way, block_on, eventually, repair, units};
-use crate::layers::LIMITS;
+use crate::harness::{LIMITS, Server, Site, Way, block_on, eventually, repair, units};
 
 const USER: u64 = 1001;
 /// The rows that one round folds.
@@ -104,6 +103,7 @@ fn a_damaged_row_is_found_named_and_left_behind_by_a_repair() {
         let names = format!("the journal of Funding is damaged: shard {shard}, ");
         eventually("the damage", || server.said().contains(&names).then_some(()));
         server.says("conservation_violated");
+        server.says("journal_damaged");
         assert_ne!(server.resume("hope").status, 200);
         server.stop();
 
@@ -133,9 +133,9 @@ fn a_long_journal_is_read_in_parts() {
     let rows = FOLD_ROWS * 5 / 2;
     site.sql(&format!(
         "INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable, open_from, \
-                                 event_first, event_count, entries) \
+                                 event_first, bytes, event_count, entries) \
          SELECT shard, flight + n, incarnation, attempt + n, at, durable, open_from, \
-                event_first + event_count, 0, '' \
+                event_first + event_count, bytes + 200 * n, 0, '' \
            FROM journal_last CROSS JOIN generate_series(1, {rows}) AS n WHERE shard = {shard}"
     ));
     let last = format!("SELECT flight FROM journal_last WHERE shard = {shard}");
@@ -317,14 +317,16 @@ fn each_shard_begins_at_the_lowest_number_that_any_shard_has_open() {
         rows.map(|row| (row[0].parse().expect("a shard"), number(&row[1]))).collect()
     };
     site.begin(&LIMITS, 2);
+    assert_eq!(open(), [(0, 0), (1, i64::MAX)], "no transfer is in the shard of Funding");
     site.sql("UPDATE journal_tb SET open_from = 9000 + 10 * shard");
-    site.begin(&LIMITS, 64);
-    assert_eq!(open(), (0..64).map(|shard| (shard, 9000)).collect::<Vec<_>>());
-    site.begin(&LIMITS, 1);
-    let retired = (1..64).map(|shard| (shard, i64::MAX));
+    site.begin(&LIMITS, 65);
+    let workers = (0..64).map(|shard| (shard, 9000));
+    assert_eq!(open(), workers.chain([(64, i64::MAX)]).collect::<Vec<_>>());
+    site.begin(&LIMITS, 2);
+    let retired = (1..=64).map(|shard| (shard, i64::MAX));
     assert_eq!(open(), [(0, 9000)].into_iter().chain(retired).collect::<Vec<_>>());
     site.take_over();
     assert!(open().iter().all(|(_, open_from)| *open_from == 9000), "a tool knows no workers");
-    site.begin(&LIMITS, 2);
-    assert_eq!(open()[..2], [(0, 9000), (1, 9000)]);
+    site.begin(&LIMITS, 3);
+    assert_eq!(open()[..3], [(0, 9000), (1, 9000), (2, i64::MAX)]);
 }

@@ -8,10 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
-use domain::asset::{Asset, AssetId, AssetStatus, Catalog};
+use domain::asset::{Asset, AssetId, AssetStatus};
 use domain::code::Code;
 use domain::shortage::{Capacity, Shortage, Vacancy};
 use domain::transfer::{Cid, Decision, Direction, Intent, Op, ReqId};
@@ -28,39 +27,26 @@ use ubscore::commands::dev;
 use ubscore::coordinator::{Coordinator, Options, Parts, Request};
 use ubscore::entropy::{Entropy, SystemEntropy};
 use ubscore::gate::Gate;
-use ubscore::postgres::database::{Database, Writer};
-use ubscore::postgres::flight::EventIds;
+use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation::Incarnation;
-use ubscore::postgres::{self, Limits};
+use ubscore::postgres::{self};
 use ubscore::task::Tasks;
 use ubscore::validation::Checked;
 
-use crate::harness::{Site, block_on, small_engine};
+use crate::harness::{LIMITS, Site, block_on, catalog, database, small_engine, store_over};
 
 const USER: u64 = 1001;
 const USDT: u32 = 3;
 const UNKNOWN_ASSET: u32 = 99;
-pub(crate) const LIMITS: Limits = Limits {
-    connect_timeout: Duration::from_secs(10),
-    statement_timeout: Duration::from_secs(10),
-    lock_timeout: Duration::from_secs(10),
-    idle_in_transaction_timeout: Duration::from_secs(10),
-};
-
-fn catalog() -> Arc<ArcSwap<Catalog>> {
-    Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())))
-}
 
 fn begin(site: &Site) -> Incarnation {
     site.begin(&LIMITS, 2)
 }
 
 fn store(site: &Site, incarnation: &Incarnation, shard: u32) -> FlightStore<Database> {
-    let writer = Writer { incarnation: incarnation.number, shard };
-    let journal = Database::new(site.target(), LIMITS, writer, catalog());
-    let events = Arc::new(EventIds::new(incarnation.number));
-    FlightStore::new(journal, catalog(), Arc::new(SystemClock::new()), events, Arc::new(()), 1_024)
+    let journal = database(&site.target(), LIMITS, incarnation.number, shard);
+    store_over(journal, incarnation.number, 1_024)
 }
 
 /// The Funding adapter of a fresh database, with 10 USDT for the user, and its incarnation.
@@ -417,6 +403,7 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<FlightStore<Database>>
             active_max: 16,
             batch_max: 16,
             parked_max: 16,
+            open_flights: 100_000,
             parked_calls_max: 16,
             backoff_base_ms: 10,
             backoff_cap_ms: 100,
@@ -428,6 +415,7 @@ fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<FlightStore<Database>>
         },
         incarnation: incarnation.number,
         watermark: incarnation.watermark,
+        open: incarnation.open.clone(),
         durable: Arc::new(move || durable.durable()),
         capacity: Arc::new(|| Capacity { transfers: 1_000, bound_by: Shortage::Ring }),
         vacancy: Arc::new(|| Vacancy { outcomes: 2_000, accounts: 1_000, balances: 1_000 }),

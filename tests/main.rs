@@ -37,7 +37,7 @@ mod browser;
 mod tls;
 
 /// The start of a successor: its table locks, and the settings of its connections.
-mod takeover;
+mod starts;
 
 /// HALT: nothing new begins, nothing moves, and all of it continues after a resume.
 mod halt;
@@ -134,6 +134,9 @@ mod audit;
 
 /// Funding's journal: parts, damaged rows, deletion.
 mod journal;
+
+/// The bounds of that journal: its bytes, and the transfers that stay open.
+mod bounds;
 
 /// A database with lost rows, repaired from the log.
 mod repair;

@@ -132,8 +132,8 @@ fn what_nothing_proves_is_left_to_people() {
     server.kill();
     restored.sql(
         "UPDATE balances_tb SET available = available + 1e8 WHERE user_id = 1002 AND asset_id = 3; \
-         INSERT INTO external_operations (idem_key, op, user_id, asset_id, amount, balance_after) \
-         VALUES ('by-hand', 5, 1001, 3, 200e8, 19750e8); \
+         INSERT INTO external_operations (order_number, idem_key, op, user_id, asset_id, amount, balance_after) \
+         VALUES (7, 'by-hand', 5, 1001, 3, 200e8, 19750e8); \
          UPDATE balances_tb SET available = available - 200e8 WHERE user_id = 1001 AND asset_id = 3",
     );
 

@@ -141,12 +141,14 @@ fn written(verdict: Result<(), Code>) -> String {
 
 /// Goal: Rust and PostgreSQL give one verdict for every operation of a transfer, account status and
 /// balance. Method: every cell with an account of its own, enough money or one unit less, decided
-/// by the function that a repair calls; the balance afterwards is the row's effect.
+/// by the functions that decided before the process did; the balance afterwards is the row's
+/// effect.
 #[test]
 fn rust_and_postgresql_give_one_verdict_in_every_cell() {
     let site = Site::new();
     site.start().stop();
     let session = site.session();
+    session.sql(include_str!("schema/judge.sql"));
     let mut cells = 0;
     for op in Op::OF_TRANSFER {
         for status in STATUSES {
@@ -198,7 +200,7 @@ fn every_table_and_column_of_the_specification_is_there() {
         ("transfer_operations", "req_id op outcome code user_id asset_id amount balance_after at"),
         (
             "journal_tb",
-            "shard flight incarnation attempt at durable open_from event_first event_count entries",
+            "shard flight incarnation attempt at durable open_from event_first bytes event_count entries",
         ),
         ("engine_state", "log_identity incarnation halted watermark"),
         ("admin_audit", "actor reason"),

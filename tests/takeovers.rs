@@ -10,16 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use domain::account::UserId;
 use domain::amount::Amount;
-use domain::asset::{AssetId, Catalog};
+use domain::asset::AssetId;
 use domain::transfer::{Decision, Direction, Intent, Op, ReqId, State};
 use rustix::process::Signal;
-use ubscore::clock::SystemClock;
-use ubscore::commands::dev;
-use ubscore::postgres::database::{Database, Writer};
-use ubscore::postgres::flight::EventIds;
+use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation::ORDER_NUMBER_BITS;
 use ubscore::postgres::store::{
@@ -28,8 +24,8 @@ use ubscore::postgres::store::{
 use ubscore::postgres::{self, Address, Limits};
 
 use crate::harness::{
-    Balance, COIN, Passing, Planned, Proxy, Site, Speaker, Way, block_on, eventually, last_line,
-    place, post_to, soak_rounds, units,
+    Balance, COIN, LIMITS, Passing, Planned, Proxy, Site, Speaker, Way, block_on, database,
+    eventually, last_line, place, post_to, soak_rounds, store_over, units,
 };
 
 /// Take-overs that `make test` runs; `make soak` runs [`SOAKED`].
@@ -41,12 +37,6 @@ const USERS: u64 = 8;
 /// The most users in the memory of a store.
 const USERS_HELD: usize = 16;
 const USDT: AssetId = AssetId(3);
-const LIMITS: Limits = Limits {
-    connect_timeout: Duration::from_secs(30),
-    statement_timeout: Duration::from_secs(30),
-    lock_timeout: Duration::from_secs(30),
-    idle_in_transaction_timeout: Duration::from_secs(30),
-};
 const STANDING: Standing = Standing { durable: 0, open_from: 0 };
 
 /// Locks the rows of all users of shard 0, until the session rolls back.
@@ -71,18 +61,7 @@ fn begin(site: &Site) -> u64 {
 }
 
 fn store(target: &Address, limits: Limits, incarnation: u64, shard: u32) -> FlightStore<Database> {
-    let catalog = Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())));
-    let writer = Writer { incarnation, shard };
-    let journal = Database::new(target.clone(), limits, writer, Arc::clone(&catalog));
-    let events = Arc::new(EventIds::new(incarnation));
-    FlightStore::new(
-        journal,
-        catalog,
-        Arc::new(SystemClock::new()),
-        events,
-        Arc::new(()),
-        USERS_HELD,
-    )
+    store_over(database(target, limits, incarnation, shard), incarnation, USERS_HELD)
 }
 
 fn coins(count: u64) -> Amount {

@@ -121,6 +121,8 @@ fn a_damaged_row_of_the_journal_loses_no_event() {
     site.wait_for_rest();
     eventually("every delivery again", || all_delivered(&site));
     server.says("events are read from the transfers");
+    server.says("alert=\"journal_damaged\"");
+    server.says("the journal of Funding is damaged: shard ");
     let all: Vec<String> = endpoint.delivered().into_iter().map(|one| one.id).collect();
     let again = &all[first.len()..];
     assert!(first.iter().all(|id| again.contains(id)), "{first:?} and then {again:?}");

@@ -42,6 +42,7 @@ CREATE TABLE journal_tb (
     open_from   BIGINT NOT NULL,
     -- The id of its first event. Without an event: the last one before it in the shard, plus 1.
     event_first BIGINT NOT NULL,
+    bytes       BIGINT NOT NULL,    -- of all rows of the shard before this one: see journal_behind
     shard       INTEGER NOT NULL,
     event_count INTEGER NOT NULL,
     entries     BYTEA NOT NULL,     -- its changes, see src/postgres/flight/entries.rs
@@ -236,7 +237,7 @@ CREATE VIEW transfer_decisions AS
 
 -- The same for money that enters or leaves Funding from outside, with a key space of its own.
 CREATE TABLE external_operations (
-    order_number  BIGINT UNIQUE,                 -- of its record in UBSCore's log
+    order_number  BIGINT NOT NULL UNIQUE,        -- of its record in UBSCore's log
     user_id       BIGINT NOT NULL,
     amount        BIGINT NOT NULL CHECK (amount > 0),
     at            TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
@@ -280,6 +281,17 @@ CREATE TABLE watermark_clock (
 );
 
 INSERT INTO watermark_clock DEFAULT VALUES;
+
+-- One row: where a start finds the transfers that are under way. Each has the order number
+-- open_from or a higher one, or is in open_old. The watermark's task writes it; it stays true until
+-- the next time, because later transfers have higher numbers.
+CREATE TABLE watermark_open (
+    singleton BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (singleton),
+    open_from BIGINT NOT NULL DEFAULT 0,
+    open_old  BIGINT[] NOT NULL DEFAULT '{}'     -- open for more than journal.open_flights
+);
+
+INSERT INTO watermark_open DEFAULT VALUES;
 
 -- Order numbers below which everything was seen to be terminal, with the time by watermark_clock.
 CREATE TABLE watermark_sightings (

@@ -10,13 +10,15 @@ pub enum Shortage {
     Ring,
     /// The queue of a coordinator's worker, or the transfers that it has under way.
     Worker,
-    /// Transfers that PostgreSQL blocks, see `coordinator.parked_max`, or calls behind one of the
-    /// same user, see `coordinator.parked_calls_max`.
+    /// Transfers that PostgreSQL blocks, or that are open for long, see `coordinator.parked_max`.
+    /// Or calls behind a blocked one of the same user, see `coordinator.parked_calls_max`.
     Parked,
     /// UBSCore's outcome map, see `engine.outcomes_max`.
     Outcomes,
     /// The log: no room for the records that a new transfer may need.
     LogSpace,
+    /// Funding's journal in PostgreSQL, see `journal.bytes_max`.
+    Journal,
     /// UBSCore's accounts, see `engine.accounts_max`.
     Accounts,
     /// UBSCore's balances, of which there are two an account.
@@ -31,12 +33,13 @@ pub enum Shortage {
 
 impl Shortage {
     /// Every reason.
-    pub const ALL: [Shortage; 10] = [
+    pub const ALL: [Shortage; 11] = [
         Shortage::Ring,
         Shortage::Worker,
         Shortage::Parked,
         Shortage::Outcomes,
         Shortage::LogSpace,
+        Shortage::Journal,
         Shortage::Accounts,
         Shortage::Balances,
         Shortage::Limits,
@@ -52,6 +55,7 @@ impl Shortage {
             Shortage::Parked => "parked",
             Shortage::Outcomes => "outcomes",
             Shortage::LogSpace => "log_space",
+            Shortage::Journal => "journal",
             Shortage::Accounts => "accounts",
             Shortage::Balances => "balances",
             Shortage::Limits => "limits",
@@ -68,6 +72,7 @@ impl Shortage {
             Shortage::Parked => "Earlier transfers wait for PostgreSQL. Retry shortly.",
             Shortage::Outcomes => "No new transfers: the table of outcomes is full. Retry later.",
             Shortage::LogSpace => "No new transfers: the log's disk is full. Retry later.",
+            Shortage::Journal => "No new transfers: Funding's journal is full. Retry later.",
             Shortage::Accounts => "No new accounts: the table of accounts is full. Retry later.",
             Shortage::Balances => "No new balances: the table of balances is full. Retry later.",
             Shortage::Limits => "Too many users are counted at once. Retry shortly.",
@@ -80,9 +85,11 @@ impl Shortage {
     /// ready.
     pub fn is_lasting(self) -> bool {
         match self {
-            Shortage::Outcomes | Shortage::LogSpace | Shortage::Accounts | Shortage::Balances => {
-                true
-            }
+            Shortage::Outcomes
+            | Shortage::LogSpace
+            | Shortage::Journal
+            | Shortage::Accounts
+            | Shortage::Balances => true,
             Shortage::Ring
             | Shortage::Worker
             | Shortage::Parked

@@ -527,19 +527,8 @@ mod tests {
     }
 
     fn transfer(intent: Intent, state: State) -> Transfer {
-        Transfer {
-            transfer_id: 1,
-            intent,
-            fingerprint: String::new(),
-            state,
-            code: Some(CODE),
-            retry_count: 0,
-            log_sequence: Some(9),
-            funding: None,
-            refunded: false,
-            created_at: Timestamp::UNIX_EPOCH,
-            updated_at: Timestamp::UNIX_EPOCH,
-        }
+        let transfer = Transfer::new(intent, String::new(), state, Timestamp::UNIX_EPOCH);
+        Transfer { code: Some(CODE), log_sequence: Some(9), ..transfer }
     }
 
     fn catalog() -> Catalog {

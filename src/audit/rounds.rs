@@ -382,6 +382,9 @@ async fn conclude(found: &[Mismatch], catalog: &Catalog, halt: &Halt, clock: &dy
     for mismatch in found.iter().take(ALERTS_MAX) {
         let named = catalog.name_assets(&mismatch.to_string());
         alert_about(Alert::ConservationViolated, mismatch, format_args!("{named}"));
+        if let Kind::DamagedJournal(row) = &mismatch.kind {
+            alert_about(Alert::JournalDamaged, &row.place(), format_args!("{row}"));
+        }
     }
     // A resume may be under way with a check that did not find this. It may wait for this check,
     // and holds the flag.

@@ -32,7 +32,7 @@ impl Default for Events {
             streams_max: 512,
             streams_per_user_max: 4,
             queue_max: 256,
-            keep_hours: Hours::from(72.0),
+            keep_hours: Hours::from(24.0),
         }
     }
 }

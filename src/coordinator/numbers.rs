@@ -3,7 +3,10 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
+
 use crate::postgres::incarnation::ORDER_NUMBER_BITS;
+use crate::postgres::watermark::Open;
 
 /// Order numbers of one incarnation, and those that are in use.
 #[derive(Debug)]
@@ -18,6 +21,10 @@ pub(crate) struct Numbers {
 struct InUse {
     /// No transfer of this worker below it is under way. 0 until the worker has read its shard.
     low: AtomicU64,
+    /// The same for those that are not in `old`.
+    young: AtomicU64,
+    /// Transfers that have been under way for many flights.
+    old: Mutex<Vec<u64>>,
     /// Transfers under way.
     count: AtomicUsize,
 }
@@ -34,10 +41,12 @@ impl Numbers {
 
     /// Publishes a minimum for this worker, then draws the next number.
     pub(super) fn take(&self, worker: usize) -> u64 {
-        let low = &self.workers[worker].low;
+        let InUse { low, young, .. } = &self.workers[worker];
         // The minimum is published before the number is drawn: a reader that sees the number drawn
         // sees the minimum.
-        low.fetch_min(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
+        let next = self.next.load(Ordering::SeqCst);
+        low.fetch_min(next, Ordering::SeqCst);
+        young.fetch_min(next, Ordering::SeqCst);
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         let counter = number % (1 << ORDER_NUMBER_BITS);
         assert!(counter + 1 < 1 << ORDER_NUMBER_BITS, "2^40 orders in one incarnation");
@@ -54,6 +63,25 @@ impl Numbers {
         );
         self.workers[worker].low.store(low, Ordering::SeqCst);
         self.set_count(worker, count);
+    }
+
+    /// Publishes the transfers of this worker that have been under way for many flights, and the
+    /// lowest number of the others: 0 while unknown, `u64::MAX` for none.
+    pub(super) fn publish_old(&self, worker: usize, young: u64, old: Vec<u64>) {
+        let InUse { young: published, old: listed, .. } = &self.workers[worker];
+        // The list first: a reader that sees the higher minimum sees the list.
+        *listed.lock() = old;
+        published.store(young, Ordering::SeqCst);
+    }
+
+    /// Where all transfers under way are. `None` until every worker has read its shard.
+    pub(super) fn open(&self) -> Option<Open> {
+        let mut open = Open { from: self.next(), old: Vec::new() };
+        for InUse { young, old, .. } in &self.workers {
+            open.from = open.from.min(young.load(Ordering::SeqCst));
+            open.old.extend(old.lock().iter());
+        }
+        (open.from > 0).then_some(open)
     }
 
     /// Transfers under way in this worker. Updated as soon as one is added, so that admission
@@ -127,5 +155,21 @@ mod tests {
         assert_eq!(numbers.over(), Some(first + 1));
         numbers.publish(1, u64::MAX, 0);
         assert_eq!(numbers.over(), Some(first + 2));
+    }
+
+    /// The listed transfers do not hold back where a search begins.
+    #[test]
+    fn old_transfers_are_listed_and_a_new_number_is_not() {
+        let numbers = Numbers::new(3, 2, 0);
+        let first = 3 << ORDER_NUMBER_BITS;
+        numbers.publish_old(0, 900, vec![7, 8]);
+        assert_eq!(numbers.open(), None, "the other has not looked");
+        numbers.publish_old(1, u64::MAX, vec![9]);
+        let old = vec![7, 8, 9];
+        assert_eq!(numbers.open(), Some(Open { from: 900, old: old.clone() }));
+        numbers.publish_old(0, u64::MAX, vec![7, 8]);
+        assert_eq!(numbers.take(1), first);
+        assert_eq!(numbers.take(0), first + 1);
+        assert_eq!(numbers.open(), Some(Open { from: first, old }));
     }
 }

@@ -17,6 +17,7 @@ impl From<&Config> for Options {
             batch_max: config.coordinator.batch_max,
             active_max: config.coordinator.active_max,
             parked_max: config.coordinator.parked_max,
+            open_flights: config.journal.open_flights,
             parked_calls_max: config.coordinator.parked_calls_max,
             backoff_base_ms: config.coordinator.backoff_base_ms,
             backoff_cap_ms: config.coordinator.backoff_cap_ms,

@@ -7,6 +7,7 @@ use domain::shortage::{Capacity, Vacancy};
 
 use crate::clock::Clock;
 use crate::gate::{CleanRounds, Gate};
+use crate::postgres::watermark::Open;
 
 /// Parameters of the coordinator; see `[coordinator]` and `[recovery]` in the configuration.
 #[derive(Clone, Debug)]
@@ -21,6 +22,9 @@ pub struct Options {
     pub active_max: usize,
     /// Transfers of one worker that are parked.
     pub parked_max: usize,
+    /// A transfer that is open for more flights is listed by number; at most
+    /// [`Options::parked_max`] of one worker are.
+    pub open_flights: u64,
     /// Calls of one user that wait behind a parked one.
     pub parked_calls_max: usize,
     /// The first back-off, milliseconds.
@@ -55,6 +59,8 @@ pub struct Parts<T, F> {
     pub incarnation: u64,
     /// Every transfer below this order number has ended, in PostgreSQL and in UBSCore.
     pub watermark: u64,
+    /// Where the transfers are that earlier processes have left open.
+    pub open: Open,
     /// The highest durable log sequence, read anew for each commit.
     pub durable: Arc<dyn Fn() -> wal::Sequence + Send + Sync>,
     /// How many transfers UBSCore has room for until their end, those under way included.

@@ -184,6 +184,16 @@ impl Raiser {
         let (clock, keep) = (Arc::clone(&self.clock), self.options.keep);
         let limit = self.store.call_limit();
         let ripe = within(&*clock, limit, self.store.observe(over, lived, keep)).await?;
+        if let Some(open) = self.numbers.open() {
+            // The note only makes a start faster, and an old one stays true.
+            match within(&*clock, limit, self.store.note_open(&open)).await {
+                Err(error @ Error::Postgres(postgres::Error::Superseded)) => return Err(error),
+                Err(error) => {
+                    warn!(why = telemetry::chain(&error), "open transfers are not noted");
+                }
+                Ok(()) => {}
+            }
+        }
         for _ in 0..PAGES_MAX {
             if ripe > self.stored {
                 crash::point("watermark_before_postgres");

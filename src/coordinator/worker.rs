@@ -10,6 +10,7 @@
 //! | `queue`, `marks` | calls that wait for a commit |
 //! | `batch`, `commit`, `replies` | a commit, its result, and the replies to its calls |
 //! | `active`, `drive` | a transfer in hand, and its way |
+//! | `old` | transfers that have been open for long |
 //! | `ask`, `recording` | questions to the participants |
 //! | `scan`, `stuck`, `backoff` | the search of the store, alerts, waits |
 //! | `halted`, `held`, `operator` | a halted service, held withdrawals, operators |
@@ -24,6 +25,7 @@ mod halted;
 mod held;
 pub(super) mod inbox;
 mod marks;
+mod old;
 mod operator;
 mod queue;
 mod recording;
@@ -51,6 +53,7 @@ use self::batch::Batch;
 use self::held::Moved;
 use self::inbox::Envelope;
 use self::marks::Marks;
+use self::old::{Old, Split};
 use self::operator::Resolves;
 use self::queue::Queue;
 use self::recording::Recordings;
@@ -119,6 +122,7 @@ pub(super) struct Worker<T, F> {
     undecided: Undecided,
     /// Order numbers of everything that has not ended.
     under_way: BTreeSet<u64>,
+    old: Old,
     questions: Questions,
     recordings: Recordings,
     moved: Moved,
@@ -156,6 +160,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             active: HashMap::new(),
             undecided: Undecided::default(),
             under_way: BTreeSet::new(),
+            old: Old::new(options.open_flights, options.parked_max, parts.open.from),
             questions: Questions::default(),
             recordings: Recordings::default(),
             moved: Moved::default(),
@@ -165,7 +170,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             backoff: Backoff::new(options.backoff_base_ms, options.backoff_cap_ms, entropy),
             outage: Outage::default(),
             batch_limit: usize::MAX,
-            scan: Scan::new(parts.watermark),
+            scan: Scan::new(parts.watermark, &parts.open),
             stuck: Stuck::new(options.stuck_ms),
             expiry_due_ns: 0,
             parts,
@@ -289,13 +294,16 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         }
     }
 
-    /// Publishes the lowest order number under way, for the watermark.
+    /// Publishes the order numbers under way, for the watermark and the next start.
     fn publish(&self) {
-        let low = match self.scan.is_complete() {
-            true => self.under_way.first().copied().unwrap_or(u64::MAX),
-            false => 0,
-        };
+        if !self.scan.is_complete() {
+            self.numbers.publish(self.shard, 0, self.under_way.len());
+            return;
+        }
+        let low = self.under_way.first().copied().unwrap_or(u64::MAX);
         self.numbers.publish(self.shard, low, self.under_way.len());
+        let Split { young, old } = self.old.split(&self.under_way);
+        self.numbers.publish_old(self.shard, young.unwrap_or(u64::MAX), old);
     }
 
     /// Rejects the calls that were never begun, once their callers have waited long enough.

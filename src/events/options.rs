@@ -6,6 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use domain::asset::Catalog;
 
+use super::retention::Journal;
 use super::{Bounds, retention, webhooks};
 use crate::config::Config;
 use crate::postgres::events::Event;
@@ -28,6 +29,7 @@ impl retention::Options {
         config: &Config,
         (target, limits): (Address, Limits),
         incarnation: u64,
+        journal: Arc<Journal>,
     ) -> retention::Options {
         retention::Options {
             target,
@@ -35,6 +37,7 @@ impl retention::Options {
             incarnation,
             keep: config.events.keep_hours.duration(),
             dead_keep: config.webhooks.dead_keep_hours.duration(),
+            journal,
         }
     }
 }

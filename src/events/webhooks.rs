@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use super::{Hub, outlast, within};
+use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
 use crate::config::secret::Secret;
 use crate::entropy::Entropy;
@@ -255,8 +256,11 @@ impl Webhooks {
             return Ok(true);
         }
         let collect = deliveries.collect();
-        let Collected { events, found, more } =
+        let Collected { events, found, more, damaged } =
             within(&*self.clock, &self.options.limits, collect).await?;
+        if let Some(row) = damaged {
+            alert_about(Alert::JournalDamaged, &row.place(), format_args!("{row}"));
+        }
         if found < events as u64 {
             warn!(events, found, "the others have no transfer and are not delivered");
         }

@@ -50,7 +50,7 @@ impl FundsAt {
 #[schema(as = Transfer)]
 pub struct TransferBody {
     /// The transfer's number.
-    transfer_id: i64,
+    transfer_id: u64,
     /// The name of the transfer.
     #[schema(value_type = ReqIdText)]
     req_id: String,
@@ -96,7 +96,7 @@ impl TransferBody {
         let asset = catalog.by_id(intent.asset).expect("read with this catalog or an older one");
         let (from, to) = intent.direction.accounts();
         TransferBody {
-            transfer_id: transfer.transfer_id,
+            transfer_id: transfer.intent.order_number,
             req_id: intent.req_id.to_string(),
             from,
             to,

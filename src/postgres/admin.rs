@@ -74,8 +74,8 @@ impl Admin {
 }
 
 /// Inserts the audit row of a change into its transaction.
-async fn audit(
-    transaction: &deadpool_postgres::Transaction<'_>,
+pub(super) async fn audit(
+    transaction: &tokio_postgres::Transaction<'_>,
     actor: &str,
     action: &str,
     subject: &str,

@@ -6,6 +6,7 @@
 use tokio_postgres::Client;
 use wal::{Identity, Sequence};
 
+use super::admin::audit;
 use super::columns::{self, bigint};
 use super::cut::CLOSED;
 use super::incarnation::{self, identity_from_text, identity_text};
@@ -178,8 +179,6 @@ pub async fn rebind(
         identity_text(*log),
         identity_text(*was)
     );
-    let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
-                VALUES ($1, 'cut', 'log', $2, $3)";
-    transaction.execute(note, &[&author.actor, &detail, &author.reason]).await?;
+    audit(&transaction, author.actor, "cut", "log", &detail, author.reason).await?;
     Ok(transaction.commit().await?)
 }

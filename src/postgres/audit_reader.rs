@@ -30,6 +30,7 @@ use wal::{Identity, Sequence};
 pub use self::externals::{Decided, EXTERNAL_COLUMNS, external_from_row};
 use self::sums::{Candidate, Columns, Flights, Part, Sum, Sums};
 use super::columns::{self, Id, Numeric, bigint};
+use super::connection::note;
 use super::cut::Witness;
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::identity_from_text;
@@ -274,6 +275,7 @@ impl AuditReader {
     pub async fn open(&mut self, named: &BTreeSet<ReqId>) -> Result<Findings, Error> {
         let client = self.client().await?;
         let findings = self.read(&client, named).await?;
+        note(self.config.pin(), &client).await?;
         self.client = Some(client);
         Ok(findings)
     }

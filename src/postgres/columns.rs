@@ -8,7 +8,7 @@ use postgres_types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 use tokio_postgres::Row;
 
 use super::Error;
-use domain::account::UserId;
+use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
 use domain::asset::{Asset, AssetId, Catalog};
 use domain::code::Code;
@@ -55,6 +55,11 @@ impl FromSql<'_> for Id {
     }
 
     accepts!(UUID);
+}
+
+/// The status of an account; `None`: the number is none of ours.
+pub(super) fn account_status(number: i16) -> Option<AccountStatus> {
+    u8::try_from(number).ok().and_then(AccountStatus::from_number)
 }
 
 /// Smallest units as a NUMERIC without decimals, in PostgreSQL's binary form: digits to the base

@@ -135,6 +135,23 @@ fn is_cancelled_wait(notice: &DbError) -> bool {
     by_name || by_text
 }
 
+/// Ends a read: notes the last flights that it may have seen as answered, as
+/// [`Pin::answered`](super::pin::Pin::answered) does. Nothing of the read may be told before. It
+/// asks PostgreSQL only while a flight may be committed and not noted. The rows of a server that is
+/// being compared with the log prove nothing, and are not noted.
+///
+/// # Errors
+/// [`Error`]: nothing of the read may be told.
+pub(super) async fn note(pin: Option<&Arc<Pin>>, client: &Client) -> Result<(), Error> {
+    let Some(pin) = pin.filter(|pin| pin.is_flying() && pin.change().is_none()) else {
+        return Ok(());
+    };
+    for row in last_flights(client).await? {
+        pin.answered(row).map_err(Error::Unnoted)?;
+    }
+    Ok(())
+}
+
 /// A pool of connections for reads.
 #[derive(Clone)]
 pub struct Connections {
@@ -162,18 +179,12 @@ impl Connections {
         Ok(self.pool.get().await?)
     }
 
-    /// Ends a read: notes the last flights that it may have seen as answered, as
-    /// [`Pin::answered`](super::pin::Pin::answered) does. Nothing of the read may be told before. It
-    /// asks PostgreSQL only while a flight may be committed and not noted.
+    /// [`note`] for a read over this pool.
     ///
     /// # Errors
     /// [`Error`]: nothing of the read may be told.
     pub(super) async fn note(&self, client: &Client) -> Result<(), Error> {
-        let Some(pin) = self.pin.as_ref().filter(|pin| pin.is_flying()) else { return Ok(()) };
-        for row in last_flights(client).await? {
-            pin.answered(row).map_err(Error::Unnoted)?;
-        }
-        Ok(())
+        note(self.pin.as_ref(), client).await
     }
 
     /// How far it is used.

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use tokio_postgres::{Client, GenericClient, Row};
 use wal::{Identity, Sequence};
 
+use super::admin::audit;
 use super::columns::{self, Id, bigint};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::{self, identity_from_text, identity_text};
@@ -277,9 +278,7 @@ pub async fn record(config: &Address, limits: &Limits, loss: &Loss) -> Result<()
         transaction.execute(claim, &[&kept]).await?;
     }
     let detail = format!("from={} kept_until={} {}", loss.from, loss.kept_until, loss.detail);
-    let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
-                VALUES ($1, 'cut', 'log', $2, $3)";
-    transaction.execute(note, &[&ACTOR, &detail, &loss.reason]).await?;
+    audit(&transaction, ACTOR, "cut", "log", &detail, &loss.reason).await?;
     Ok(transaction.commit().await?)
 }
 

@@ -344,7 +344,7 @@ impl Journal for Database {
 
     async fn unfinished(&mut self, filter: Unfinished) -> Result<Page, Failure> {
         let (rows, after) =
-            self.reading(async |session| Ok(read_page(&session.client, filter).await?)).await?;
+            self.reading(async |session| Ok(read_page(&session.client, &filter).await?)).await?;
         let catalog = self.catalog.load();
         let mut page = Page { after, ..Page::default() };
         for row in rows {
@@ -403,14 +403,13 @@ const PAGE_ROWS: i64 = 50_000;
 /// The transfers of one page, and where the next one begins.
 async fn read_page(
     client: &Client,
-    filter: Unfinished,
+    filter: &Unfinished,
 ) -> Result<(Vec<Row>, Option<u64>), tokio_postgres::Error> {
     let after = bigint(filter.after);
     let bounds = "SELECT count(*), max(order_number) FROM (SELECT order_number FROM transfers_tb \
                   WHERE order_number > $1 ORDER BY order_number LIMIT $2) AS page";
     let row = client.query_one(bounds, &[&after, &PAGE_ROWS]).await?;
     let (count, last): (i64, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
-    let Some(last) = last else { return Ok((Vec::new(), None)) };
     let number = |n: u64| i64::try_from(n).expect("a configured time or number");
     let stale = match filter.stale {
         None => "TRUE".to_owned(),
@@ -421,13 +420,25 @@ async fn read_page(
             stale.moved_ms, stale.moved_ms, stale.retry_cap_ms,
         ),
     };
-    let transfers = format!(
-        "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
-         WHERE order_number > $1 AND order_number <= $2 AND user_id % $3 = $4 \
-           AND state NOT IN (40, -10, -30) AND {stale} ORDER BY order_number"
+    let open = format!(
+        "user_id % $3 = $4 AND state NOT IN (40, -10, -30) AND {stale} ORDER BY order_number"
     );
     let (shards, shard) = (number(filter.shards.into()), number(filter.shard.into()));
-    let rows = client.query(&transfers, &[&after, &last, &shards, &shard]).await?;
+    let mut rows = Vec::new();
+    if !filter.listed.is_empty() {
+        let listed: Vec<i64> = filter.listed.iter().copied().map(bigint).collect();
+        let transfers = format!(
+            "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
+             WHERE order_number = ANY ($2) AND order_number <= $1 AND {open}"
+        );
+        rows = client.query(&transfers, &[&after, &listed, &shards, &shard]).await?;
+    }
+    let Some(last) = last else { return Ok((rows, None)) };
+    let transfers = format!(
+        "SELECT {TRANSFER_COLUMNS} FROM transfers_tb \
+         WHERE order_number > $1 AND order_number <= $2 AND {open}"
+    );
+    rows.extend(client.query(&transfers, &[&after, &last, &shards, &shard]).await?);
     let next = (count == PAGE_ROWS).then(|| u64::try_from(last).expect("counted from 0"));
     Ok((rows, next))
 }
@@ -469,7 +480,6 @@ pub(super) fn transfer_from_row(row: &Row, catalog: &Catalog) -> Result<Transfer
     let (source, target) = intent.direction.accounts();
     let amount = intent.amount.text(asset.precision);
     Ok(Transfer {
-        transfer_id: row.try_get(0)?,
         fingerprint: fingerprint(source, target, &asset.symbol, &amount),
         intent,
         state: State::from_number(row.try_get(7)?).ok_or_else(|| bad("state"))?,

@@ -13,13 +13,12 @@ use tokio_postgres::{Client, Row, Statement};
 use super::columns::bigint;
 use super::database::{TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT, transfer_from_row};
 use super::flight::TOOL_ATTEMPT;
-use super::flight::entries::{self, Entry};
 use super::flight::tool::ENTRIES_PER_ROW;
 use super::pin::Pin;
 use super::reads::Reads;
 use super::store::Transfer;
 use super::watermark::milliseconds;
-use super::{Address, Error, Limits, Verdict, columns, connect_by_keys, verdict};
+use super::{Address, Error, Limits, Verdict, columns, connect_by_keys, journal, verdict};
 use domain::account::UserId;
 use domain::asset::Catalog;
 use domain::transfer::State;
@@ -77,6 +76,17 @@ pub(super) fn event_from_row(row: &Row, catalog: &Catalog) -> Result<Event, Erro
     }
 }
 
+/// The result of a deletion.
+#[derive(Clone, Copy, Debug)]
+pub struct Purged {
+    /// There may be more to delete.
+    pub more: bool,
+    /// The journal is above its bound, and the next call may delete more of it.
+    pub shrinks: bool,
+    /// The rows of the journal that are left, but for those that are never deleted, bytes.
+    pub bytes: u64,
+}
+
 /// A connection for the deletion of old events. It ends with the first error: the deletion may have
 /// been carried out.
 pub struct Retention {
@@ -97,14 +107,17 @@ impl Retention {
         incarnation: u64,
     ) -> Result<Retention, Error> {
         let client = connect_by_keys(config, limits).await?;
-        let purge = client.prepare("SELECT events_purge($1, $2, $3, $4, $5)").await?;
+        let purge =
+            "SELECT o_changed, o_trimmed, o_bytes FROM events_purge($1, $2, $3, $4, $5, $6)";
+        let purge = client.prepare(purge).await?;
         let pin = config.pin().cloned();
         Ok(Retention { client, incarnation: bigint(incarnation), purge, pin })
     }
 
     /// Deletes journal rows and deliveries older than `keep`, and dead letters older than
     /// `dead_keep`: at most `rows` of a kind. Their age is time that processes have lived; `lived`:
-    /// this process so far. Returns whether there may be more.
+    /// this process so far. If the journal has more than `bytes_max`, its oldest rows are deleted
+    /// before their time.
     ///
     /// # Errors
     /// [`Error::Superseded`]: nothing was done. Otherwise PostgreSQL is away, and it may have been
@@ -114,8 +127,9 @@ impl Retention {
         lived: Duration,
         keep: Duration,
         dead_keep: Duration,
+        bytes_max: u64,
         rows: u32,
-    ) -> Result<bool, Error> {
+    ) -> Result<Purged, Error> {
         assert!(rows > 0, "a call that deletes no row would report more for ever");
         // After a power cut, the file of answered flights must name rows that are kept.
         if let Some(pin) = self.pin.clone() {
@@ -123,10 +137,13 @@ impl Retention {
         }
         let [lived, keep, dead_keep] = [lived, keep, dead_keep].map(milliseconds);
         let rows = i32::try_from(rows).unwrap_or(i32::MAX);
-        let values: [&(dyn ToSql + Sync); 5] =
-            [&self.incarnation, &lived, &keep, &dead_keep, &rows];
+        let values: [&(dyn ToSql + Sync); 6] =
+            [&self.incarnation, &lived, &keep, &dead_keep, &rows, &bigint(bytes_max)];
         let row = self.client.query_one(&self.purge, &values).await.map_err(fenced)?;
-        Ok(row.try_get::<_, i64>(0)? >= i64::from(rows))
+        let (changed, trimmed): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let bytes = columns::count(&row, 2, "journal_tb")?;
+        let shrinks = bytes > bytes_max && trimmed > 0;
+        Ok(Purged { more: changed >= i64::from(rows) || shrinks, shrinks, bytes })
     }
 }
 
@@ -261,19 +278,10 @@ async fn moved_by_tools(client: &Client, user: UserId, last: i64) -> Result<Opti
     let most = i64::try_from(ENTRIES_PER_ROW).expect("small");
     let mut lowest: Option<u64> = None;
     for row in client.query(rows, &[&bigint(TOOL_ATTEMPT), &last, &most]).await? {
-        let of_user =
-            entries_from_row(&row)?.into_iter().filter(|entry| entry.user() == Some(user));
+        let entries = journal::entries(&row)?
+            .map_err(|damaged| Error::Row { table: "journal_tb", what: damaged.to_string() })?;
+        let of_user = entries.into_iter().filter(|entry| entry.user() == Some(user));
         lowest = of_user.map(|entry| entry.order_number()).chain(lowest).min();
     }
     Ok(lowest)
-}
-
-/// The entries of a row that begins with its shard, its number and its entries.
-pub(super) fn entries_from_row(row: &Row) -> Result<Vec<Entry>, Error> {
-    let shard = u32::try_from(row.try_get::<_, i32>(0)?).unwrap_or(u32::MAX);
-    let flight = columns::count(row, 1, "journal_tb")?;
-    entries::decode(shard, flight, row.try_get(2)?).map_err(|damaged| Error::Row {
-        table: "journal_tb",
-        what: format!("flight {flight} of shard {shard}: {damaged}"),
-    })
 }

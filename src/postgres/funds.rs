@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, IsolationLevel, Row};
 use wal::Sequence;
 
+use super::connection::note;
 use super::{Address, Error, Limits, columns, connect};
 use domain::asset::AssetId;
 use domain::transfer::{Direction, Op, ReqId};
@@ -100,6 +101,7 @@ impl Funds {
             None => connect(&self.config, &self.limits).await?,
         };
         let (incarnation, view) = read(&mut client, next, under_way, behind).await?;
+        note(self.config.pin(), &client).await?;
         self.client = Some(client);
         if incarnation == bigint(self.incarnation) { Ok(view) } else { Err(Error::Superseded) }
     }

@@ -11,6 +11,7 @@ use wal::{Identity, Sequence};
 use super::adopt::is_begun;
 use super::flights::{Answered, FlightRow};
 use super::pin::{journal, lacking};
+use super::watermark::Open;
 use super::{Address, Error, Limits, columns, connect};
 use crate::clock::Clock;
 
@@ -33,7 +34,7 @@ pub fn of_order_number(order_number: u64) -> u64 {
 pub struct Start<'a> {
     /// The identity in the log's headers, `None` for an empty directory.
     pub log: Option<Identity>,
-    /// How many shards this process has.
+    /// How many shards this process has, with that of Funding, which is the last one.
     pub shards: u32,
     /// The answered flights, which the journal must have.
     pub answered: &'a Answered,
@@ -54,6 +55,8 @@ pub struct Incarnation {
     pub halted: Option<String>,
     /// Order numbers below it may have left UBSCore's outcome map.
     pub watermark: u64,
+    /// Where the transfers are that earlier processes have left open.
+    pub open: Open,
     /// The last flight of each shard that the journal knows, which is that of this start.
     pub flights: Vec<FlightRow>,
 }
@@ -260,9 +263,18 @@ async fn take(
     let durable_claim = columns::count(&transaction.query_one(claim, &[]).await?, 0, "journal_tb")?;
     let (flights, _) = journal(&transaction, &[]).await?;
     let watermark = columns::count(&row, 3, "engine_state")?;
+    let open = open(&transaction).await?;
     commit(transaction).await?;
     let log_identity = bound.as_deref().and_then(identity_from_text);
-    Ok(Incarnation { number, log_identity, durable_claim, halted, watermark, flights })
+    Ok(Incarnation { number, log_identity, durable_claim, halted, watermark, open, flights })
+}
+
+async fn open(transaction: &Transaction<'_>) -> Result<Open, Error> {
+    let open = "SELECT open_from, open_old FROM watermark_open";
+    let row = transaction.query_one(open, &[]).await?;
+    let old = row.try_get::<_, Vec<i64>>(1)?.into_iter();
+    let old = old.filter_map(|number| u64::try_from(number).ok()).collect();
+    Ok(Open { from: columns::count(&row, 0, "watermark_open")?, old })
 }
 
 /// The last flight of each shard, for a tool that writes the file of answered flights anew, and the flights of that file

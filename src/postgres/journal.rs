@@ -75,7 +75,7 @@ pub enum Fault {
 
 /// A damaged row: it is named by shard and flight.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the journal of Funding is damaged: shard {shard}, flight {flight}: {fault}")]
+#[error("the journal of Funding is damaged: {}: {fault}", self.place())]
 pub struct DamagedRow {
     /// The shard.
     pub shard: u32,
@@ -83,6 +83,13 @@ pub struct DamagedRow {
     pub flight: u64,
     /// The fault.
     pub fault: Fault,
+}
+
+impl DamagedRow {
+    /// The subject of alerts about it.
+    pub fn place(&self) -> String {
+        format!("shard {}, flight {}", self.shard, self.flight)
+    }
 }
 
 /// The rows of a shard from the flight `from` on, at most `limit`, in their order.
@@ -102,6 +109,13 @@ pub async fn page(
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = client.query(&page, &[&number(shard), &bigint(from), &limit]).await?;
     rows.iter().map(row).collect()
+}
+
+/// The entries of a row that begins with its shard, its number and its entries.
+pub(super) fn entries(row: &Row) -> Result<Result<Vec<Entry>, DamagedRow>, Error> {
+    let (shard, flight) = (shard(row)?, unsigned(row, 1)?);
+    let entries = entries::decode(shard, flight, row.try_get(2)?);
+    Ok(entries.map_err(|why| DamagedRow { shard, flight, fault: why.into() }))
 }
 
 /// Every shard of the journal, with its first and its last flight.

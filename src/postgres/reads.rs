@@ -189,7 +189,7 @@ impl Reads {
         let Some(row) = client.query_opt(status, &[&user.bigint()]).await? else { return Ok(None) };
         self.pool.note(&client).await?;
         let number: i16 = row.try_get(0)?;
-        let status = u8::try_from(number).ok().and_then(AccountStatus::from_number);
+        let status = columns::account_status(number);
         let what = || format!("user {user}: status {number}");
         status.map(Some).ok_or_else(|| Error::Row { table: "accounts_tb", what: what() })
     }

@@ -11,16 +11,16 @@ use tokio_postgres::{Client, Transaction};
 use wal::{Identity, Sequence};
 
 use self::external::ExternalRepair;
+use super::admin::audit;
 use super::columns::{self, Id, Numeric, amount_number, asset_number, bigint, code_number};
 use super::cut::CLOSED;
-use super::database::decision;
 use super::flight::tool::{Carried, ToolFlight};
 use super::incarnation::{self, identity_text};
 use super::{Address, Error, Limits, connect};
 use domain::asset::Catalog;
 use domain::code::Code;
 use domain::transfer::op::Effect;
-use domain::transfer::{Decision, Intent, Op, State};
+use domain::transfer::{Decision, Intent, Op, Participant, State};
 
 /// Who repairs and why, as `admin_audit` has it.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,18 @@ pub struct Author<'a> {
     pub actor: &'a str,
     /// Why.
     pub reason: &'a str,
+}
+
+impl Author<'_> {
+    /// Writes the audit row of one repair.
+    async fn audit(
+        &self,
+        transaction: &Transaction<'_>,
+        subject: &str,
+        detail: &str,
+    ) -> Result<(), Error> {
+        audit(transaction, self.actor, "repair", subject, detail, self.reason).await
+    }
 }
 
 /// A Funding operation that is to be written down.
@@ -172,15 +184,11 @@ pub async fn renumber(
             // Nobody writes beside us. Whatever this is, another run looks at it.
             return Err(Error::Superseded);
         }
-        let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
-                     VALUES ($1, 'repair', $2, $3, $4)";
         let detail = format!("decided again on Spot; {renumbering}");
-        let subject = intent.req_id.to_string();
-        transaction.execute(audit, &[&author.actor, &subject, &detail, &reason]).await?;
+        author.audit(&transaction, &intent.req_id.to_string(), &detail).await?;
     }
     flight.write(&transaction).await?;
-    let closed = "INSERT INTO admin_audit (actor, action, subject, detail, reason) VALUES ($1, $2, 'log', '', $3)";
-    transaction.execute(closed, &[&author.actor, &CLOSED, &reason]).await?;
+    audit(&transaction, author.actor, CLOSED, "log", "", reason).await?;
     Ok(transaction.commit().await?)
 }
 
@@ -217,20 +225,17 @@ pub async fn carry_out(
     (repairs, externals): (&[TransferRepair], &[ExternalRepair]),
     author: Author<'_>,
 ) -> Result<(Vec<Repaired>, Vec<Repaired>), Error> {
-    let reason = author.reason;
     // The totals of the audit are counted anew, which takes its time.
     let limits = Limits { statement_timeout: Duration::ZERO, ..*limits };
     let mut client: Client = connect(config, &limits).await?;
     let mut transaction = client.transaction().await?;
     supersede(&transaction, log, incarnation).await?;
-    let note = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
-                VALUES ($1, 'repair', 'PostgreSQL', $2, $3)";
     let (transfers, outside) = (repairs.len(), externals.len());
     let count = match outside {
         0 => format!("{transfers} transfers"),
         _ => format!("{transfers} transfers, {outside} external operations"),
     };
-    transaction.execute(note, &[&author.actor, &count, &reason]).await?;
+    author.audit(&transaction, "PostgreSQL", &count).await?;
     let mut flight = ToolFlight::begin(&transaction).await?;
     let mut all = vec![Repaired::Short; repairs.len()];
     let mut all_outside = vec![Repaired::Short; externals.len()];
@@ -351,13 +356,12 @@ async fn write_repair(
         }
     }
     if *to == State::SourceDone {
-        ask_for_deposit((transaction, flight), repair, reason).await?;
+        let decided = decide_deposit((transaction, flight), repair, reason).await?;
+        if decided != Repaired::Done {
+            return Ok(decided);
+        }
     }
-    let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
-                 VALUES ($1, 'repair', $2, $3, $4)";
-    let subject = intent.req_id.to_string();
-    let values: [&(dyn ToSql + Sync); 4] = [&author.actor, &subject, &repair.to_string(), &reason];
-    transaction.execute(audit, &values).await?;
+    author.audit(transaction, &intent.req_id.to_string(), &repair.to_string()).await?;
     Ok(Repaired::Done)
 }
 
@@ -405,39 +409,39 @@ async fn post(
     Ok(Repaired::Done)
 }
 
-/// Asks Funding for the DEPOSIT of a transfer at SOURCE_DONE, as the service would, so that the
-/// amount can be taken from there by another repair.
-async fn ask_for_deposit(
+/// Decides the DEPOSIT of a transfer at SOURCE_DONE, as the service would, so that another repair can
+/// take the amount from there.
+async fn decide_deposit(
     (transaction, flight): (&Transaction<'_>, &mut ToolFlight),
-    TransferRepair { intent, to, log_sequence, .. }: &TransferRepair,
+    TransferRepair { intent, log_sequence, .. }: &TransferRepair,
     reason: &str,
-) -> Result<(), Error> {
-    let step = "SELECT funding_code FROM transfer_step($1, $2, ARRAY[$3]::smallint[], $4, \
-                ARRAY[$5]::smallint[], ARRAY[$6]::smallint[], NULL, $7, 0, 'repair', $8, $9)";
-    let id = Id::of(intent.req_id);
-    let [asked, done, refused] = [State::TargetPending, State::Committed, State::Compensating];
-    let numbers = [asked, done, refused].map(State::number);
-    let op = Op::Deposit;
-    let (number, log_sequence) = (i16::from(op as u8), bigint(*log_sequence));
-    let event_id = flight.event_next();
-    let values: &[&(dyn ToSql + Sync)] = &[
-        &id,
-        &to.number(),
-        &numbers[0],
-        &number,
-        &numbers[1],
-        &numbers[2],
-        &log_sequence,
-        &reason,
-        &bigint(event_id),
-    ];
-    let decision = decision(&transaction.query_one(step, values).await?, 0)?;
-    let end = if decision == Decision::Success { done } else { refused };
-    let moves = decision == Decision::Success;
-    flight.posted(transaction, carried(intent, op, decision, moves)).await?;
-    let passed = flight.passed(intent.order_number, intent.user, &[asked, end]);
-    assert_eq!(passed, event_id, "the event of the step");
-    Ok(())
+) -> Result<Repaired, Error> {
+    let status = "SELECT status FROM accounts_tb WHERE user_id = $1";
+    let row = transaction.query_opt(status, &[&intent.user.bigint()]).await?;
+    let number: Option<i16> = row.map(|row| row.try_get(0)).transpose()?;
+    let status = match number {
+        None => None,
+        Some(number) => Some(columns::account_status(number).ok_or_else(|| Error::Row {
+            table: "accounts_tb",
+            what: format!("user {}: status {number}", intent.user),
+        })?),
+    };
+    let verdict = Op::Deposit.verdict(Participant::Funding, status, true);
+    let decision = verdict.map_or_else(Decision::Refused, |()| Decision::Success);
+    let end = if verdict.is_ok() { State::Committed } else { State::Compensating };
+    let states = [State::TargetPending, end];
+    let event_id = bigint(flight.passed(intent.order_number, intent.user, &states));
+    let code = verdict.err().map(code_number);
+    let step = "UPDATE transfers_tb SET state = $2, code = COALESCE(code, $3), log_sequence = $4, attempts = 0, \
+                next_retry_at = NULL, updated_at = clock_timestamp(), \
+                history = history || ROW($6, clock_timestamp(), 0, $7::smallint[], 'repair', $5)::transfer_step \
+                WHERE req_id = $1";
+    let (id, numbers) = (Id::of(intent.req_id), states.map(State::number).to_vec());
+    let values: &[&(dyn ToSql + Sync)] =
+        &[&id, &end.number(), &code, &bigint(*log_sequence), &reason, &event_id, &numbers];
+    transaction.execute(step, values).await?;
+    let posting = Posting { op: Op::Deposit, decision, moves: verdict.is_ok() };
+    post((transaction, flight), intent, &posting, amount_number(intent.amount)).await
 }
 
 /// An operation of a transfer as an entry of the journal.

@@ -4,6 +4,7 @@
 //! ([`crate::postgres::database`]); a model stands behind the same trait in the simulation.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use wal::Sequence;
@@ -17,8 +18,6 @@ use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId, State};
 /// A transfer as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// The order number; see [`crate::postgres::incarnation::ORDER_NUMBER_BITS`].
-    pub transfer_id: i64,
     /// What was asked.
     pub intent: Intent,
     /// What a repeat of the cid must equal, see [`fingerprint`].
@@ -43,6 +42,22 @@ pub struct Transfer {
 }
 
 impl Transfer {
+    /// A transfer that is accepted at this time, before anything is decided.
+    pub fn new(intent: Intent, fingerprint: String, state: State, at: Timestamp) -> Transfer {
+        Transfer {
+            intent,
+            fingerprint,
+            state,
+            code: None,
+            retry_count: 0,
+            log_sequence: None,
+            funding: None,
+            refunded: false,
+            created_at: at,
+            updated_at: at,
+        }
+    }
+
     /// The decision of an operation on Funding; `None`: undecided, or Spot decides it.
     pub fn on_funding(&self, op: Op) -> Option<Decision> {
         if op.is_external() || op.participant(self.intent.direction) != Participant::Funding {
@@ -301,8 +316,8 @@ pub enum Reply {
         balance_after: Option<u128>,
         /// The idem_key belongs to another body; nothing was done.
         conflict: bool,
-        /// The order number of the row; `None` for a row of a version that recorded nothing in UBSCore's log.
-        order_number: Option<u64>,
+        /// The order number of the row: of its record in UBSCore's log.
+        order_number: u64,
     },
 }
 
@@ -354,10 +369,12 @@ pub enum Failure {
 }
 
 /// Which transfers to look for, a page of order numbers at a time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Unfinished {
     /// Order numbers above this one.
     pub after: u64,
+    /// These order numbers as well, if they are not above it.
+    pub listed: Arc<[u64]>,
     /// Users whose number leaves this remainder ...
     pub shard: u32,
     /// ... when divided by this.

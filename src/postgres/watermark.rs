@@ -33,6 +33,16 @@ pub struct Raised {
     pub oldest: Duration,
 }
 
+/// Where the transfers are that are under way: each has the order number `from` or a higher one, or is
+/// in `old`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// The lowest order number of those that are not in `old`, or a lower one.
+    pub from: u64,
+    /// Order numbers of transfers that have been under way for many flights.
+    pub old: Vec<u64>,
+}
+
 /// A connection of its own for the one who raises the watermark. Opened when needed, dropped after any error.
 pub struct Watermark {
     config: Address,
@@ -44,6 +54,7 @@ pub struct Watermark {
 struct Session {
     client: Client,
     observe: Statement,
+    note_open: Statement,
     raise: Statement,
     ahead: Statement,
 }
@@ -76,6 +87,20 @@ impl Watermark {
         let ripe = unsigned(row.try_get(0)?)?;
         self.session = Some(session);
         Ok(ripe)
+    }
+
+    /// Notes where the next start finds the transfers that are under way.
+    ///
+    /// # Errors
+    /// [`Error`]; the note before stays true.
+    pub async fn note_open(&mut self, open: &Open) -> Result<(), Error> {
+        let session = self.session().await?;
+        let old: Vec<i64> = open.old.iter().copied().map(bigint).collect();
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+            [&self.incarnation, &bigint(open.from), &old];
+        session.client.execute(&session.note_open, &values).await.map_err(failure)?;
+        self.session = Some(session);
+        Ok(())
     }
 
     /// Raises the watermark towards `target`, over `rows` transfers at most, with the totals of what it passes.
@@ -134,11 +159,13 @@ impl Watermark {
             Some(_) | None => {
                 let client = connect(&self.config, &self.limits).await?;
                 let observe = client.prepare("SELECT watermark_observe($1, $2, $3, $4)").await?;
+                let note_open = "SELECT watermark_note_open($1, $2, $3)";
+                let note_open = client.prepare(note_open).await?;
                 let raise = "SELECT o_watermark, o_more, o_oldest_s \
                              FROM watermark_raise($1, $2, $3, $4)";
                 let raise = client.prepare(raise).await?;
                 let ahead = client.prepare(AHEAD).await?;
-                Ok(Session { client, observe, raise, ahead })
+                Ok(Session { client, observe, note_open, raise, ahead })
             }
         }
     }

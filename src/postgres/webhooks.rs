@@ -11,9 +11,10 @@ use tracing::error;
 
 use super::columns::{self, bigint};
 use super::database::TRANSFER_COLUMNS_COUNT;
-use super::events::{Event, entries_from_row, event_from_row, fenced, with_transfers};
+use super::events::{Event, event_from_row, fenced, with_transfers};
 use super::flight::entries::Entry;
 use super::flights::FlightRow;
+use super::journal::{self, DamagedRow};
 use super::pin::Pin;
 use super::reads::Reads;
 use super::watermark::milliseconds;
@@ -80,7 +81,7 @@ pub async fn begin(
 }
 
 /// Events that were read from the journal.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Collected {
     /// Events.
     pub events: usize,
@@ -88,11 +89,13 @@ pub struct Collected {
     pub found: u64,
     /// There may be more rows.
     pub more: bool,
+    /// A row that cannot be read, with events that were sought among the transfers.
+    pub damaged: Option<DamagedRow>,
 }
 
 /// The events of a row with damaged entries. They are sought among the first 100,000 transfers from
 /// its `open_from` on, so that one that has been open for long does not make it a search without
-/// end.
+/// end. At most one such row is worked on at a time.
 const DAMAGED: &str = "SELECT e.event_id, e.order_number, e.states, e.at \
        FROM (SELECT order_number FROM transfers_tb WHERE order_number >= $1 \
               ORDER BY order_number LIMIT 100000) AS near \
@@ -123,14 +126,22 @@ struct Passed {
 
 /// The rows that may be delivered now, of rows in the order of their shards and flights, and whether
 /// there may be more. A user can have another shard in the next incarnation: while a shard may have
-/// further rows of an incarnation, no row of a later one is taken.
-fn in_turn(mut rows: Vec<Uncollected>) -> (Vec<Uncollected>, bool) {
+/// further rows of an incarnation, no row of a later one is taken. `left`: the lowest incarnation of
+/// the rows that were read and wait for the next time.
+fn in_turn(mut rows: Vec<Uncollected>, left: Option<i64>) -> (Vec<Uncollected>, bool) {
     let full = rows.chunk_by(|one, next| one.shard == next.shard).filter(|of| of.len() == ROWS_MAX);
-    let bound = full.filter_map(|of| of.last()).map(|last| last.incarnation).min();
+    let full = full.filter_map(|of| of.last()).map(|last| last.incarnation);
+    let bound = full.chain(left).min();
     if let Some(bound) = bound {
         rows.retain(|row| row.incarnation <= bound);
     }
     (rows, bound.is_some())
+}
+
+/// An array of states as text.
+fn text(states: &[i16]) -> String {
+    let states: Vec<String> = states.iter().map(i16::to_string).collect();
+    format!("{{{}}}", states.join(","))
 }
 
 /// A connection of its own for deliveries to one endpoint. It ends with the first error.
@@ -167,7 +178,7 @@ impl Deliveries {
                             open_from, CASE WHEN event_count > 0 THEN entries ELSE '' END AS entries \
                        FROM journal_tb WHERE shard = c.shard AND flight > c.flight \
                       ORDER BY flight LIMIT {ROWS_MAX}) AS j \
-              ORDER BY j.shard, j.flight"
+              ORDER BY j.incarnation, j.shard, j.flight"
         );
         let journal = client.prepare(&journal).await?;
         let collect = "SELECT webhook_collect($1, $2, $3, $4, $5, $6, $7, $8, $9)";
@@ -225,44 +236,34 @@ impl Deliveries {
         self.pin.as_ref().map_or(Ok(()), |pin| pin.answered(row)).map_err(Error::Unnoted)
     }
 
-    /// The events of a row. If its entries are damaged, they are read from the transfers that were
-    /// under way: the audit names the row, and nothing that its repair does brings entries back.
-    async fn events(&self, row: &Row) -> Result<Vec<Passed>, Error> {
+    /// The events of a row.
+    fn events(row: &Row, entries: &[Entry]) -> Result<Vec<Passed>, Error> {
         let (first, at): (i64, Timestamp) = (row.try_get(5)?, row.try_get(6)?);
-        let text = |states: &[i16]| {
-            let states: Vec<String> = states.iter().map(i16::to_string).collect();
-            format!("{{{}}}", states.join(","))
+        let passed = entries.iter().filter_map(|entry| match entry {
+            Entry::Passed { order_number, states, .. } => Some((order_number, states)),
+            _ => None,
+        });
+        let event = |(id, (order_number, states)): (i64, (&u64, &Vec<i16>))| Passed {
+            id,
+            order_number: bigint(*order_number),
+            states: text(states),
+            at,
         };
-        let damaged = match entries_from_row(row) {
-            Ok(entries) => {
-                let passed = entries.iter().filter_map(|entry| match entry {
-                    Entry::Passed { order_number, states, .. } => Some((order_number, states)),
-                    _ => None,
-                });
-                let event = |(id, (order_number, states)): (i64, (&u64, &Vec<i16>))| Passed {
-                    id,
-                    order_number: bigint(*order_number),
-                    states: text(states),
-                    at,
-                };
-                return Ok((first..).zip(passed).map(event).collect());
-            }
-            Err(damaged @ Error::Row { .. }) => damaged,
-            Err(error) => return Err(error),
-        };
-        let count: i32 = row.try_get(8)?;
+        Ok((first..).zip(passed).map(event).collect())
+    }
+
+    /// The events of a row with damaged entries, from the transfers that were under way: nothing that
+    /// a repair does brings entries back.
+    async fn sought(&self, row: &Row) -> Result<Vec<Passed>, Error> {
+        let (first, count): (i64, i32) = (row.try_get(5)?, row.try_get(8)?);
         let values: [&(dyn ToSql + Sync); 3] =
             [&row.try_get::<_, i64>(9)?, &first, &(first + i64::from(count))];
         let found = self.client.query(DAMAGED, &values).await?;
-        error!(%damaged, events = count, found = found.len(), "events are read from the transfers");
+        error!(events = count, found = found.len(), "events are read from the transfers");
         let event = |row: &Row| {
             let (id, order_number, at) = (row.try_get(0)?, row.try_get(1)?, row.try_get(3)?);
-            Ok(Passed {
-                id,
-                order_number,
-                states: text(row.try_get::<_, Vec<i16>>(2)?.as_slice()),
-                at,
-            })
+            let states = text(row.try_get::<_, Vec<i16>>(2)?.as_slice());
+            Ok(Passed { id, order_number, states, at })
         };
         found.iter().map(event).collect()
     }
@@ -273,20 +274,36 @@ impl Deliveries {
     /// [`Error::Superseded`]: nothing was written. Otherwise PostgreSQL is away, and it may have been
     /// written.
     pub async fn collect(&self) -> Result<Collected, Error> {
-        let mut rows = Vec::new();
+        let (mut rows, mut left, mut damaged) = (Vec::new(), None::<i64>, None);
         for row in &self.client.query(&self.journal, &[]).await? {
+            let incarnation = row.try_get(4)?;
+            let entries = journal::entries(row)?;
+            // At most one search in a call. The rows after it wait for the next call. The rows come by
+            // incarnation, so that those before it can be taken.
+            if left.is_some() || damaged.is_some() && entries.is_err() {
+                left = left.into_iter().chain([incarnation]).min();
+                continue;
+            }
+            let events = match entries {
+                Ok(entries) => Self::events(row, &entries)?,
+                Err(row_damaged) => {
+                    damaged = Some(row_damaged);
+                    self.sought(row).await?
+                }
+            };
             rows.push(Uncollected {
                 shard: row.try_get(0)?,
                 flight: row.try_get(1)?,
                 from: row.try_get(3)?,
-                incarnation: row.try_get(4)?,
+                incarnation,
                 attempt: row.try_get(7)?,
-                events: self.events(row).await?,
+                events,
             });
         }
-        let (rows, more) = in_turn(rows);
+        rows.sort_unstable_by_key(|row| (row.shard, row.flight));
+        let (rows, more) = in_turn(rows, left);
         if rows.is_empty() {
-            return Ok(Collected { events: 0, found: 0, more });
+            return Ok(Collected { events: 0, found: 0, more, damaged });
         }
         let (mut shards, mut from, mut until) = (Vec::new(), Vec::new(), Vec::new());
         for of_shard in rows.chunk_by(|one, next| one.shard == next.shard) {
@@ -326,7 +343,7 @@ impl Deliveries {
         ];
         let row = self.client.query_one(&self.collect, &values).await.map_err(fenced)?;
         let found = columns::count(&row, 0, "webhook_deliveries")?;
-        Ok(Collected { events: ids.len(), found, more })
+        Ok(Collected { events: ids.len(), found, more, damaged })
     }
 
     /// What is due and not in hand: of each transfer the first event that has not been delivered or given up. A delivery
@@ -467,10 +484,12 @@ mod tests {
             Uncollected { shard, flight, from, incarnation, attempt, events }
         };
         let rows = || vec![row(0, 1, 5), row(0, 2, 6)];
-        let (taken, more) = in_turn(rows());
+        let (taken, more) = in_turn(rows(), None);
         assert_eq!((taken.len(), more), (2, false));
         let long = (1..).take(ROWS_MAX).map(|flight| row(1, flight, 5));
-        let (taken, more) = in_turn(rows().into_iter().chain(long).collect());
+        let (taken, more) = in_turn(rows().into_iter().chain(long).collect(), None);
         assert_eq!((taken.len(), more), (1 + ROWS_MAX, true), "all but the later one");
+        let (taken, more) = in_turn(rows(), Some(5));
+        assert_eq!((taken.len(), more), (1, true), "a row that was read waits");
     }
 }

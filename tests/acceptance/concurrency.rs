@@ -1,18 +1,25 @@
 //! CON-001 to CON-004.
 
-use domain::transfer::Op;
+use std::slice;
+
+use domain::transfer::{Op, ReqId, State};
 use rustix::process::Signal;
 use serde_json::json;
+use ubscore::postgres::store::{Call, FundingPart, Reply, Sought, Standing, Store, TransitionPath};
+use ulid::Ulid;
 
 use super::{
     GIFT, OTHER, SUCCEEDS, USER, after, assert_passed, count_of, funding_operations, impatient,
     recorded_operations, start_endowed, start_given, success, wait_for_state,
 };
-use crate::harness::{Balance, COIN, Site, Way, assert_refused, crowd, external, while_watched};
+use crate::harness::{
+    Balance, COIN, LIMITS, Site, Way, assert_refused, block_on, crowd, database, eventually,
+    external, store_over, while_watched,
+};
 
 /// Goal: of many workers that hold the same transfer in the same state, one moves it. Method: a
-/// transfer rests in TARGET_PENDING and its process is dead; eight sessions take the next step of
-/// its worker at once.
+/// transfer rests in TARGET_PENDING and its process is dead; eight stores of one incarnation take
+/// the next step of its worker at once, each until it is answered.
 #[test]
 fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
     let site = impatient(false);
@@ -24,23 +31,39 @@ fn con_001_of_many_workers_on_one_transfer_one_moves_it() {
     server.kill();
     site.cut_connections();
     hold.release();
-    let seen = crowd(8, |worker| {
-        site.sql_value(&format!(
-            "SELECT state FROM transfer_step(ulid_uuid('{req_id}'), 30::smallint, '{{}}', 2::smallint, '{{40}}', \
-             '{{-20}}', NULL, NULL, 0, 'worker {worker}', NULL, NULL)"
-        ))
+    let incarnation = site.begin(&LIMITS, 1).number;
+    let standing = Standing { durable: 0, open_from: 0 };
+    let name = ReqId::new(req_id.parse::<Ulid>().expect("a ULID").0).expect("not zero");
+    let answer = |call: Call| {
+        let journal = database(&site.target(), LIMITS, incarnation, 0);
+        let mut store = store_over(journal, incarnation, 4);
+        eventually("an answer", || {
+            let commit = store.commit(standing, slice::from_ref(&call));
+            block_on(commit).ok().and_then(|mut replies| replies.pop())
+        })
+    };
+    let found = answer(Call::Find(Sought::ReqId(name)));
+    let Reply::Found(Some(transfer)) = found else { panic!("{found:?}") };
+    assert_eq!(transfer.state, State::TargetPending);
+    let funding = FundingPart {
+        op: Op::Deposit,
+        on_success: vec![State::Committed],
+        on_refused: vec![State::Compensating],
+        refuse: false,
+    };
+    let transition = TransitionPath { path: Vec::new(), funding: Some(funding) };
+    let step = Call::Step { transfer, transition, code: None, log_sequence: None, attempt: 0 };
+    let seen = crowd(8, |_| match answer(step.clone()) {
+        Reply::Transfer(transfer) => transfer.state,
+        reply => panic!("{reply:?}"),
     });
-    assert_eq!(seen, ["40"; 8], "each gets the current state");
+    assert_eq!(seen, [State::Committed; 8], "each gets the current state");
     assert_eq!(site.commits(&req_id), ["0", "10", "20", "30", "40"], "one has moved it");
     assert_eq!(funding_operations(&site, &req_id), ["2:1"]);
     let server = site.start();
     assert_passed(&server, USER, &req_id, &SUCCEEDS);
     assert_eq!(server.usdt(USER), after(before, Way::ToFunding, 12 * COIN));
-    // A step by hand has no row in the journal, and the audit names that.
-    let found = site.verify().output().expect("the binary");
-    let said = String::from_utf8_lossy(&found.stdout);
-    let named = format!("user {USER}, USDT: Funding is 12 more than its operations");
-    assert!(found.status.code() == Some(1) && said.contains(&named), "{said}");
+    site.assert_verified();
 }
 
 /// Goal: of two processes that hold the same transfer, one moves it. Method: a process is stopped

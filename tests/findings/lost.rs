@@ -330,8 +330,8 @@ fn f07_a_rebuild_that_is_not_due_is_refused_by_name() {
     for (change, back, what) in [
         (
             "ALTER TABLE external_operations DROP CONSTRAINT external_operations_op_check; \
-             INSERT INTO external_operations (idem_key, op, user_id, asset_id, amount) \
-             VALUES ('spot', 9, 1001, 3, 5e8)",
+             INSERT INTO external_operations (order_number, idem_key, op, user_id, asset_id, amount) \
+             VALUES (7, 'spot', 9, 1001, 3, 5e8)",
             "ALTER TABLE external_operations DISABLE TRIGGER USER; \
              DELETE FROM external_operations WHERE op = 9; \
              ALTER TABLE external_operations ENABLE TRIGGER USER",

@@ -124,7 +124,7 @@ CREATE TABLE events_sightings (
     CONSTRAINT events_sightings_pkey PRIMARY KEY (event_id)
 );
 CREATE TABLE external_operations (
-    order_number bigint,
+    order_number bigint NOT NULL,
     user_id bigint NOT NULL,
     amount bigint NOT NULL,
     at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
@@ -159,6 +159,7 @@ CREATE TABLE journal_last (
     durable bigint,
     open_from bigint,
     event_first bigint,
+    bytes bigint,
     shard integer,
     event_count integer,
     entries bytea
@@ -171,6 +172,7 @@ CREATE TABLE journal_tb (
     durable bigint NOT NULL,
     open_from bigint NOT NULL,
     event_first bigint NOT NULL,
+    bytes bigint NOT NULL,
     shard integer NOT NULL,
     event_count integer NOT NULL,
     entries bytea NOT NULL,
@@ -288,6 +290,13 @@ CREATE TABLE watermark_clock (
     CONSTRAINT watermark_clock_pkey PRIMARY KEY (singleton),
     CONSTRAINT watermark_clock_singleton_check CHECK (singleton)
 );
+CREATE TABLE watermark_open (
+    singleton boolean NOT NULL DEFAULT true,
+    open_from bigint NOT NULL DEFAULT 0,
+    open_old bigint[] NOT NULL DEFAULT '{}'::bigint[],
+    CONSTRAINT watermark_open_pkey PRIMARY KEY (singleton),
+    CONSTRAINT watermark_open_singleton_check CHECK (singleton)
+);
 CREATE TABLE watermark_sightings (
     order_number bigint NOT NULL,
     seen_ms bigint NOT NULL,
@@ -361,26 +370,27 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION decimals(p_units numeric, p_precision smallint) RETURNS numeric LANGUAGE sql IMMUTABLE
 -- FUNCTION events_after(p_user bigint, p_event bigint, p_open_from bigint, p_rows integer) RETURNS TABLE(event_id bigint, order_number bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 -- FUNCTION events_position(p_shard integer, p_event bigint, OUT o_known boolean, OUT o_open_from bigint) RETURNS record LANGUAGE sql STABLE
--- FUNCTION events_purge(p_incarnation bigint, p_lived_ms bigint, p_keep_ms bigint, p_dead_keep_ms bigint, p_rows integer) RETURNS bigint LANGUAGE plpgsql VOLATILE
+-- FUNCTION events_purge(p_incarnation bigint, p_lived_ms bigint, p_keep_ms bigint, p_dead_keep_ms bigint, p_rows integer, p_bytes_max bigint, OUT o_changed bigint, OUT o_trimmed bigint, OUT o_bytes bigint) RETURNS record LANGUAGE plpgsql VOLATILE
 -- FUNCTION fence_incarnation(p_incarnation bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION flight_guard(p_predecessors bigint, p_lowest bigint, p_transfers bigint, p_transfers_held bigint, p_accounts bigint, p_accounts_held bigint, p_accounts_absent bigint, p_balances bigint, p_balances_held bigint, p_balances_absent bigint) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_credit(p_user bigint, p_asset integer, p_amount bigint) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_debit(p_user bigint, p_asset integer, p_amount bigint) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_effect(p_op smallint, p_amount bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
--- FUNCTION funding_operate(p_req_id uuid, p_op smallint) RETURNS smallint LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_operations(p_direction smallint, p_funding_at timestamp with time zone, p_funding_code smallint, p_refund_at timestamp with time zone) RETURNS smallint[] LANGUAGE sql IMMUTABLE
--- FUNCTION funding_refusal(p_op smallint, p_status smallint) RETURNS smallint LANGUAGE sql IMMUTABLE
 -- FUNCTION journal_at(p_event bigint) RETURNS TABLE(shard integer, flight bigint, incarnation bigint, event_first bigint, event_count integer, open_from bigint) LANGUAGE plpgsql STABLE
+-- FUNCTION journal_behind(p_bytes bigint, p_entries bytea) RETURNS bigint LANGUAGE sql STABLE
+-- FUNCTION journal_bytes(p_spare bigint) RETURNS bigint LANGUAGE sql STABLE
 -- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
--- FUNCTION journal_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_trim(p_event bigint, p_late bigint, p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql VOLATILE
+-- FUNCTION journal_young(p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql STABLE
+-- FUNCTION row_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION spot_operations(p_direction smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
--- FUNCTION transfer_step(p_req_id uuid, p_from smallint, p_path smallint[], p_op smallint, p_success smallint[], p_refused smallint[], p_code smallint, p_log_sequence bigint, p_attempt integer, p_actor text, p_reason text, p_event_id bigint) RETURNS transfers_tb LANGUAGE plpgsql VOLATILE
 -- FUNCTION transfers_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION ulid_text(p_id uuid) RETURNS text LANGUAGE sql IMMUTABLE
 -- FUNCTION ulid_uuid(p_text text) RETURNS uuid LANGUAGE plpgsql IMMUTABLE
 -- FUNCTION watermark_lived(p_incarnation bigint, p_lived_ms bigint) RETURNS bigint LANGUAGE sql VOLATILE
+-- FUNCTION watermark_note_open(p_incarnation bigint, p_open_from bigint, p_open_old bigint[]) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION watermark_observe(p_incarnation bigint, p_number bigint, p_lived_ms bigint, p_keep_ms bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION watermark_raise(p_incarnation bigint, p_target bigint, p_keep_ms bigint, p_rows integer, OUT o_watermark bigint, OUT o_more boolean, OUT o_oldest_s double precision) RETURNS record LANGUAGE plpgsql VOLATILE SET enable_seqscan=off SET plan_cache_mode=force_custom_plan
 -- FUNCTION watermark_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
@@ -396,11 +406,12 @@ CREATE TRIGGER approvals_identity_guard BEFORE UPDATE OF approval_id, action, su
 CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
-CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION journal_guard();
-CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION row_guard();
+CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER transfers_guard BEFORE UPDATE OF state, funding_at, funding_code, funding_after, refund_at, refund_after ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
-CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
+CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 
 -- ROW audit_state {"singleton": true, "incarnation": 0, "log_sequence": 0}
 -- ROW engine_state {"halted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null}
 -- ROW watermark_clock {"lived_ms": 0, "before_ms": 0, "singleton": true, "incarnation": 0}
+-- ROW watermark_open {"open_old": [], "open_from": 0, "singleton": true}

@@ -277,8 +277,9 @@ impl Site {
     /// The start of a process with `shards`, as far as PostgreSQL sees it.
     pub(crate) fn begin(&self, limits: &Limits, shards: u32) -> Incarnation {
         let fence_wait = Duration::from_secs(60);
-        let start =
-            Start { log: None, shards, answered: &flights::Answered::default(), fence_wait };
+        let bound = self.sql_value("SELECT COALESCE(log_identity, '') FROM engine_state");
+        let log = incarnation::identity_from_text(&bound);
+        let start = Start { log, shards, answered: &flights::Answered::default(), fence_wait };
         let (target, clock) = (self.target(), SystemClock::new());
         let begun = incarnation::begin(&target, limits, &start, None, &clock);
         block_on(begun).expect("a new incarnation")

@@ -83,7 +83,7 @@ pub(crate) fn text(site: &Site) -> String {
 
 /// The first rows, without the values that differ between databases.
 fn first_rows(site: &Site) -> String {
-    let tables = ["audit_state", "engine_state", "watermark_clock"];
+    let tables = ["audit_state", "engine_state", "watermark_clock", "watermark_open"];
     let rows = tables.map(|table| {
         let row = "to_jsonb(t) - 'functions_hash'";
         let rows = site.sql(&format!("SELECT {row} FROM {table} t"));

@@ -47,7 +47,7 @@ fn functions_of_another_version_are_replaced() {
          DROP TRIGGER transfers_delete_guard ON transfers_tb; \
          DROP TRIGGER external_operations_guard ON external_operations; \
          CREATE TRIGGER external_operations_guard BEFORE DELETE ON external_operations \
-           FOR EACH ROW EXECUTE FUNCTION journal_guard()",
+           FOR EACH ROW EXECUTE FUNCTION row_guard()",
     );
     site.sql(OTHER_VERSION);
     assert_ne!(text(&site), want);

@@ -32,19 +32,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use domain::account::{AccountStatus, UserId};
 use domain::amount::{Amount, UNITS_MAX};
-use domain::asset::{AssetId, Catalog};
+use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 use jiff::Timestamp;
 use ubscore::adapters::{Answer, Outcome, Route};
-use ubscore::clock::{Clock, SystemClock};
 use ubscore::commands::dev;
 use ubscore::coordinator::step::{Effect, Happened, Row, decide};
-use ubscore::postgres::database::{Database, Writer};
-use ubscore::postgres::flight::EventIds;
+use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation::ORDER_NUMBER_BITS;
 use ubscore::postgres::store::{
@@ -59,8 +56,8 @@ use super::law::Law;
 use super::number;
 use super::postgres::{Fate, Flight, Postgres, TABLES};
 use crate::harness::{
-    COMMIT, Flights, Passing, Proxy, Session, Site, Speaker, block_on, place, soak_rounds,
-    tells_of_a_commit,
+    COMMIT, Flights, LIMITS, Passing, Proxy, Session, Site, Speaker, block_on, database, place,
+    soak_rounds, store_over, tells_of_a_commit,
 };
 
 /// Flights of one seed.
@@ -84,13 +81,7 @@ const HOUR_MS: u64 = 3_600_000;
 
 /// Fewer than there are, so that the store forgets some.
 const USERS_HELD: usize = 4;
-const PATIENT: Limits = Limits {
-    connect_timeout: Duration::from_secs(30),
-    statement_timeout: Duration::from_secs(30),
-    lock_timeout: Duration::from_secs(30),
-    idle_in_transaction_timeout: Duration::from_secs(30),
-};
-const IMPATIENT: Limits = Limits { lock_timeout: Duration::from_millis(20), ..PATIENT };
+const IMPATIENT: Limits = Limits { lock_timeout: Duration::from_millis(20), ..LIMITS };
 
 /// The part that the proxy loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +184,7 @@ fn agrees(real: &Said, modeled: &Said, calls: usize) -> bool {
 
 fn timeless(transfer: Transfer) -> Transfer {
     let epoch = Timestamp::UNIX_EPOCH;
-    Transfer { transfer_id: 0, created_at: epoch, updated_at: epoch, ..transfer }
+    Transfer { created_at: epoch, updated_at: epoch, ..transfer }
 }
 
 fn timeless_reply(reply: Reply) -> Reply {
@@ -247,7 +238,7 @@ struct Pair {
 impl Pair {
     fn new(seed: u64) -> Pair {
         let site = Site::new();
-        block_on(postgres::migrate(&site.target(), &PATIENT, None)).expect("a schema");
+        block_on(postgres::migrate(&site.target(), &LIMITS, None)).expect("a schema");
         // The actor "strike" gets the error with the SQLSTATE of its reason.
         site.sql(
             "CREATE FUNCTION strike() RETURNS TRIGGER LANGUAGE plpgsql AS $$ \
@@ -261,7 +252,7 @@ impl Pair {
         let mut pair = Pair {
             session: site.session(),
             _proxy: proxy,
-            stores: [0, 1].map(|shard| store(&proxied, &PATIENT, 0, shard)),
+            stores: [0, 1].map(|shard| store(&proxied, LIMITS, 0, shard)),
             proxied,
             site,
             loses,
@@ -290,13 +281,14 @@ impl Pair {
     /// The next incarnation on both sides.
     fn begin(&mut self) {
         let target = self.site.target();
-        let begun = self.site.begin(&PATIENT, SHARDS);
+        let begun = self.site.begin(&LIMITS, SHARDS);
         let modeled = self.model.begin(SHARDS);
-        assert_eq!((begun.number, begun.durable_claim, begun.watermark), modeled);
+        let known = (begun.number, begun.durable_claim, begun.watermark, begun.open);
+        assert_eq!(known, modeled);
         self.incarnation = begun.number;
         self.stores = [
-            store(&self.proxied, &PATIENT, begun.number, 0),
-            store(&target, &IMPATIENT, begun.number, 1),
+            store(&self.proxied, LIMITS, begun.number, 0),
+            store(&target, IMPATIENT, begun.number, 1),
         ];
         self.unsettled = [false; SHARDS as usize];
         self.orders = begun.number << ORDER_NUMBER_BITS;
@@ -357,7 +349,7 @@ impl Pair {
         if loses != Loses::Nothing && modeled == Said::Unknown && !unsent {
             // A transaction without a received end is rolled back now. The other shard's store has
             // nothing under way.
-            self.stores[1] = store(&self.site.target(), &IMPATIENT, self.incarnation, 1);
+            self.stores[1] = store(&self.site.target(), IMPATIENT, self.incarnation, 1);
             self.site.wait_for_disconnected();
         }
         assert!(
@@ -788,7 +780,7 @@ impl Pair {
     /// A shard without a row in the journal.
     fn come_from_nowhere(&mut self) {
         let incarnation = self.incarnation;
-        let stranger = store(&self.site.target(), &PATIENT, incarnation, 63);
+        let stranger = store(&self.site.target(), LIMITS, incarnation, 63);
         let flight = Flight { incarnation, shard: 63, durable: 0, calls: Vec::new() };
         let calls = self.calls(2);
         let said = self.fly(Some((stranger, flight)), 0, calls, Fate::Arrives, Loses::Nothing);
@@ -799,8 +791,8 @@ impl Pair {
     fn supersede(&mut self) {
         let target = self.site.target();
         let incarnation = self.incarnation;
-        let mut old = Watermark::new(target.clone(), PATIENT, incarnation);
-        let before = std::mem::replace(&mut self.stores[0], store(&target, &PATIENT, 0, 0));
+        let mut old = Watermark::new(target.clone(), LIMITS, incarnation);
+        let before = std::mem::replace(&mut self.stores[0], store(&target, LIMITS, 0, 0));
         self.begin();
         let flight = Flight { incarnation, shard: 0, durable: 0, calls: Vec::new() };
         let calls = self.calls(3);
@@ -815,7 +807,7 @@ impl Pair {
     fn raise_watermark(&mut self) {
         let target = self.known().order_number + self.chance.below(2);
         let keep = self.chance.pick(&[Duration::ZERO, Duration::from_secs(HOUR_MS)]);
-        let mut watermark = Watermark::new(self.site.target(), PATIENT, self.incarnation);
+        let mut watermark = Watermark::new(self.site.target(), LIMITS, self.incarnation);
         let raised = block_on(watermark.raise(target, keep, 1_000_000));
         let raised = raised.expect("raised").watermark;
         let modeled = self.model.raise_watermark(self.incarnation, target, keep, None);
@@ -830,29 +822,32 @@ impl Pair {
         let deferred = Some(Stale { moved_ms: 1_000 * HOUR_MS, retry_cap_ms: HOUR_MS / 2 });
         let all = Some(Stale { moved_ms: 0, retry_cap_ms: HOUR_MS });
         let after = self.known().order_number;
-        let filter = Unfinished {
+        let mut filter = Unfinished {
             after: self.chance.pick(&[0, 0, after]),
             shard: u32::try_from(self.chance.below(shards.into())).expect("few"),
             shards,
+            listed: if shards == 2 { [1, after].into() } else { [].into() },
             stale: self.chance.pick(&[None, never, deferred, all]),
         };
         self.clock_ns += 1_000_000;
         self.model.set_time(self.clock_ns);
         let mut real = Vec::new();
-        let mut next = Some(filter.after);
-        while let Some(after) = next {
-            let page = self.stores[0].unfinished(Unfinished { after, ..filter });
+        let first = filter.clone();
+        loop {
+            let page = self.stores[0].unfinished(filter.clone());
             let Page { transfers, unreadable, after } = block_on(page).expect("a page");
             assert_eq!(unreadable, Vec::<u64>::new());
             real.extend(transfers.into_iter().map(timeless));
-            next = after;
+            let Some(after) = after else { break };
+            filter = Unfinished { after, listed: [].into(), ..filter };
         }
+        filter = first;
         let mut modeled = Vec::new();
-        next = Some(filter.after);
-        while let Some(after) = next {
-            let page = self.model.page(Unfinished { after, ..filter });
+        loop {
+            let page = self.model.page(filter.clone());
             modeled.extend(page.transfers.into_iter().map(timeless));
-            next = page.after;
+            let Some(after) = page.after else { break };
+            filter = Unfinished { after, listed: [].into(), ..filter };
         }
         assert_eq!(real, modeled, "rows that PostgreSQL, and the model, find by {filter:?}");
         let found = if real.is_empty() { "nothing" } else { "found" };
@@ -860,31 +855,13 @@ impl Pair {
     }
 }
 
-fn store(target: &Address, limits: &Limits, incarnation: u64, shard: u32) -> FlightStore<Database> {
-    let catalog = Arc::new(ArcSwap::from_pointee(Catalog::new(dev::assets())));
-    let writer = Writer { incarnation, shard };
-    let journal = Database::new(target.clone(), *limits, writer, Arc::clone(&catalog));
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let events = Arc::new(EventIds::new(incarnation));
-    FlightStore::new(journal, catalog, clock, events, Arc::new(()), USERS_HELD)
+fn store(target: &Address, limits: Limits, incarnation: u64, shard: u32) -> FlightStore<Database> {
+    store_over(database(target, limits, incarnation, shard), incarnation, USERS_HELD)
 }
 
 /// A transfer that neither store has: a step of it is refused.
 fn requested(intent: Intent) -> Transfer {
-    let epoch = Timestamp::UNIX_EPOCH;
-    Transfer {
-        transfer_id: 0,
-        intent,
-        fingerprint: String::new(),
-        state: State::Init,
-        code: None,
-        retry_count: 0,
-        log_sequence: None,
-        funding: None,
-        refunded: false,
-        created_at: epoch,
-        updated_at: epoch,
-    }
+    Transfer::new(intent, String::new(), State::Init, Timestamp::UNIX_EPOCH)
 }
 
 /// The possible last states of a transition.

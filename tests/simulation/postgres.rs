@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use ubscore::postgres::store::{
     Call, External, Failure, FundingPart, Page, Reply, Sought, Transfer, TransitionPath, Unfinished,
 };
+use ubscore::postgres::watermark::Open;
 use wal::Sequence;
 
 use super::law::{Law, Side};
@@ -129,6 +130,8 @@ pub(super) struct Postgres {
     history: Vec<(u128, Passed)>,
     pub(super) incarnation: u64,
     pub(super) watermark: u64,
+    /// `watermark_open`.
+    open: Open,
     pub(super) facts: Vec<Fact>,
     /// Whether clients can connect.
     pub(super) up: bool,
@@ -165,8 +168,12 @@ impl Postgres {
     }
 
     /// A start: the next incarnation with its shards; returns it, the highest log sequence known
-    /// durable, and the watermark.
-    pub(super) fn begin(&mut self, shards: u32) -> (u64, Sequence, u64) {
+    /// durable, the watermark, and where open transfers are.
+    pub(super) fn begin(&mut self, shards: u32) -> (u64, Sequence, u64, Open) {
+        for (number, (transfer, _)) in &self.transfers.rows {
+            let found = *number >= self.open.from || self.open.old.contains(number);
+            assert!(found || transfer.state.is_terminal(), "{number} is not in {:?}", self.open);
+        }
         self.incarnation += 1;
         let shards: BTreeSet<u32> = self.shards().into_iter().chain(0..shards).collect();
         for shard in shards {
@@ -176,7 +183,14 @@ impl Postgres {
         }
         self.journal.end(true);
         let claim = self.journal.rows.values().map(|row| row.durable).max();
-        (self.incarnation, claim.unwrap_or(0), self.watermark)
+        (self.incarnation, claim.unwrap_or(0), self.watermark, self.open.clone())
+    }
+
+    /// `watermark_note_open`.
+    pub(super) fn note_open(&mut self, incarnation: u64, open: Open) {
+        if incarnation == self.incarnation {
+            self.open = open;
+        }
     }
 
     /// The shards that the journal knows.
@@ -550,19 +564,7 @@ impl Postgres {
         let state = *transition.path.last().ok_or(Refusal::Unforeseen(index))?;
         let taken = self.transfers.get(&intent.order_number).is_some();
         self.names.set(intent.req_id.number(), intent.order_number);
-        let transfer = Transfer {
-            transfer_id: i64::try_from(intent.order_number).expect("few"),
-            intent: intent.clone(),
-            fingerprint: fingerprint.to_owned(),
-            state,
-            code: None,
-            retry_count: 0,
-            log_sequence: None,
-            funding: None,
-            refunded: false,
-            created_at: self.now,
-            updated_at: self.now,
-        };
+        let transfer = Transfer::new(intent.clone(), fingerprint.to_owned(), state, self.now);
         self.facts.push(Fact::Accepted(intent.clone()));
         // Funding takes part before the row is inserted.
         let transfer = self.pass(index, transfer, transition, None, 0)?;
@@ -729,10 +731,10 @@ impl Postgres {
 
     pub(super) fn page(&self, filter: Unfinished) -> Page {
         let rows = self.transfers.rows.range(filter.after.saturating_add(1)..).take(PAGE_ROWS);
-        let mut page = Page::default();
-        let (mut count, mut last) = (0, 0);
-        for (&number, (transfer, next_retry_ms)) in rows {
-            (count, last) = (count + 1, number);
+        let listed: BTreeSet<u64> =
+            filter.listed.iter().copied().filter(|number| *number <= filter.after).collect();
+        let listed = listed.iter().filter_map(|number| self.transfers.rows.get_key_value(number));
+        let is_sought = |(_, (transfer, next_retry_ms)): &(&u64, &(Transfer, Option<u64>))| {
             let stale = filter.stale.is_none_or(|stale| {
                 let moved_ms = transfer.updated_at.as_millisecond();
                 let idle_ms = self.now_ms().saturating_sub(u64::try_from(moved_ms).unwrap_or(0));
@@ -744,15 +746,17 @@ impl Postgres {
                     || ahead_ms > stale.retry_cap_ms
             });
             let user = transfer.intent.user.number();
-            if user % u64::from(filter.shards) == u64::from(filter.shard)
+            user % u64::from(filter.shards) == u64::from(filter.shard)
                 && !transfer.state.is_terminal()
                 && stale
-            {
-                page.transfers.push(transfer.clone());
-            }
+        };
+        let after = (rows.clone().count() == PAGE_ROWS).then(|| rows.clone().last());
+        let transfers = listed.chain(rows).filter(is_sought).map(|(_, (row, _))| row.clone());
+        Page {
+            transfers: transfers.collect(),
+            after: after.flatten().map(|(number, _)| *number),
+            ..Page::default()
         }
-        page.after = (count == PAGE_ROWS).then_some(last);
-        page
     }
 }
 
@@ -764,7 +768,7 @@ fn external_reply(found: &(External, Option<Code>, u128), asked: &External) -> R
         decision: code.map_or(Decision::Success, Decision::Refused),
         balance_after: code.is_none().then_some(*after),
         conflict,
-        order_number: Some(known.order_number),
+        order_number: known.order_number,
     }
 }
 

@@ -198,6 +198,8 @@ pub(super) struct Plan {
     changes_from_outside: u64,
     /// The rows of the journal that each shard keeps.
     journal_kept: u64,
+    /// The flights after which a transfer is listed by number.
+    open_flights: u64,
     watermark_every_ms: u64,
     /// How long an outcome is kept before the watermark may pass it.
     keep: Duration,
@@ -238,6 +240,7 @@ impl Plan {
             attentions: 0,
             changes_from_outside: 0,
             journal_kept: 0,
+            open_flights: 0,
             watermark_every_ms: chance.pick(&[5, 50, 200, 1_000]),
             keep: Duration::from_millis(chance.pick(&[0, 0, 800])),
             // The first is shorter than a flight may take: an unknown accept is given up.
@@ -308,7 +311,9 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     let changes_from_outside = attending.pick(&[0, 0, 0, 6]);
     let journal_kept = attending.pick(&[1, 2, 1_000]);
     let rest = Plan::new(&mut chance, bug);
-    let plan = Plan { attentions, accounts_max, changes_from_outside, journal_kept, ..rest };
+    let open_flights = Chance::new(seed.rotate_left(32)).pick(&[5, 20, 100_000]);
+    let plan =
+        Plan { attentions, accounts_max, changes_from_outside, journal_kept, open_flights, ..rest };
     if verbose {
         println!("seed {seed}: {plan:?}");
     }
@@ -444,7 +449,7 @@ impl World {
 
     /// Starts a process on the contents of a disk.
     fn start(self: &Arc<World>, disk: Memory) {
-        let (number, claim, watermark) = self.postgres.lock().begin(self.plan.shards + 1);
+        let (number, claim, watermark, open) = self.postgres.lock().begin(self.plan.shards + 1);
         self.trace(format_args!("--- incarnation {number} begins"));
         self.law.lock().begun(number);
         let ahead_ns = self.chance().below(3_000_000_000);
@@ -472,6 +477,7 @@ impl World {
                 batch_max: self.plan.batch_max,
                 active_max: 32,
                 parked_max: 4,
+                open_flights: self.plan.open_flights,
                 parked_calls_max: 3,
                 backoff_base_ms: self.plan.backoff_base_ms,
                 backoff_cap_ms: 400,
@@ -483,6 +489,7 @@ impl World {
             },
             incarnation: number,
             watermark,
+            open,
             durable: Arc::new(move || durable.durable()),
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
@@ -525,6 +532,7 @@ impl World {
             serving.process.awake().await;
             let users = (1..=self.plan.users).map(user);
             let low = users.map(|user| serving.coordinator.order_number_low(user)).min();
+            let open = serving.coordinator.open_transfers();
             let travel = self.chance().micros(50, self.plan.travel_us_max);
             self.time.sleep(travel).await;
             if serving.gate.is_closed() || !self.postgres.lock().up {
@@ -535,6 +543,7 @@ impl World {
                 let mut postgres = self.postgres.lock();
                 postgres.set_time(self.time.now_ns());
                 postgres.trim(self.plan.journal_kept, self.plan.bug);
+                open.into_iter().for_each(|open| postgres.note_open(number, open));
                 postgres.raise_watermark(number, low, self.plan.keep, self.plan.bug)
             };
             let Some(watermark) = raised else { return };

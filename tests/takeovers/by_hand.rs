@@ -5,8 +5,8 @@ use domain::transfer::{Decision, Op, ReqId, State};
 use ubscore::postgres::incarnation::ORDER_NUMBER_BITS;
 use ubscore::postgres::store::{Call, External, Failure, Reply, Store, Transfer, TransitionPath};
 
-use super::{LIMITS, STANDING, USERS_HELD, accept, begin, external, site, store};
-use crate::harness::block_on;
+use super::{STANDING, USERS_HELD, accept, begin, external, site, store};
+use crate::harness::{LIMITS, block_on};
 
 /// A change of one row between two flights, and the flight after it.
 struct Case {

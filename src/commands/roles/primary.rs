@@ -51,6 +51,7 @@ use crate::config::Config;
 use crate::coordinator::{self, Coordinator, Parts, watermark};
 use crate::data_dir;
 use crate::entropy::{Entropy, SystemEntropy};
+use crate::events::retention::Journal;
 use crate::events::webhooks::{self, Webhooks};
 use crate::events::{Bounds, Hub, retention};
 use crate::exit::Exit;
@@ -341,8 +342,14 @@ impl Start<'_> {
         let compared = self.compare(&postgres, &incarnation, &settings, &spot, known).await?;
         let kept = compared.audit.kept();
 
-        let stores =
-            Both { postgres: &postgres, incarnation: &incarnation, engine: &engine, spot: &spot };
+        let journal = Arc::new(Journal::new(config.journal.bytes_max));
+        let stores = Both {
+            postgres: &postgres,
+            incarnation: &incarnation,
+            engine: &engine,
+            spot: &spot,
+            journal: &journal,
+        };
         let hub = self.follow_events(&stores, &settings, stopping.clone()).await?;
         let watermark = incarnation.watermark.max(log_watermark);
         let coordinator =
@@ -482,7 +489,7 @@ impl Start<'_> {
     ) -> Coordinator<Spot, Funding<FlightStore<Database>>> {
         let (config, catalog) = (self.config, &settings.catalog);
         let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
-        let Both { postgres, incarnation, engine, spot } = stores;
+        let Both { postgres, incarnation, engine, spot, journal } = *stores;
         let events = Arc::new(EventIds::new(incarnation.number));
         let told = || -> Arc<dyn Told> {
             match hub {
@@ -500,6 +507,7 @@ impl Start<'_> {
             FlightStore::new(journal, catalog, clock, events, told(), users_max)
         };
         let (durable, capacity, vacancy) = (engine.handle(), engine.handle(), engine.handle());
+        let journal = Arc::clone(journal);
         let parts = Parts {
             spot: Arc::clone(spot),
             funding: Arc::new(Funding::new(store(shards), Arc::clone(catalog))),
@@ -507,8 +515,9 @@ impl Start<'_> {
             options: coordinator::Options::from(config),
             incarnation: incarnation.number,
             watermark,
+            open: incarnation.open.clone(),
             durable: Arc::new(move || durable.durable()),
-            capacity: Arc::new(move || capacity.capacity()),
+            capacity: Arc::new(move || capacity.capacity().min(journal.capacity())),
             vacancy: Arc::new(move || vacancy.vacancy()),
             gate: settings.halt.gate(),
             halt: halting(&settings.halt).into(),
@@ -555,7 +564,8 @@ impl Start<'_> {
         let (config, clock, incarnation) = (self.config, self.clock, stores.incarnation.number);
         let Postgres { address, limits, .. } = stores.postgres;
         let at = || (address.clone(), *limits);
-        let options = retention::Options::new(config, at(), incarnation);
+        let journal = Arc::clone(stores.journal);
+        let options = retention::Options::new(config, at(), incarnation, journal);
         self.tasks.run("retention", retention::run(options, Arc::clone(clock), stopping));
         // The cursor of the webhooks stays meanwhile: events are delivered once they are on again.
         if !config.events.enabled {
@@ -633,7 +643,7 @@ impl Start<'_> {
         let (config, clock) = (self.config, self.clock);
         let Settings { reads, admin, database, quotas, halt, .. } = settings;
         let Front { coordinator, hub, check, verifier, stopping } = front;
-        let Both { postgres, incarnation, engine, spot } = stores;
+        let Both { postgres, incarnation, engine, spot, .. } = stores;
         let transfers = Transfers {
             coordinator,
             reads: reads.clone(),
@@ -685,6 +695,7 @@ struct Both<'a> {
     incarnation: &'a Incarnation,
     engine: &'a Engine,
     spot: &'a Arc<Spot>,
+    journal: &'a Arc<Journal>,
 }
 
 /// Everything in front of the stores.

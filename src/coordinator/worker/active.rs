@@ -143,27 +143,16 @@ pub(super) mod tests {
 
     /// A transfer of user 1 in this state.
     pub(in super::super) fn transfer(number: u64, state: State) -> Transfer {
-        Transfer {
-            transfer_id: 1,
-            intent: Intent {
-                req_id: ReqId::new(number.into()).expect("not zero"),
-                cid: None,
-                user: UserId::new(1).expect("an id"),
-                asset: AssetId(1),
-                amount: Amount::new(10).expect("not zero"),
-                direction: Direction::FundingToSpot,
-                order_number: number,
-            },
-            fingerprint: String::new(),
-            state,
-            code: None,
-            retry_count: 0,
-            log_sequence: None,
-            funding: None,
-            refunded: false,
-            created_at: Timestamp::UNIX_EPOCH,
-            updated_at: Timestamp::UNIX_EPOCH,
-        }
+        let intent = Intent {
+            req_id: ReqId::new(number.into()).expect("not zero"),
+            cid: None,
+            user: UserId::new(1).expect("an id"),
+            asset: AssetId(1),
+            amount: Amount::new(10).expect("not zero"),
+            direction: Direction::FundingToSpot,
+            order_number: number,
+        };
+        Transfer::new(intent, String::new(), state, Timestamp::UNIX_EPOCH)
     }
 
     fn active(state: State) -> Active {

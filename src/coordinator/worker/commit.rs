@@ -105,6 +105,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         match end {
             CommitEnd::Committed(replies) => {
                 self.batch_limit = self.batch_limit.saturating_mul(2);
+                self.old.flown(self.numbers.next(), &self.under_way);
                 for (queued, reply) in replies {
                     self.note_commit(&queued);
                     self.on_reply(queued, reply);

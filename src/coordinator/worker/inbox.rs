@@ -104,13 +104,15 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if self.under_way.len() >= active_max {
             return Some(Shortage::Worker);
         }
-        let parked = self.queue.parked_transfers();
-        if parked < parked_max {
-            return None;
-        }
+        let parked = Some(self.queue.parked_transfers()).filter(|parked| *parked >= parked_max);
+        let (count, are) = match (parked, self.old.full(&self.under_way)) {
+            (Some(parked), _) => (parked, "parked"),
+            (None, Some(old)) => (old, "open for more than journal.open_flights flights"),
+            (None, None) => return None,
+        };
         let shard = self.shard;
         let what = format_args!(
-            "{parked} transfers of shard {shard} are parked, as many as coordinator.parked_max \
+            "{count} transfers of shard {shard} are {are}, as many as coordinator.parked_max \
              allows; new ones are refused"
         );
         alert_about(Alert::ParkedFull, &shard, what);

@@ -158,23 +158,16 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         queued: Queued,
         external: &External,
         decided: ExternalDecided,
-        stored: Option<u64>,
+        stored: u64,
     ) {
         let number = external.order_number;
-        if stored != Some(number) {
+        if stored != number {
             // A repeat: the row has the number of the first call.
             self.under_way.remove(&number);
         }
         let caller = match queued.ticket.reply_to {
             ReplyTo::External(caller) => Some(caller),
             _ => None,
-        };
-        let Some(order_number) = stored else {
-            // A row of an earlier version, which had no records.
-            if let Some(caller) = caller {
-                caller.answer(Ok(decided));
-            }
-            return;
         };
         let Some(idem_key) = Cid::new(&external.idem_key) else {
             error!(?external, ?decided, "a row of external_operations cannot be recorded");
@@ -189,12 +182,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             user: external.user,
             asset: external.asset,
             amount: external.amount,
-            order_number,
+            order_number: stored,
             decision: decided.decision,
             balance_after: decided.balance_after.unwrap_or(0),
         };
         let caller = caller.map(|caller| (queued.ticket.deadline_ns, caller));
-        self.recordings.add(operation, decided, order_number == number, caller);
+        self.recordings.add(operation, decided, stored == number, caller);
     }
 
     /// Asks UBSCore for every record that is due.

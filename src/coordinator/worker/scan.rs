@@ -1,16 +1,22 @@
 //! The search of the store for transfers that are not terminal, page by page.
 //!
-//! At the start it finds every transfer that an earlier process has left. Later it finds stale
-//! ones: transfers that have not moved for long and that no worker has in hand.
+//! At the start it finds every transfer that an earlier process has left: it begins where that
+//! process says, and reads the listed ones by their numbers. Later it finds stale ones: transfers
+//! that have not moved for long and that no worker has in hand. The first of these later searches
+//! begins at the watermark, below which every transfer has ended by all rows.
+
+use std::sync::Arc;
 
 use tracing::info;
 
 use super::active::span_of;
 use super::backoff::{Backoff, STORE_RETRY_MS_MAX};
+use super::old::Split;
 use super::{Doing, Done, Worker, ns};
 use crate::adapters::Adapter;
 use crate::alert::{Alert, alert, alert_about};
 use crate::postgres::store::{Failure, Page, Stale, Store, Unfinished};
+use crate::postgres::watermark::Open;
 use crate::telemetry;
 
 /// Between two pages of a later search, milliseconds. Commits go between them.
@@ -21,6 +27,10 @@ const PAUSE_MS: u64 = 100;
 pub(super) struct Scan {
     /// Order numbers up to this one have been read in the present search.
     after: u64,
+    /// Transfers at or below it that the first page has as well.
+    listed: Arc<[u64]>,
+    /// The second search begins behind this order number, if the first one has left some out.
+    again_after: Option<u64>,
     /// When the next page is due, monotonic ns.
     due_ns: u64,
     failures: u32,
@@ -31,10 +41,14 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// A search from the watermark on: below it every transfer has ended.
-    pub(super) fn new(watermark: u64) -> Scan {
-        let after = watermark.saturating_sub(1);
-        Scan { after, due_ns: 0, failures: 0, has_turn: true, complete: false }
+    /// A search from the watermark on, below which every transfer has ended, or from where `open`
+    /// begins.
+    pub(super) fn new(watermark: u64, open: &Open) -> Scan {
+        let (from, listed) = (watermark.max(open.from), open.old.as_slice().into());
+        let after = from.saturating_sub(1);
+        let again_after = (from > watermark).then_some(watermark.saturating_sub(1));
+        let (due_ns, failures, has_turn, complete) = (0, 0, true, false);
+        Scan { after, listed, again_after, due_ns, failures, has_turn, complete }
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -55,7 +69,7 @@ impl Scan {
     fn begin(&mut self, shard: u32, shards: u32, stale: Stale) -> Unfinished {
         self.has_turn = false;
         let stale = self.complete.then_some(stale);
-        Unfinished { after: self.after, shard, shards, stale }
+        Unfinished { after: self.after, listed: Arc::clone(&self.listed), shard, shards, stale }
     }
 
     /// A commit has begun. The next turn is the search's.
@@ -64,9 +78,10 @@ impl Scan {
     }
 
     /// A page was read. `after`: the end of the page, `None` after the last one. `low`: the next
-    /// search begins with this order number.
-    fn read(&mut self, after: Option<u64>, low: u64, now: u64, stale_ms: u64) {
+    /// search begins with this order number, and `listed`.
+    fn read(&mut self, after: Option<u64>, low: u64, listed: &[u64], now: u64, stale_ms: u64) {
         self.failures = 0;
+        self.listed = [].into();
         match after {
             Some(after) => {
                 assert!(after > self.after, "a page from {} ends at {after}", self.after);
@@ -76,8 +91,9 @@ impl Scan {
             }
             None => {
                 self.complete = true;
-                self.after = low.saturating_sub(1);
                 self.due_ns = now + ns(stale_ms);
+                self.listed = listed.into();
+                self.after = self.again_after.take().unwrap_or(low.saturating_sub(1));
             }
         }
     }
@@ -140,8 +156,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 self.adopt(transfer, span, None, None);
             }
         }
-        let low = self.under_way.first().copied().unwrap_or_else(|| self.numbers.next());
-        self.scan.read(page.after, low, self.now(), self.parts.options.stale_ms);
+        let Split { young, old } = self.old.split(&self.under_way);
+        let low = young.unwrap_or_else(|| self.numbers.next());
+        self.scan.read(page.after, low, &old, self.now(), self.parts.options.stale_ms);
     }
 }
 
@@ -156,40 +173,60 @@ mod tests {
     /// between pages, reads only stale rows, and begins at the lowest number in use.
     #[test]
     fn the_first_search_reads_everything_and_later_ones_what_is_stale() {
-        let mut scan = Scan::new(100);
+        let mut scan = Scan::new(100, &Open::default());
         let page = scan.begin(1, 2, STALE);
         assert_eq!((page.after, page.shard, page.shards), (99, 1, 2));
         assert!(page.stale.is_none());
-        scan.read(Some(150), 120, 5, 1_000);
+        scan.read(Some(150), 120, &[], 5, 1_000);
         assert_eq!((scan.due_ns(), scan.is_complete()), (5, false));
         assert_eq!(scan.begin(1, 2, STALE).after, 150);
-        scan.read(None, 120, 6, 1_000);
+        scan.read(None, 120, &[], 6, 1_000);
         assert_eq!((scan.due_ns(), scan.is_complete()), (6 + ns(1_000), true));
         let page = scan.begin(1, 2, STALE);
         assert_eq!((page.after, page.stale.map(|stale| stale.moved_ms)), (119, Some(7)));
-        scan.read(Some(130), 125, 8, 1_000);
+        scan.read(Some(130), 125, &[], 8, 1_000);
         assert_eq!(scan.due_ns(), 8 + ns(PAUSE_MS));
+    }
+
+    /// Goal: an old transfer makes no start read everything since, and none is overlooked. Method:
+    /// the listed ones are read with the first page, once; the second search begins at the
+    /// watermark, and later ones behind what is listed then.
+    #[test]
+    fn listed_transfers_are_read_by_number_and_the_watermark_once() {
+        let mut scan = Scan::new(100, &Open { from: 900, old: vec![120, 130] });
+        for _ in 0..2 {
+            let page = scan.begin(0, 1, STALE);
+            assert_eq!((page.after, &*page.listed), (899, &[120, 130][..]), "also if it failed");
+        }
+        scan.read(Some(950), 900, &[120], 0, 10);
+        assert!(scan.begin(0, 1, STALE).listed.is_empty());
+        scan.read(None, 900, &[120], 0, 10);
+        let page = scan.begin(0, 1, STALE);
+        assert_eq!((page.after, page.stale.is_some()), (99, true));
+        scan.read(None, 900, &[120], 0, 10);
+        let page = scan.begin(0, 1, STALE);
+        assert_eq!((page.after, &*page.listed), (899, &[120][..]));
     }
 
     #[test]
     fn pages_and_commits_take_turns() {
-        let mut scan = Scan::new(0);
+        let mut scan = Scan::new(0, &Open::default());
         assert!(scan.goes_first(0, false));
         scan.begin(0, 1, STALE);
         assert!(!scan.goes_first(0, false), "the turn of a commit");
         assert!(scan.goes_first(0, true), "there is nothing to commit");
         scan.commit_begins();
         assert!(scan.goes_first(0, false));
-        scan.read(None, 1, 0, 10);
+        scan.read(None, 1, &[], 0, 10);
         assert!(!scan.goes_first(ns(10) - 1, true), "not due");
     }
 
     #[test]
     fn a_failed_first_search_is_repeated_within_a_second() {
-        let (mut scan, mut backoff) = (Scan::new(0), longest(2_000, 1_000_000));
+        let (mut scan, mut backoff) = (Scan::new(0, &Open::default()), longest(2_000, 1_000_000));
         scan.failed(3, &mut backoff);
         assert_eq!(scan.due_ns(), 3 + ns(STORE_RETRY_MS_MAX));
-        scan.read(None, 1, 3, 10);
+        scan.read(None, 1, &[], 3, 10);
         scan.failed(3, &mut backoff);
         assert_eq!(scan.due_ns(), 3 + ns(2_000), "no client waits for it");
         scan.failed(3, &mut backoff);

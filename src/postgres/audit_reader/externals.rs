@@ -97,10 +97,8 @@ impl AuditReader {
     ) -> Result<BTreeMap<String, ExternalOperation>, Error> {
         let client = self.client().await?;
         let catalog = self.catalog.load_full();
-        let named = format!(
-            "SELECT {EXTERNAL_COLUMNS} FROM external_operations \
-             WHERE idem_key = ANY($1) AND order_number IS NOT NULL"
-        );
+        let named =
+            format!("SELECT {EXTERNAL_COLUMNS} FROM external_operations WHERE idem_key = ANY($1)");
         let mut found = BTreeMap::new();
         for row in client.query(&named, &[&names]).await? {
             let operation = external_from_row(&row, &catalog)?;

@@ -1,5 +1,6 @@
 //! Rows of the journal that are not folded yet, added up by account.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokio_postgres::Client;
@@ -181,11 +182,14 @@ pub(super) async fn part(client: &Client, from: &Flights) -> Result<Part, Error>
             part.damaged.push(DamagedRow { shard, flight: last + 1, fault });
         }
     }
-    for (&shard, &(_, last)) in &shards {
+    let lags = shards.iter().filter_map(|(&shard, &(_, last))| {
         let begins = from.get(&shard).copied().unwrap_or(0);
-        if last <= begins {
-            continue;
-        }
+        (last > begins).then(|| (last - begins, shard, begins))
+    });
+    // The longest first: a busy shard must not take the whole budget of every round.
+    let mut lags: Vec<_> = lags.collect();
+    lags.sort_unstable_by_key(|&(lag, ..)| Reverse(lag));
+    for (_, shard, begins) in lags {
         let (sums, transfers) = (&mut part.sums, &mut part.transfers);
         let take = |entry: &Entry| {
             sums.add(entry);

@@ -7,7 +7,6 @@ use crate::postgres::Error;
 use crate::postgres::columns::{self, Id, asset_number};
 use crate::postgres::flight::{Balance, Decided, Found, Key, Wanted};
 use crate::postgres::store::External;
-use domain::account::AccountStatus;
 use domain::asset::Catalog;
 
 /// The statements of [`read`]. All but the first return the place of the wanted row.
@@ -60,7 +59,7 @@ pub(super) async fn read(
         for row in client.query(&reads.accounts, &[&users]).await? {
             let Some(user) = columns::user(&row, 0)? else { continue };
             let number: i16 = row.try_get(1)?;
-            match u8::try_from(number).ok().and_then(AccountStatus::from_number) {
+            match columns::account_status(number) {
                 Some(status) => found.accounts.push((user, status)),
                 None => {
                     let what = format!("account of {user}: status {number}");

@@ -347,19 +347,8 @@ impl<'a> Draft<'a> {
         let Some(&reached) = transition.path.last() else {
             return Err(Objected { violation: false, what: "an accept without a state".into() });
         };
-        let transfer = Transfer {
-            transfer_id: i64::try_from(intent.order_number).expect("below 2^63"),
-            intent: intent.clone(),
-            fingerprint: fingerprint.to_owned(),
-            state: reached,
-            code: None,
-            retry_count: 0,
-            log_sequence: None,
-            funding: None,
-            refunded: false,
-            created_at: self.flight.at,
-            updated_at: self.flight.at,
-        };
+        let transfer =
+            Transfer::new(intent.clone(), fingerprint.to_owned(), reached, self.flight.at);
         let written = self.pass(transfer, transition, None, 0)?;
         let transfer = Box::new(written.transfer.clone());
         self.written.insert(intent.req_id, Place::Accepted(self.flight.accepted.len()));
@@ -697,6 +686,6 @@ fn external_reply(decided: &Decided, asked: &External) -> Reply {
         decision: decided.decision,
         balance_after: decided.balance_after,
         conflict: body(&decided.external) != body(asked),
-        order_number: Some(decided.external.order_number),
+        order_number: decided.external.order_number,
     }
 }

@@ -7,11 +7,11 @@
 -- statement, because PostgreSQL prepares each part of a statement, also one without rows.
 WITH journal AS (
     INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable, open_from,
-                            event_first, event_count, entries)
+                            event_first, bytes, event_count, entries)
     SELECT shard, $2::bigint, $3::bigint, $6::bigint, $4::timestamptz,
            GREATEST($5::bigint, durable), GREATEST($7::bigint, open_from),
            CASE WHEN $9::integer = 0 THEN event_first + event_count ELSE $8::bigint END,
-           $9::integer, $10::bytea
+           journal_behind(bytes, entries), $9::integer, $10::bytea
       FROM journal_tb
      WHERE shard = $1::integer AND flight = $2::bigint - 1 AND incarnation = $3::bigint
     RETURNING at

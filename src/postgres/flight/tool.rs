@@ -128,17 +128,23 @@ impl ToolFlight {
         self.entries.truncate(length);
     }
 
-    /// Writes the rows: none if there is no entry.
+    /// Writes the rows: none if there is no entry. The next start looks for open transfers from the
+    /// watermark on.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub(crate) async fn write(self, transaction: &Transaction<'_>) -> Result<(), Error> {
         let ToolFlight { incarnation, last, open_from, mut event_first, entries } = self;
+        // The tool may have moved any transfer: the next start looks from the watermark on.
+        let open = "UPDATE watermark_open SET open_from = 0, open_old = '{}'";
+        transaction.execute(open, &[]).await?;
         let insert = "INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable, \
-                        open_from, event_first, event_count, entries) \
+                        open_from, event_first, event_count, entries, bytes) \
                       SELECT $1, $2::bigint, $3, $4, clock_timestamp(), \
                         COALESCE((SELECT durable FROM journal_tb \
-                                   WHERE shard = $1 AND flight = $2::bigint - 1), 0), $5, $6, $7, $8";
+                                   WHERE shard = $1 AND flight = $2::bigint - 1), 0), $5, $6, $7, $8, \
+                        COALESCE((SELECT journal_behind(bytes, entries) FROM journal_tb \
+                                   WHERE shard = $1 AND flight = $2::bigint - 1), 0)";
         for (place, entries) in (1..).zip(entries.chunks(ENTRIES_PER_ROW)) {
             let (flight, events) = (last + place, event_count(entries));
             let bytes = encode(SHARD, flight, entries);

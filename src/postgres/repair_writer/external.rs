@@ -84,11 +84,8 @@ pub(super) async fn write_repair(
             let carried = Carried { order_number, op, user, asset, decision, available };
             flight.posted(transaction, carried).await?;
         }
-        let audit = "INSERT INTO admin_audit (actor, action, subject, detail, reason) \
-                     VALUES ($1, 'repair', $2, $3, $4)";
-        let (subject, detail) = (operation.idem_key.as_str(), repair.to_string());
-        let values: [&(dyn ToSql + Sync); 4] = [&author.actor, &subject, &detail, &author.reason];
-        transaction.execute(audit, &values).await?;
+        let detail = repair.to_string();
+        author.audit(transaction, operation.idem_key.as_str(), &detail).await?;
     }
     Ok(repaired)
 }

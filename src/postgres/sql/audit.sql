@@ -77,7 +77,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
                    t.direction, t.funding_at, t.funding_code, t.refund_at)) AS done (op)
         UNION ALL
         SELECT user_id, asset_id, 0, funding_effect(op, amount) FROM external_operations
-         WHERE (order_number >= (SELECT watermark FROM engine_state) OR order_number IS NULL)
+         WHERE order_number >= (SELECT watermark FROM engine_state)
            AND code IS NULL AND user_id > p_after AND user_id <= p_until
     ) AS parts GROUP BY user_id, asset_id HAVING SUM(held) <> SUM(counted)
 $$;

@@ -41,7 +41,7 @@ $$;
 -- The journal must have the event: an id of a lost database, or of a row that is deleted, is not
 -- there. A row without an event stands for the last one before it, and 0 for the time before the
 -- first one. After an event of an earlier incarnation, the user may have had another shard: then no
--- shard may lack a row since.
+-- shard may lack a row since, and the number is that of all shards.
 CREATE FUNCTION events_position(
     p_shard INTEGER, p_event BIGINT, OUT o_known BOOLEAN, OUT o_open_from BIGINT)
 LANGUAGE sql STABLE AS $$
@@ -50,10 +50,11 @@ LANGUAGE sql STABLE AS $$
                     AND p_event >= event_first - CASE event_count WHEN 0 THEN 1 ELSE 0 END AS has
           FROM journal_at(p_event) j
     )
-    SELECT bool_or(has AND shard = p_shard AND incarnation = (SELECT incarnation FROM engine_state))
-           OR bool_or(has) AND bool_and(flight = 1 OR event_first <= p_event + 1),
-           min(open_from)
-      FROM at
+    SELECT bool_or(own) OR bool_or(has) AND bool_and(flight = 1 OR event_first <= p_event + 1),
+           COALESCE(min(open_from) FILTER (WHERE own), min(open_from))
+      FROM (SELECT *, has AND shard = p_shard
+                      AND incarnation = (SELECT incarnation FROM engine_state) AS own
+              FROM at) AS rows
 $$;
 
 -- The first events of a user after p_event, each with its transfer. The caller has asked for
@@ -80,12 +81,16 @@ $$;
 -- index.
 --
 -- The last 1,000 rows of a shard stay at any age: a process compares a new connection with rows
--- that it has written, and a start with those that are noted beside the log.
+-- that it has written, and a start with those that are noted beside the log. If the others have
+-- more than p_bytes_max, the oldest ones are deleted before p_keep_ms. Returns also how many rows
+-- of one shard were deleted, and the bytes of those that are left.
 CREATE FUNCTION events_purge(
     p_incarnation BIGINT, p_lived_ms BIGINT, p_keep_ms BIGINT, p_dead_keep_ms BIGINT,
-    p_rows INTEGER)
-RETURNS BIGINT LANGUAGE plpgsql AS $$
+    p_rows INTEGER, p_bytes_max BIGINT, OUT o_changed BIGINT, OUT o_trimmed BIGINT,
+    OUT o_bytes BIGINT)
+LANGUAGE plpgsql AS $$
 DECLARE
+    c_spare   CONSTANT BIGINT := 1000;
     v_now     BIGINT;
     v_fine    BIGINT;
     v_coarse  BIGINT;
@@ -93,7 +98,6 @@ DECLARE
     v_late    BIGINT;
     v_end     BIGINT;
     v_changed BIGINT;
-    v_most    BIGINT;
     v_before  TIMESTAMPTZ;
     v_letter  RECORD;
 BEGIN
@@ -118,7 +122,12 @@ BEGIN
     DELETE FROM events_sightings
      WHERE event_id < LEAST(v_old, v_late) - 1
         OR NOT coarse AND event_id < GREATEST(v_old, v_late) - 1;
-    v_most := journal_trim(v_old, v_late, 1000, p_rows);
+    o_trimmed := journal_trim(
+        CASE WHEN journal_bytes(c_spare) > p_bytes_max
+             THEN GREATEST(v_old, v_late, journal_young(c_spare, p_rows)) ELSE v_old END,
+        v_late, c_spare, p_rows);
+    o_changed := o_trimmed;
+    o_bytes := journal_bytes(c_spare);
     v_changed := 0;
     FOR v_letter IN
         WITH dead AS (
@@ -136,7 +145,7 @@ BEGIN
         PERFORM webhook_line_up(v_letter.endpoint, v_letter.req_ids);
         v_changed := v_changed + v_letter.letters;
     END LOOP;
-    v_most := GREATEST(v_most, v_changed);
+    o_changed := GREATEST(o_changed, v_changed);
     FOR v_status IN 2..3 LOOP
         -- In a variable: an index cannot look up the value of a volatile function.
         v_before := clock_timestamp()
@@ -149,7 +158,7 @@ BEGIN
                AND event_id < v_end
              ORDER BY ended_at LIMIT p_rows));
         GET DIAGNOSTICS v_changed = ROW_COUNT;
-        v_most := GREATEST(v_most, v_changed);
+        o_changed := GREATEST(o_changed, v_changed);
         v_before := clock_timestamp();
         DELETE FROM webhook_deliveries WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM webhook_deliveries
@@ -157,8 +166,7 @@ BEGIN
                AND event_id < v_end
              ORDER BY ended_at LIMIT p_rows));
         GET DIAGNOSTICS v_changed = ROW_COUNT;
-        v_most := GREATEST(v_most, v_changed);
+        o_changed := GREATEST(o_changed, v_changed);
     END LOOP;
-    RETURN v_most;
 END
 $$;

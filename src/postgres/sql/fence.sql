@@ -51,18 +51,20 @@ $$;
 -- flight of an earlier incarnation commits before this, or never: it waits for the lock, and then
 -- finds its number in use. Each row has the last event of all shards, and the lowest order number
 -- of all transfers under way, because a user may have another shard from here on. A shard without a
--- worker has none under way. p_shards: 0 stands for a tool, which does not know the workers.
+-- worker has none under way: the last of p_shards, which is Funding's own, and those above.
+-- p_shards: 0 stands for a tool, which does not know the workers.
 CREATE FUNCTION journal_fence(p_incarnation BIGINT, p_shards INTEGER) RETURNS VOID
 LANGUAGE plpgsql AS $$
 BEGIN
     LOCK TABLE journal_tb IN SHARE ROW EXCLUSIVE MODE;
     INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable, open_from,
-                            event_first, event_count, entries)
+                            event_first, bytes, event_count, entries)
     SELECT shard, COALESCE(l.flight, 0) + 1, p_incarnation, 0, clock_timestamp(),
            COALESCE(l.durable, 0),
-           CASE WHEN p_shards > 0 AND shard >= p_shards THEN 9223372036854775807
+           CASE WHEN p_shards > 0 AND shard >= p_shards - 1 THEN 9223372036854775807
                 ELSE COALESCE((SELECT min(open_from) FROM journal_last), 0) END,
-           COALESCE((SELECT max(event_first + event_count) FROM journal_last), 1), 0, ''
+           COALESCE((SELECT max(event_first + event_count) FROM journal_last), 1),
+           COALESCE(journal_behind(l.bytes, l.entries), 0), 0, ''
       FROM (SELECT shard FROM journal_last
             UNION SELECT * FROM generate_series(0, p_shards - 1)) AS s (shard)
       LEFT JOIN journal_last l USING (shard);

@@ -28,21 +28,21 @@ CREATE TRIGGER transfers_guard
     ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
 
 -- A journal is written once: a row never changes.
-CREATE FUNCTION journal_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+CREATE FUNCTION row_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'a row of % is written once and stands', TG_TABLE_NAME USING ERRCODE = 'UB003';
 END
 $$;
 
 CREATE TRIGGER external_operations_guard BEFORE UPDATE OR DELETE ON external_operations
-    FOR EACH ROW EXECUTE FUNCTION journal_guard();
+    FOR EACH ROW EXECUTE FUNCTION row_guard();
 
 -- The identity of a transfer stands from its accept on. Only its progress changes.
 CREATE TRIGGER transfers_identity_guard
     BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction
-    ON transfers_tb FOR EACH ROW EXECUTE FUNCTION journal_guard();
+    ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb
-    FOR EACH ROW EXECUTE FUNCTION journal_guard();
+    FOR EACH ROW EXECUTE FUNCTION row_guard();
 
 -- Number, symbol and precision of an asset give every recorded amount its meaning. A changed
 -- precision would change all of them.

@@ -43,15 +43,3 @@ CREATE FUNCTION funding_effect(p_op SMALLINT, p_amount BIGINT) RETURNS BIGINT
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_op IN (1, 5) THEN -p_amount ELSE p_amount END
 $$;
-
--- The code with which an account of this status refuses an operation; NULL if it does not. The
--- status is NULL if there is no account. A refund is never refused.
-CREATE FUNCTION funding_refusal(p_op SMALLINT, p_status SMALLINT) RETURNS SMALLINT
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_op = 3 OR p_status = 1 THEN NULL
-                WHEN p_status IS NULL AND p_op = 2 THEN 21 -- TARGET_ACCOUNT_NOT_FOUND
-                WHEN p_status IS NULL THEN 20 -- SOURCE_ACCOUNT_NOT_FOUND
-                WHEN p_status = 3 THEN 23 -- ACCOUNT_DISABLED
-                WHEN p_op IN (1, 5) THEN 22 -- ACCOUNT_FROZEN
-           END::smallint
-$$;

@@ -39,6 +39,17 @@ BEGIN
 END
 $$;
 
+-- Notes where the transfers are that are under way: see watermark_open.
+CREATE FUNCTION watermark_note_open(
+    p_incarnation BIGINT, p_open_from BIGINT, p_open_old BIGINT[])
+RETURNS VOID LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence_incarnation(p_incarnation);
+    UPDATE watermark_open SET open_from = p_open_from, open_old = p_open_old
+     WHERE (open_from, open_old) IS DISTINCT FROM (p_open_from, p_open_old);
+END
+$$;
+
 -- Raises the watermark towards p_target, over at most p_rows transfers and external operations.
 -- p_target comes from watermark_observe. The totals follow in the same transaction.
 --
