@@ -97,6 +97,8 @@ pub struct Watch {
     pub needed_after: Box<dyn Fn() -> Sequence + Send>,
     /// Called with the reason if the log or the snapshots contradict UBSCore.
     pub mismatch: Box<dyn Fn(String) + Send>,
+    /// The balances and holds of snapshots that differ from the legs of the log, one sentence each.
+    pub differences: Box<dyn Fn() -> Vec<String> + Send>,
 }
 
 /// Why there is no new snapshot, or why old files cannot be removed.
@@ -282,8 +284,12 @@ impl Work {
     }
 
     fn tell(&self, error: &Error) {
-        let why = chain(error);
+        let mut why = chain(error);
         if error.is_mismatch() {
+            for difference in (self.watch.differences)() {
+                why.push_str("; ");
+                why.push_str(&difference);
+            }
             alert(Alert::SnapshotMismatch, format_args!("{why}"));
             (self.watch.mismatch)(why);
         } else {

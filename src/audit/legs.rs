@@ -2,17 +2,22 @@
 //! it is a second judge of what venues have moved.
 //!
 //! [`Holds`] follows the holds, because a leg out of a hold does not name its owner. [`Sums`] adds
-//! up all Spot balances, and compares them with the facts of a ledger or of a snapshot.
+//! up all Spot balances. [`judge`] compares them with each snapshot, and with UBSCore's balances.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
 use domain::posting::{Leg, Place};
 use domain::transfer::Decision;
 use engine::entry::Entry;
 use engine::fact::{Fact, HoldFact};
 use engine::posted::Posted;
+use engine::snapshot::store::SnapshotStore;
+use engine::snapshot::{self, Snapshot};
+use wal::{Directory, Reader, SegmentHeader, Sequence};
 
+use super::error::Error;
 use super::mismatch::{Kind, Mismatch};
 use domain::account::UserId;
 use domain::amount::signed_text;
@@ -270,7 +275,7 @@ impl Sums {
     }
 
     /// Adds a fact of a ledger.
-    pub fn learn(&mut self, fact: &Fact) {
+    fn learn(&mut self, fact: &Fact) {
         match *fact {
             Fact::Balance { user, asset, available, held, traded, .. } => {
                 let owned = signed(available).saturating_add(signed(held));
@@ -386,6 +391,79 @@ impl Sums {
             wrong.push(Wrong { user: None, asset, part, holds, stated, added: 0 });
         }
         wrong
+    }
+}
+
+/// A difference, and the snapshot that states the amount; `None` for UBSCore's own state.
+pub type Found = (Option<String>, Wrong);
+
+/// Adds up every leg of the log, and compares the sums with each snapshot at its record, and with
+/// `stated` after its record. Both are also compared with themselves.
+///
+/// If the first records are removed, the sums begin with the oldest snapshot. `stated`: a ledger's
+/// last record and its facts.
+///
+/// # Errors
+/// [`Error`]: the log or a snapshot cannot be read.
+pub fn judge(
+    log: &Path,
+    snapshots: &Path,
+    stated: Option<(Sequence, Sums)>,
+) -> Result<Vec<Found>, Error> {
+    let mut snapshots: BTreeMap<_, _> =
+        SnapshotStore::at(snapshots).named().map_err(Box::new)?.into_iter().collect();
+    let mut reader = Reader::<Directory>::open_path(log, 0)?;
+    let mut found = Vec::new();
+    let mut sums = Sums::default();
+    if reader.headers().next().is_some_and(|head| SegmentHeader::first(head) > 1) {
+        let mut base = None;
+        while let Some((sequence, path)) = snapshots.pop_first() {
+            let Some((file, facts)) = of_snapshot(&path)? else { continue };
+            found.extend(facts.recount().into_iter().map(|wrong| (Some(file.clone()), wrong)));
+            base = Some((sequence, facts));
+            break;
+        }
+        // A start would refuse such a log.
+        let Some((sequence, facts)) = base else { return Ok(found) };
+        sums = facts;
+        reader = Reader::open_path(log, sequence + 1)?;
+    }
+    let last = stated.as_ref().map_or(Sequence::MAX, |(last, _)| *last);
+    while let Some(record) = reader.next()? {
+        let sequence = record.sequence;
+        if sequence > last {
+            break;
+        }
+        let entry = Entry::decode(record.kind, record.payload)
+            .map_err(|source| Error::Record { sequence, source })?;
+        sums.add(&entry);
+        let Some(path) = snapshots.remove(&sequence) else { continue };
+        if let Some((file, facts)) = of_snapshot(&path)? {
+            let wrong = facts.recount().into_iter().chain(sums.compare(&facts));
+            found.extend(wrong.map(|wrong| (Some(file.clone()), wrong)));
+        }
+    }
+    if let Some((_, stated)) = stated {
+        let wrong = stated.recount().into_iter().chain(sums.compare(&stated));
+        found.extend(wrong.map(|wrong| (None, wrong)));
+    }
+    Ok(found)
+}
+
+/// The name and the sums of a snapshot; `None` if it is damaged, or was removed meanwhile.
+fn of_snapshot(path: &Path) -> Result<Option<(String, Sums)>, Error> {
+    let read = || -> Result<Sums, snapshot::Error> {
+        let snapshot = Snapshot::open(path)?;
+        let mut sums = Sums::default();
+        for fact in snapshot.facts()? {
+            sums.learn(&fact?);
+        }
+        Ok(sums)
+    };
+    match read() {
+        Ok(sums) => Ok(Some((path.display().to_string(), sums))),
+        Err(error) if error.is_damage() => Ok(None),
+        Err(error) => Err(Box::new(error).into()),
     }
 }
 
