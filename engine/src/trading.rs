@@ -424,8 +424,6 @@ fn a_number_is_decided_once_and_kept_until_it_is_acknowledged() {
     for _ in 0..5 {
         assert_eq!(market.send(1, &first), SUCCESS);
     }
-    let door =
-        |market: &Market, number, command| market.ledger.door(&Market::posted(1, number, command));
     assert!(matches!(market.door_of(1, &first), Door::Known(_)));
     assert_eq!(market.door_of(1, &reserve(1, USD, 11)), Door::Violation);
     assert_eq!(market.door_of(7, &first), Door::Gap(6));

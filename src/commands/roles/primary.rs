@@ -404,6 +404,7 @@ impl Start<'_> {
         settings: &Settings,
     ) -> anyhow::Result<Arc<Spot>> {
         let (catalog, options) = (Arc::clone(&settings.catalog), spot::Options::from(self.config));
+        settings.halt.follow(engine.handle());
         let spot = Spot::new(engine.handle(), Arc::clone(self.clock), catalog, options);
         for asset in settings.assets.all() {
             match spot.register(asset).await {
