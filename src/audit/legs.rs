@@ -248,22 +248,6 @@ impl Wrong {
             Part::Begun => format!("{names} pays {added}, and no record has begun it"),
         }
     }
-
-    /// The finding. `file`: the snapshot that states the amount; `None` for UBSCore's own state.
-    pub(super) fn mismatch(&self, file: Option<&str>, catalog: &Catalog) -> Mismatch {
-        let Wrong { user, asset, stated, added, .. } = *self;
-        let sentence = self.sentence(catalog.precision(AssetId(asset)));
-        let text = match file {
-            Some(file) => format!("{file}: {sentence}"),
-            None => sentence,
-        };
-        Mismatch::new(Kind::Postings(text)).with_account(
-            user.and_then(UserId::new),
-            AssetId(asset),
-            stated - added,
-            catalog,
-        )
-    }
 }
 
 impl Sums {
@@ -396,6 +380,18 @@ impl Sums {
 
 /// A difference, and the snapshot that states the amount; `None` for UBSCore's own state.
 pub type Found = (Option<String>, Wrong);
+
+/// A difference as a finding.
+pub fn mismatch((file, wrong): &Found, catalog: &Catalog) -> Mismatch {
+    let Wrong { user, asset, stated, added, .. } = *wrong;
+    let sentence = wrong.sentence(catalog.precision(AssetId(asset)));
+    let text = match file {
+        Some(file) => format!("{file}: {sentence}"),
+        None => sentence,
+    };
+    let (user, asset) = (user.and_then(UserId::new), AssetId(asset));
+    Mismatch::new(Kind::Postings(text)).with_account(user, asset, stated - added, catalog)
+}
 
 /// Adds up every leg of the log, and compares the sums with each snapshot at its record, and with
 /// `stated` after its record. Both are also compared with themselves.

@@ -18,7 +18,7 @@ use wal::{Directory, Identity, Reader, Sequence};
 use super::conservation::{Answered, Audit, SpotReader};
 use super::error::Error;
 use super::externals::Held;
-use super::legs::{Sums, judge};
+use super::legs::{Sums, judge, mismatch};
 use super::mismatch::{Kind, Mismatch};
 use super::settled;
 use crate::postgres::audit_reader::{AuditReader, Findings};
@@ -164,8 +164,8 @@ pub async fn verify(stores: Stores) -> Result<Verdict, Error> {
             // A snapshot that was changed makes no ledger. The legs of the log name the change.
             let found = tokio::task::block_in_place(|| judge(&log, &snapshots, None))?;
             let catalog = catalog.load();
-            let named = found.iter().map(|(file, wrong)| wrong.mismatch(file.as_deref(), &catalog));
-            let mismatches: Vec<Mismatch> = named.collect();
+            let mismatches: Vec<Mismatch> =
+                found.iter().map(|found| mismatch(found, &catalog)).collect();
             match mismatches.is_empty() {
                 true => Err(refused),
                 false => Ok(Verdict { mismatches, ..Verdict::default() }),
@@ -191,11 +191,7 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
     let held = Held::of(&replayed.ledger);
     let stated = (replayed.ledger.sequence(), Sums::of(replayed.ledger.facts()));
     let judged = tokio::task::block_in_place(|| judge(&log, &snapshots, Some(stated)))?;
-    {
-        let catalog = catalog.load();
-        let named = judged.iter().map(|(file, wrong)| wrong.mismatch(file.as_deref(), &catalog));
-        verdict.mismatches.extend(named);
-    }
+    verdict.mismatches.extend(judged.iter().map(|found| mismatch(found, &catalog.load())));
     let mut audit = Audit::read_only(reader, replayed, Arc::clone(&catalog), log).await?;
     let mut outcomes = outcomes.chunks(OUTCOMES_PER_ROUND);
     let mut found = BTreeMap::new();

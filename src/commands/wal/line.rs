@@ -461,7 +461,14 @@ fn push_bool(line: &mut Vec<u8>, value: bool) {
 fn push_posting(line: &mut Vec<u8>, posted: &Posted, assets: &Assets) {
     member!(line, "op", plain, posted.op.name());
     member!(line, "venue", push_integer, posted.venue.into());
-    member!(line, "number", push_integer, posted.number.into());
+    match posted.operator {
+        0 => {
+            member!(line, "number", push_integer, posted.number.into());
+        }
+        name => {
+            member!(line, "operator", plain, &Ulid(name).to_string());
+        }
+    }
     member!(line, "reference", push_integer, posted.reference.into());
     line.extend(b",\"legs\":");
     serde_json::to_writer(&mut *line, &leg_objects(posted, assets)).expect("memory");

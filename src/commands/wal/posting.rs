@@ -7,6 +7,7 @@ use domain::transfer::Decision;
 use engine::entry::VenueEntry;
 use engine::posted::Posted;
 use serde::Serialize;
+use ulid::Ulid;
 
 use super::line::{Assets, Integer, outcome};
 
@@ -14,8 +15,12 @@ use super::line::{Assets, Integer, outcome};
 ///
 /// `RESERVE venue 1 #1042 user 1001 USDT 100.5 -> hold 1:1042`
 pub(super) fn posting_text(posted: &Posted, assets: &Assets) -> String {
-    let Posted { venue, number, op, .. } = *posted;
-    let mut text = format!("{} venue {venue} #{number}", op.name());
+    let Posted { venue, number, op, operator, .. } = *posted;
+    let mut text = match operator {
+        0 => format!("{} venue {venue} #{number}", op.name()),
+        // An operator's release of a closed venue's hold has a name and no number.
+        name => format!("{} venue {venue} operator {}", op.name(), Ulid(name)),
+    };
     for (index, leg) in posted.legs.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         write!(text, "{comma} {}", leg_text(posted, leg, assets)).expect("memory");
@@ -166,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::commands::wal::tests::{Sample, objects, sequences, ubscore_wal};
+    use crate::commands::wal::tests::{REQ_ID, Sample, objects, sequences, ubscore_wal};
 
     const USDT: u32 = 3;
     const BTC: u32 = 4;
@@ -230,6 +235,10 @@ mod tests {
             sample.append(&Entry::Posting(Box::new(posted)));
         }
         sample.append(&venue(0, true));
+        let operator = Ulid::from_string(REQ_ID).expect("a ULID").0;
+        let by_operator = posted(0, Op::Release, &[leg(bid, taker, USDT, 50_000_000)]);
+        let by_operator = Posted { operator, reference: 0, took_all: 1, ..by_operator };
+        sample.append(&Entry::Posting(Box::new(by_operator)));
         sample.append(&venue(0, false));
         sample
     }
@@ -257,6 +266,9 @@ mod tests {
             "POSTING RESERVE venue 1 #1050 user 1001 #5 7u -> hold 1:1050 OVERLOADED imposed"
                 .to_owned(),
             "VENUE  venue 1 book closed".to_owned(),
+            format!(
+                "POSTING RELEASE venue 1 operator {REQ_ID} hold 1:1042 USDT 0.5 -> user 1001 SUCCESS"
+            ),
             "VENUE  venue 1 book reopened".to_owned(),
         ];
         assert_eq!(words.collect::<Vec<_>>(), want);
@@ -287,7 +299,8 @@ mod tests {
         assert_eq!(lines[9]["legs"], json!([late]));
         let opened = &lines[3];
         assert_eq!((&opened["event"], &opened["epoch"]), (&json!("opened"), &json!(3)));
-        assert_eq!(lines[14]["event"], "reopened");
+        assert_eq!(lines[14]["operator"], REQ_ID);
+        assert_eq!(lines[15]["event"], "reopened");
         assert_eq!(lines[13]["closed"], json!(true));
     }
 
@@ -298,9 +311,9 @@ mod tests {
         let sample = sample();
         let data = sample.data();
         for (words, want) in [
-            (&["--user", "1001"][..], &[5, 7, 8, 10, 11, 13][..]),
+            (&["--user", "1001"][..], &[5, 7, 8, 10, 11, 13, 15][..]),
             (&["--user", "9"], &[7, 8]),
-            (&["--user", "1001", "--from", "10"], &[10, 11, 13]),
+            (&["--user", "1001", "--from", "10"], &[10, 11, 13, 15]),
             (&["--venue", "2"], &[]),
             (&["--venue", "1", "--op", "RESERVE"], &[5, 6, 13]),
             (&["--venue", "1", "--to", "5"], &[3, 4, 5]),
@@ -318,6 +331,6 @@ mod tests {
         };
         assert!(settles("SUCCESS") && settles("HOLD_EXCEEDED"), "{orders:?}");
         let (out, _) = ubscore_wal(&["verify", &data]).succeeded();
-        assert_eq!(out, "ok records=15 first=1 last=15 segments=1 ending=clean\n");
+        assert_eq!(out, "ok records=16 first=1 last=16 segments=1 ending=clean\n");
     }
 }
