@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::io::Write;
 
 use anstyle::Style;
-use engine::entry::Entry;
+use engine::entry::{Entry, VenueEntry};
 use engine::external::{External, Outside};
 use engine::posted::Posted;
 use engine::record;
@@ -306,11 +306,7 @@ impl Printer {
                 user = itoa::Buffer::new();
                 let known = self.assets.known.get(asset);
                 let units = totals.available().unwrap_or(0);
-                self.balance_after.clear();
-                match known {
-                    Some(known) => push_units(&mut self.balance_after, units, known.precision),
-                    None => self.balance_after = format!("{units}u"),
-                }
+                self.balance_after = self.assets.amount(*asset, units);
                 Columns {
                     user: user.format(*owner),
                     asset: match known {
@@ -414,13 +410,8 @@ impl Printer {
             }
             Ok(Entry::Posting(posted)) => push_posting(line, posted, &self.assets),
             Ok(Entry::Venue(venue)) => {
-                let event = venue_event(venue, self.venues.contains(&venue.id));
-                member!(line, "venue", push_integer, venue.id.into());
-                member!(line, "name", push_text, Some(venue.name.as_str()));
-                member!(line, "event", plain, event);
-                member!(line, "epoch", push_integer, venue.epoch.into());
-                member!(line, "closed", push_bool, venue.closed);
-                member!(line, "posts", push_bool, venue.posts);
+                let known = self.venues.contains(&venue.id);
+                push_venue(line, venue, venue_event(venue, known));
             }
             Ok(Entry::Mark) => {}
             Ok(Entry::Digest { digest }) => {
@@ -479,6 +470,16 @@ fn push_posting(line: &mut Vec<u8>, posted: &Posted, assets: &Assets) {
     }
     member!(line, "acknowledged", push_integer, posted.acknowledged.into());
     member!(line, "state", plain, &format!("{:016x}", posted.state));
+}
+
+/// Appends the members of a venue.
+fn push_venue(line: &mut Vec<u8>, venue: &VenueEntry, event: &str) {
+    member!(line, "venue", push_integer, venue.id.into());
+    member!(line, "name", push_text, Some(venue.name.as_str()));
+    member!(line, "event", plain, event);
+    member!(line, "epoch", push_integer, venue.epoch.into());
+    member!(line, "closed", push_bool, venue.closed);
+    member!(line, "posts", push_bool, venue.posts);
 }
 
 /// Appends an [`Integer`].
