@@ -258,6 +258,29 @@ impl Sums {
         sums
     }
 
+    /// The balances and holds of a snapshot.
+    ///
+    /// # Errors
+    /// [`snapshot::Error`].
+    pub fn of_snapshot(snapshot: &Snapshot) -> Result<Sums, snapshot::Error> {
+        let mut sums = Sums::default();
+        for fact in snapshot.facts()? {
+            sums.learn(&fact?);
+        }
+        Ok(sums)
+    }
+
+    /// All that postings have brought to a user less all that they have taken, by asset.
+    pub fn traded(&self, user: u64) -> BTreeMap<AssetId, i128> {
+        let of_user = self.balances.range((user, 0)..=(user, u32::MAX));
+        of_user.map(|((_, asset), sum)| (AssetId(*asset), sum.traded)).collect()
+    }
+
+    /// The holds alone.
+    pub fn into_holds(self) -> Holds {
+        self.holds
+    }
+
     /// Adds a fact of a ledger.
     fn learn(&mut self, fact: &Fact) {
         match *fact {
@@ -448,15 +471,7 @@ pub fn judge(
 
 /// The name and the sums of a snapshot; `None` if it is damaged, or was removed meanwhile.
 fn of_snapshot(path: &Path) -> Result<Option<(String, Sums)>, Error> {
-    let read = || -> Result<Sums, snapshot::Error> {
-        let snapshot = Snapshot::open(path)?;
-        let mut sums = Sums::default();
-        for fact in snapshot.facts()? {
-            sums.learn(&fact?);
-        }
-        Ok(sums)
-    };
-    match read() {
+    match Snapshot::open(path).and_then(|snapshot| Sums::of_snapshot(&snapshot)) {
         Ok(sums) => Ok(Some((path.display().to_string(), sums))),
         Err(error) if error.is_damage() => Ok(None),
         Err(error) => Err(Box::new(error).into()),
