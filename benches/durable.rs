@@ -164,10 +164,12 @@ fn run_beside_snapshots(
         every_bytes: u64::MAX,
         keep: 1,
         archive_command: String::new(),
+        trades: ubscore::config::snapshot::Trades::Keep,
     };
     let watch = checkpointer::Watch {
         needed_after: Box::new(|| u64::MAX / 2),
         mismatch: Box::new(|why| panic!("{why}")),
+        differences: Box::new(Vec::new),
     };
     let (checkpointer, ended) =
         Checkpointer::start(options, engine, Arc::new(SystemClock::new()), watch)?;

@@ -18,7 +18,7 @@ use engine::text::Text;
 use engine::venue::{Command as Numbered, Reply};
 use engine::{Closed, command};
 use serde_json::Value;
-use wal::{Directory, Reader};
+use wal::{Directory, Reader, Recovery};
 
 use crate::harness::{
     Server, Site, USERS, Way, block_on, copy_files, endow, eventually, force, said, segments,
@@ -448,4 +448,43 @@ fn mlt_004_a_cut_log_has_all_legs_or_none() {
         let want = if is_whole { &after } else { &before };
         assert_eq!(&balances(cut.path()), want, "cut after {kept} of {length} bytes");
     }
+}
+
+/// RCV-010. Goal: a record of a later kind and a fact of a later tag are refused by name, and
+/// nothing is changed. Method: one more record of the next free kind; a snapshot with the next free
+/// tag and a right checksum.
+#[test]
+fn rcv_010_later_records_and_facts_are_refused_by_name() {
+    let site = stopped(Site::new());
+    let server = site.start();
+    force(&site, &server);
+    server.stop();
+    let (_, path) = snapshots(&site).remove(0);
+    let before = fs::read(&path).expect("there");
+    let mut later = before.clone();
+    later[64] = 13;
+    let end = later.len() - 4;
+    let crc = crc32fast::hash(&later[..end]);
+    later[end..].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, &later).expect("written");
+    let (code, why) = site.start_refused();
+    assert_eq!(code, 70, "{why}");
+    assert!(why.contains("fact tag holds 13"), "{why}");
+    fs::write(&path, before).expect("written");
+
+    let directory = Directory::create(site.log_dir()).expect("there");
+    let recovery = Recovery::open(directory, 0, 0).expect("a log");
+    let identity = recovery.identity().expect("it has segments");
+    let options = wal::Options { segment_bytes: 1 << 20, spares_ready: 1 };
+    let (mut log, _) = recovery.start(identity, options).expect("started");
+    log.writer.append(14, 1, &[7; 16]).expect("room");
+    log.syncer.sync().expect("synced");
+    drop(log);
+    let (code, why) = site.start_refused();
+    assert_eq!(code, 70, "{why}");
+    assert!(why.contains("unknown record kind 14"), "{why}");
+    let mut dump = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+    dump.args(["wal", "dump", "--limit", "1000"]).arg(&site.data_dir);
+    let (_, out, _) = said(&dump.output().expect("the binary"));
+    assert!(out.contains("RAW    kind=14"), "{out}");
 }
