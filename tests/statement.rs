@@ -161,8 +161,8 @@ fn a_statement_is_text_and_csv_as_well() {
     let (code, out, _) = statement(&site, &["--format", "csv"]);
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!((code, lines.len()), (Some(0), 4));
-    assert_eq!(lines[0], "at,account,op,asset,amount,balance,reference,log_sequence");
-    assert!(lines[2].ends_with(&format!(",FUNDING,WITHDRAW,USDT,-2.5,7.5,{req_id},")), "{out}");
+    assert_eq!(lines[0], "at,account,op,asset,amount,balance,reference,log_sequence,held");
+    assert!(lines[2].ends_with(&format!(",FUNDING,WITHDRAW,USDT,-2.5,7.5,{req_id},,0")), "{out}");
 }
 
 /// A statement must not add up a wrong balance as if it were right.

@@ -1,7 +1,7 @@
 //! The legs of postings as the log has them, added up one by one. It uses no code of the ledger, so
 //! it is a second judge of what venues have moved.
 //!
-//! [`Holds`] follows the holds, because a leg out of a hold does not name its owner. [`Sums`] adds
+//! [`HoldOwners`] follows the holds, because a leg out of a hold does not name its owner. [`LegSums`] adds
 //! up all Spot balances. [`judge`] compares them with each snapshot, and with UBSCore's balances.
 
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ struct Row {
 
 /// The change of one user's balance by one leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct LegShare {
     /// The index of the leg, from 0.
     pub leg: usize,
     /// The user; `None` for the owner of a hold that is not known.
@@ -98,17 +98,17 @@ pub struct Share {
     pub asset: u32,
     /// The change of available and held together, smallest units.
     pub owned: i128,
-    /// The change of what is held, smallest units.
+    /// The change of the held part, smallest units.
     pub held: i128,
 }
 
 /// The holds and freezes after the records read so far.
 #[derive(Debug, Default)]
-pub struct Holds {
+pub struct HoldOwners {
     rows: BTreeMap<Name, Row>,
 }
 
-impl Holds {
+impl HoldOwners {
     /// Adds a hold or freeze of a snapshot.
     fn learn(&mut self, hold: &HoldFact) {
         let HoldFact { user, asset, amount, .. } = *hold;
@@ -124,7 +124,7 @@ impl Holds {
 
     /// Books the legs of a posting in their order, if it was admitted. `each` is called once for
     /// each leg and user that it changes.
-    pub fn book(&mut self, posted: &Posted, mut each: impl FnMut(Share)) {
+    pub fn book(&mut self, posted: &Posted, mut each: impl FnMut(LegShare)) {
         if posted.decision != Decision::Success {
             return;
         }
@@ -144,7 +144,7 @@ impl Holds {
             let gained = (change(leg.to, payee, units), units);
             let asset = leg.asset;
             let mut share =
-                |user, owned, held| each(Share { leg: index, user, asset, owned, held });
+                |user, owned, held| each(LegShare { leg: index, user, asset, owned, held });
             match (leg.from, leg.to) {
                 (Place::Outside, _) => share(payee, gained.1, gained.0),
                 (_, Place::Outside) => share(payer, paid.1, paid.0),
@@ -180,9 +180,9 @@ struct Sum {
 
 /// The Spot balances after the records read so far.
 #[derive(Debug, Default)]
-pub struct Sums {
+pub struct LegSums {
     balances: BTreeMap<(u64, u32), Sum>,
-    holds: Holds,
+    holds: HoldOwners,
     /// Legs out of holds that no record has begun.
     lost: Vec<Wrong>,
 }
@@ -250,10 +250,10 @@ impl Wrong {
     }
 }
 
-impl Sums {
+impl LegSums {
     /// The balances and holds of a ledger or of a snapshot.
-    pub fn of(facts: impl Iterator<Item = Fact>) -> Sums {
-        let mut sums = Sums::default();
+    pub fn of(facts: impl Iterator<Item = Fact>) -> LegSums {
+        let mut sums = LegSums::default();
         facts.for_each(|fact| sums.learn(&fact));
         sums
     }
@@ -262,8 +262,8 @@ impl Sums {
     ///
     /// # Errors
     /// [`snapshot::Error`].
-    pub fn of_snapshot(snapshot: &Snapshot) -> Result<Sums, snapshot::Error> {
-        let mut sums = Sums::default();
+    pub fn of_snapshot(snapshot: &Snapshot) -> Result<LegSums, snapshot::Error> {
+        let mut sums = LegSums::default();
         for fact in snapshot.facts()? {
             sums.learn(&fact?);
         }
@@ -277,7 +277,7 @@ impl Sums {
     }
 
     /// The holds alone.
-    pub fn into_holds(self) -> Holds {
+    pub fn into_holds(self) -> HoldOwners {
         self.holds
     }
 
@@ -295,7 +295,7 @@ impl Sums {
 
     /// Adds the next record of the log, as it is written.
     pub fn add(&mut self, entry: &Entry) {
-        let Sums { balances, holds, lost } = self;
+        let LegSums { balances, holds, lost } = self;
         match entry {
             Entry::Order { order, decision, .. } => {
                 let effect = order.op.effect(*decision, order.amount);
@@ -308,7 +308,7 @@ impl Sums {
                 balances.entry((*user, *asset)).or_default().owned += owned;
             }
             Entry::Posting(posted) => holds.book(posted, |share| {
-                let Share { leg, user, asset, owned, held } = share;
+                let LegShare { leg, user, asset, owned, held } = share;
                 let Some(user) = user else {
                     let hold = Name::of(posted, posted.legs[leg].from, asset);
                     let holds = hold.into_iter().collect();
@@ -326,7 +326,7 @@ impl Sums {
     }
 
     /// The differences of `stated` to these sums of legs.
-    pub fn compare(&self, stated: &Sums) -> Vec<Wrong> {
+    pub fn compare(&self, stated: &LegSums) -> Vec<Wrong> {
         let mut wrong = self.lost.clone();
         let names: BTreeMap<Name, ()> = self
             .holds
@@ -366,7 +366,7 @@ impl Sums {
         wrong
     }
 
-    /// The contradictions within these sums: holds add up to what is held, and postings of an asset
+    /// The contradictions within these sums: holds add up to the held part, and postings of an asset
     /// make and lose nothing.
     pub fn recount(&self) -> Vec<Wrong> {
         let mut held = BTreeMap::<(u64, u32), (i128, Vec<Name>)>::new();
@@ -402,10 +402,10 @@ impl Sums {
 }
 
 /// A difference, and the snapshot that states the amount; `None` for UBSCore's own state.
-pub type Found = (Option<String>, Wrong);
+pub type Differing = (Option<String>, Wrong);
 
 /// A difference as a finding.
-pub fn mismatch((file, wrong): &Found, catalog: &Catalog) -> Mismatch {
+pub fn mismatch((file, wrong): &Differing, catalog: &Catalog) -> Mismatch {
     let Wrong { user, asset, stated, added, .. } = *wrong;
     let sentence = wrong.sentence(catalog.precision(AssetId(asset)));
     let text = match file {
@@ -427,13 +427,13 @@ pub fn mismatch((file, wrong): &Found, catalog: &Catalog) -> Mismatch {
 pub fn judge(
     log: &Path,
     snapshots: &Path,
-    stated: Option<(Sequence, Sums)>,
-) -> Result<Vec<Found>, Error> {
+    stated: Option<(Sequence, LegSums)>,
+) -> Result<Vec<Differing>, Error> {
     let mut snapshots: BTreeMap<_, _> =
         SnapshotStore::at(snapshots).named().map_err(Box::new)?.into_iter().collect();
     let mut reader = Reader::<Directory>::open_path(log, 0)?;
     let mut found = Vec::new();
-    let mut sums = Sums::default();
+    let mut sums = LegSums::default();
     if reader.headers().next().is_some_and(|head| SegmentHeader::first(head) > 1) {
         let mut base = None;
         while let Some((sequence, path)) = snapshots.pop_first() {
@@ -470,8 +470,8 @@ pub fn judge(
 }
 
 /// The name and the sums of a snapshot; `None` if it is damaged, or was removed meanwhile.
-fn of_snapshot(path: &Path) -> Result<Option<(String, Sums)>, Error> {
-    match Snapshot::open(path).and_then(|snapshot| Sums::of_snapshot(&snapshot)) {
+fn of_snapshot(path: &Path) -> Result<Option<(String, LegSums)>, Error> {
+    match Snapshot::open(path).and_then(|snapshot| LegSums::of_snapshot(&snapshot)) {
         Ok(sums) => Ok(Some((path.display().to_string(), sums))),
         Err(error) if error.is_damage() => Ok(None),
         Err(error) => Err(Box::new(error).into()),
@@ -505,8 +505,8 @@ mod tests {
         Entry::Totals { user, asset: ASSET, totals }
     }
 
-    /// User 1 sets 100 apart and pays 60 of it to user 2, who freezes 10. Then 2 pays 5 back into
-    /// the hold's owner, and a refused posting moves nothing.
+    /// User 1 sets 100 apart and pays 60 of it to user 2. User 2 pays 5 back and
+    /// freezes 10, and a refused posting moves nothing.
     fn log() -> Vec<Entry> {
         let [one, two] = [1, 2].map(Place::Available);
         let freeze = Place::Frozen { user: 2, purpose: 7 };
@@ -527,8 +527,8 @@ mod tests {
         ]
     }
 
-    fn sums(entries: &[Entry]) -> Sums {
-        let mut sums = Sums::default();
+    fn sums(entries: &[Entry]) -> LegSums {
+        let mut sums = LegSums::default();
         entries.iter().for_each(|entry| sums.add(entry));
         sums
     }
@@ -567,7 +567,7 @@ mod tests {
 
     #[test]
     fn legs_add_up_to_the_facts_of_a_ledger() {
-        let (added, stated) = (sums(&log()), Sums::of(facts().into_iter()));
+        let (added, stated) = (sums(&log()), LegSums::of(facts().into_iter()));
         assert_eq!(added.compare(&stated), []);
         assert_eq!([added.recount(), stated.recount()], [[], []].map(Vec::<Wrong>::from));
     }
@@ -584,7 +584,7 @@ mod tests {
                 Fact::Hold(hold) => hold.amount += 1,
                 _ => unreachable!("no other fact"),
             }
-            let stated = Sums::of(facts.iter().copied());
+            let stated = LegSums::of(facts.iter().copied());
             let found = added.compare(&stated);
             let [wrong] = &found[..] else { panic!("{found:?}") };
             assert_eq!((wrong.stated - wrong.added, wrong.user), (1, Some(1 + index as u64 % 2)));
@@ -606,7 +606,7 @@ mod tests {
         let mut made = facts();
         let Fact::Balance { traded, available, .. } = &mut made[0] else { unreachable!("first") };
         (*traded, *available) = (*traded + 3, *available + 3);
-        let stated = Sums::of(made.into_iter());
+        let stated = LegSums::of(made.into_iter());
         let parts = |wrong: Vec<Wrong>| wrong.iter().map(|wrong| wrong.part).collect::<Vec<_>>();
         assert_eq!(parts(added.compare(&stated)), [Part::Owned, Part::Traded]);
         let found = stated.recount();
@@ -618,7 +618,7 @@ mod tests {
     fn a_leg_out_of_a_hold_that_was_never_made_is_found() {
         let two = Place::Available(2);
         let added = sums(&[funded(2, 1), posted(9, Op::Settle, &[(Place::Hold(4), two, 6)])]);
-        let found = added.compare(&Sums::default());
+        let found = added.compare(&LegSums::default());
         let sentence = "hold 1:4 pays 6, and no record has begun it";
         assert!(found.iter().any(|wrong| wrong.sentence(0) == sentence), "{found:?}");
     }

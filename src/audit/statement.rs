@@ -21,7 +21,7 @@ use ulid::Ulid;
 use wal::{Directory, Reader, Record, SegmentHeader, Sequence};
 
 use super::error::Error;
-use super::legs::{Holds, Share, Sums};
+use super::legs::{HoldOwners, LegShare, LegSums};
 use crate::postgres::movements::{FundingMovement, Movements, TransferMoves};
 use domain::account::UserId;
 use domain::amount::{signed_text, units_text};
@@ -43,9 +43,9 @@ pub struct Movement {
     pub op: Option<Op>,
     /// The asset.
     pub asset: AssetId,
-    /// The change of the balance, with what is held, smallest units.
+    /// The change of the balance, with the held part, smallest units.
     pub effect: i128,
-    /// The change of what is held, smallest units.
+    /// The change of the held part, smallest units.
     pub held: i128,
     /// The balance that the store has recorded beside it, if any, smallest units.
     recorded: Option<i128>,
@@ -98,7 +98,7 @@ impl Balances {
 pub struct Statement {
     /// By time, and on each account in the order of the decisions. With the time that sorts them.
     movements: Vec<(Timestamp, Movement)>,
-    /// Sums that do not add up, one sentence each.
+    /// LegSums that do not add up, one sentence each.
     pub mismatches: Vec<String>,
     /// Operations on Spot after PostgreSQL was read: left out.
     pub newer: usize,
@@ -209,7 +209,7 @@ struct Reading {
     found: UserRecords,
     /// An order was read.
     decided: bool,
-    holds: Holds,
+    holds: HoldOwners,
     /// What postings had moved up to the snapshot, by asset.
     earlier: BTreeMap<AssetId, i128>,
 }
@@ -222,7 +222,7 @@ impl Reading {
         }
         let named = SnapshotStore::at(snapshots).named().map_err(Box::new)?;
         for (sequence, path) in named.into_iter().rev() {
-            match Snapshot::open(&path).and_then(|snapshot| Sums::of_snapshot(&snapshot)) {
+            match Snapshot::open(&path).and_then(|snapshot| LegSums::of_snapshot(&snapshot)) {
                 Ok(sums) => {
                     self.found.begun = sequence;
                     self.earlier = sums.traded(self.user);
@@ -288,7 +288,7 @@ impl Reading {
     }
 }
 
-fn leg_movement(posted: &Posted, share: &Share, sequence: Sequence, at: Timestamp) -> Movement {
+fn leg_movement(posted: &Posted, share: &LegShare, sequence: Sequence, at: Timestamp) -> Movement {
     let Posted { venue, number, operator, reference, op, .. } = *posted;
     let mut name = match operator {
         0 => format!("venue {venue} #{number}"),

@@ -18,7 +18,7 @@ use wal::{Directory, Identity, Reader, Sequence};
 use super::conservation::{Answered, Audit, SpotReader};
 use super::error::Error;
 use super::externals::Held;
-use super::legs::{Sums, judge, mismatch};
+use super::legs::{LegSums, judge, mismatch};
 use super::mismatch::{Kind, Mismatch};
 use super::settled;
 use crate::postgres::audit_reader::{AuditReader, Findings};
@@ -189,7 +189,7 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
     let mut verdict = Verdict { outcomes: replayed.ledger.outcome_count(), ..Verdict::default() };
     let outcomes: Vec<_> = replayed.ledger.facts().filter_map(outcome_of).collect();
     let held = Held::of(&replayed.ledger);
-    let stated = (replayed.ledger.sequence(), Sums::of(replayed.ledger.facts()));
+    let stated = (replayed.ledger.sequence(), LegSums::of(replayed.ledger.facts()));
     let judged = tokio::task::block_in_place(|| judge(&log, &snapshots, Some(stated)))?;
     verdict.mismatches.extend(judged.iter().map(|found| mismatch(found, &catalog.load())));
     let mut audit = Audit::read_only(reader, replayed, Arc::clone(&catalog), log).await?;

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use self::contents::{Held, SumObject, check};
 use self::error::Error;
-use super::wal::line::Integer;
+use super::wal::integer::Integer;
 use crate::cli::{SnapshotCommand, SnapshotInspectArgs};
 use crate::data_dir;
 use crate::exit::Exit;

@@ -153,12 +153,12 @@ struct Row<'a> {
     asset: &'a str,
     /// Signed decimal text.
     amount: String,
-    /// Balance after the movement, with what is held, decimal text.
+    /// Balance after the movement, with the held part, decimal text.
     balance: String,
     /// The transfer's req_id, the external operation's idem_key, or the name of a posting.
     reference: &'a str,
     log_sequence: Option<u64>,
-    /// The change of what is held, signed decimal text.
+    /// The change of the held part, signed decimal text.
     held: String,
 }
 

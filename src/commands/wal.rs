@@ -5,13 +5,15 @@
 //! if there is no log to read.
 
 pub(super) mod aside;
+pub(super) mod assets;
 mod dump;
 pub mod error;
 mod finding;
 pub mod ink;
-pub(super) mod line;
+pub(super) mod integer;
+mod line;
 mod log;
-mod posting;
+pub(super) mod posting;
 mod read;
 pub(super) mod repair;
 mod stat;

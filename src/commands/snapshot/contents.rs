@@ -8,7 +8,8 @@ use engine::snapshot::{self, Snapshot};
 use engine::totals::Totals;
 use serde::Serialize;
 
-use crate::commands::wal::line::{Assets, Integer};
+use crate::commands::wal::assets::Assets;
+use crate::commands::wal::integer::Integer;
 
 /// The sums over the balances of one asset.
 #[derive(PartialEq, Eq, Serialize)]

@@ -18,7 +18,9 @@ use ulid::Ulid;
 use super::contents::{Contents, SumObject, check};
 use super::error::Error;
 use crate::cli::SnapshotInspectArgs;
-use crate::commands::wal::line::{Assets, Integer, outcome};
+use crate::commands::wal::assets::Assets;
+use crate::commands::wal::integer::Integer;
+use crate::commands::wal::posting::outcome;
 use crate::format::Format;
 
 /// The most facts held at a time; each takes some 150 bytes.

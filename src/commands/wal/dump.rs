@@ -12,9 +12,10 @@ use wal::{Directory, Reader, SegmentHeader, Sequence};
 use super::error::Error;
 use super::finding::{EndingText, TornObject, ending_name};
 use super::ink::Ink;
-use super::line::{Integer, Printer};
+use super::integer::Integer;
+use super::line::Printer;
 use super::log::Log;
-use crate::audit::legs::Holds;
+use crate::audit::legs::HoldOwners;
 use crate::cli::WalDumpArgs;
 use crate::commands::output::json;
 use crate::format::Format;
@@ -38,7 +39,7 @@ pub(super) fn dump(
     let log = Log::find(&args.path)?;
     let mut printer = Printer::new(args.format, ink);
     // A leg out of a hold does not name the hold's owner: the records before it do.
-    let mut holds = args.user.map(|_| Holds::default());
+    let mut holds = args.user.map(|_| HoldOwners::default());
     let start = if holds.is_some() { 0 } else { from };
     let (mut reader, mut last) = seek(&log, start, &mut printer)?;
     let mut left = args.limit.unwrap_or(u64::MAX);
@@ -112,7 +113,11 @@ struct EndObject<'a> {
 
 /// Whether the record passes the filters. A record that cannot be decoded passes only if no filter
 /// needs its content.
-fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>, holds: Option<&Holds>) -> bool {
+fn wanted(
+    args: &WalDumpArgs,
+    entry: &Result<Entry, record::Error>,
+    holds: Option<&HoldOwners>,
+) -> bool {
     let (mut venue, mut number, mut reference) = (None, None, None);
     let (req_id, user, op) = match entry {
         Ok(Entry::Order { order, .. }) => (Some(order.req_id), Some(order.user), Some(order.op)),
@@ -148,7 +153,7 @@ fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>, holds: Optio
 }
 
 /// Whether a leg of a posting names the user, or a hold of the user.
-fn names(posted: &Posted, user: u64, holds: &Holds) -> bool {
+fn names(posted: &Posted, user: u64, holds: &HoldOwners) -> bool {
     posted.legs.iter().any(|leg| {
         [leg.from, leg.to].into_iter().any(|place| holds.owner(posted, leg, place) == Some(user))
     })

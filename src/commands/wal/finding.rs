@@ -8,7 +8,7 @@ use serde::Serialize;
 use wal::{Claim, Ending, Place, SEGMENT_HEADER_BYTES, Torn};
 
 use super::error::Error;
-use super::line::Integer;
+use super::integer::Integer;
 
 /// Damage in a log.
 pub(super) struct Damage<'a> {

@@ -1,6 +1,6 @@
 //! Records of the log as lines, for people or for machines.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt::{self, Display};
 use std::io::Write;
 
@@ -9,118 +9,29 @@ use engine::entry::{Entry, VenueEntry};
 use engine::external::{External, Outside};
 use engine::posted::Posted;
 use engine::record;
-use engine::text::Text;
 use engine::totals::Totals;
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
 use ulid::{ULID_LEN, Ulid};
 use wal::Record;
 
+use super::assets::{Asset, Assets, escape};
 use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
-use super::posting::{leg_objects, outcome_text, posting_text, venue_event, venue_text};
+use super::integer::JSON_INTEGER_MAX;
+use super::posting::{leg_objects, outcome, outcome_text, posting_text, venue_event, venue_text};
 use crate::clock::NS_PER_S;
 use crate::format::Format;
-use domain::amount::{PRECISION_MAX, push_units, units_text};
-use domain::asset::SYMBOL_BYTES_MAX;
+use domain::amount::push_units;
 use domain::transfer::Decision;
 
 /// The text of a column that a kind of record does not have.
 const ABSENT: &str = "-";
 
-/// The most assets that are remembered; above it an asset is printed by its number.
-pub(super) const ASSETS_MAX: usize = 65_536;
-
 /// The most venues that are remembered. The record of a further venue that reopens is printed as
 /// one that adds it.
 const VENUES_MAX: usize = 65_536;
 
-/// The largest integer that every reader of JSON represents exactly.
-const JSON_INTEGER_MAX: u128 = 1 << 53;
-
 /// Blanks for padding, as wide as the widest padded column.
 const SPACES: [u8; 32] = [b' '; 32];
-
-/// The assets read so far from a log or a snapshot.
-#[derive(Default)]
-pub(in crate::commands) struct Assets {
-    known: HashMap<u32, Asset, foldhash::fast::RandomState>,
-}
-
-struct Asset {
-    symbol: Text<SYMBOL_BYTES_MAX>,
-    /// The symbol, escaped so that it cannot control a terminal.
-    escaped: String,
-    precision: u8,
-}
-
-impl Assets {
-    /// Remembers an asset if the entry is one. The newest record about an asset counts.
-    pub(in crate::commands) fn learn(&mut self, entry: &Entry) {
-        let Entry::Asset { asset, precision, symbol } = *entry else { return };
-        let room = self.known.len() < ASSETS_MAX || self.known.contains_key(&asset);
-        // Such a precision is never registered, and amounts cannot be written with it.
-        if room && precision <= PRECISION_MAX {
-            let escaped = escape(&symbol);
-            self.known.insert(asset, Asset { symbol, escaped, precision });
-        }
-    }
-
-    /// The symbol of an asset, or `#` and its number if it is unknown.
-    pub(in crate::commands) fn name(&self, asset: u32) -> String {
-        self.known.get(&asset).map_or_else(|| format!("#{asset}"), |known| known.escaped.clone())
-    }
-
-    /// The symbol of an asset as it was registered.
-    pub(in crate::commands) fn symbol(&self, asset: u32) -> Option<&str> {
-        self.known.get(&asset).map(|known| known.symbol.as_str())
-    }
-
-    /// An amount of an asset, or its smallest units and `u` if the asset is unknown.
-    pub(in crate::commands) fn amount(&self, asset: u32, units: u128) -> String {
-        match self.known.get(&asset) {
-            Some(known) => units_text(units, known.precision),
-            None => format!("{units}u"),
-        }
-    }
-}
-
-/// An integer in JSON: a number up to 2^53, above it a string, since many readers would round it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::commands) struct Integer(u128);
-
-impl Integer {
-    /// Whether it is 0.
-    pub(in crate::commands) fn is_zero(self) -> bool {
-        self.0 == 0
-    }
-}
-
-impl From<u64> for Integer {
-    fn from(value: u64) -> Integer {
-        Integer(value.into())
-    }
-}
-
-impl From<u128> for Integer {
-    fn from(value: u128) -> Integer {
-        Integer(value)
-    }
-}
-
-impl Display for Integer {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(out)
-    }
-}
-
-impl Serialize for Integer {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match u64::try_from(self.0) {
-            Ok(number) if self.0 <= JSON_INTEGER_MAX => serializer.serialize_u64(number),
-            _ => serializer.serialize_str(itoa::Buffer::new().format(self.0)),
-        }
-    }
-}
 
 /// Times as text. The second is cached, because most records share it with the record before.
 struct Clock {
@@ -221,8 +132,8 @@ impl Printer {
     ///
     /// An unknown asset is `#` and its number; its amounts are smallest units and `u`. The last
     /// column of a status is the status, of an asset its number and precision, of a mark the
-    /// durable sequence. A record that cannot be decoded has its bytes after the kind. A posting has
-    /// words instead of columns: see [`posting_text`]. So has a venue.
+    /// durable sequence. A record that cannot be decoded has its bytes after the kind. Postings and
+    /// venues have words instead of columns: see [`posting_text`].
     fn text(&mut self, record: &Record<'_>, entry: &Result<Entry, record::Error>) {
         let (ink, line) = (self.ink, &mut self.line);
         right(line, itoa::Buffer::new().format(record.sequence), 10);
@@ -240,21 +151,8 @@ impl Printer {
             matches!(entry, Entry::Order { .. } | Entry::External(_) | Entry::Posting(_));
         let kind_style = if is_order { Style::new() } else { QUIET };
         styled(line, ink.of(kind_style), |line| left(line, entry.kind().name(), 6));
-        match entry {
-            Entry::Posting(posted) => {
-                write(line, format_args!("{} ", posting_text(posted, &self.assets)));
-                let outcome = outcome_text(posted);
-                styled(line, ink.of(style_of(posted.decision)), |line| {
-                    line.extend(outcome.as_bytes());
-                });
-                return;
-            }
-            Entry::Venue(venue) => {
-                let known = self.venues.contains(&venue.id);
-                write(line, format_args!("{}", venue_text(venue, known)));
-                return;
-            }
-            _ => {}
+        if push_words(line, ink, &self.assets, &self.venues, entry) {
+            return;
         }
         let (mut ulid, mut user, escaped, unknown, idem_key);
         let columns = match entry {
@@ -311,18 +209,12 @@ impl Printer {
             }
             Entry::Totals { user: owner, asset, totals } => {
                 user = itoa::Buffer::new();
-                let known = self.assets.known.get(asset);
+                unknown = self.assets.name(*asset);
                 let units = totals.available().unwrap_or(0);
                 self.balance_after = self.assets.amount(*asset, units);
                 Columns {
                     user: user.format(*owner),
-                    asset: match known {
-                        Some(known) => &known.escaped,
-                        None => {
-                            unknown = self.assets.name(*asset);
-                            &unknown
-                        }
-                    },
+                    asset: &unknown,
                     balance_after: &self.balance_after,
                     ..Columns::ABSENT
                 }
@@ -569,6 +461,30 @@ fn write(line: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     line.write_fmt(text).expect("memory takes everything");
 }
 
+/// Appends the words of a posting or of a venue. Returns whether the entry is one of them.
+fn push_words(
+    line: &mut Vec<u8>,
+    ink: Ink,
+    assets: &Assets,
+    venues: &HashSet<u32, foldhash::fast::RandomState>,
+    entry: &Entry,
+) -> bool {
+    match entry {
+        Entry::Posting(posted) => {
+            write(line, format_args!("{} ", posting_text(posted, assets)));
+            let outcome = outcome_text(posted);
+            let style = ink.of(style_of(posted.decision));
+            styled(line, style, |line| line.extend(outcome.as_bytes()));
+            true
+        }
+        Entry::Venue(venue) => {
+            write(line, format_args!("{}", venue_text(venue, venues.contains(&venue.id))));
+            true
+        }
+        _ => false,
+    }
+}
+
 /// Appends the last column of a record's line.
 fn push_last_column(
     line: &mut Vec<u8>,
@@ -618,24 +534,6 @@ fn style_of(decision: Decision) -> Style {
         Decision::Success => GOOD,
         Decision::Refused(_) => REFUSED,
     }
-}
-
-/// The users that a posting names. User 0 is the unknown owner of a hold that was not found.
-pub(in crate::commands) fn posted_users(posted: &Posted) -> impl Iterator<Item = u64> {
-    let users = posted.legs.iter().flat_map(|leg| [leg.from.user(), leg.to.user()]).flatten();
-    users.filter(|user| *user != 0)
-}
-
-/// A decision in one word.
-pub(in crate::commands) fn outcome(decision: Decision) -> &'static str {
-    match decision {
-        Decision::Success => "SUCCESS",
-        Decision::Refused(code) => code.name(),
-    }
-}
-
-fn escape(symbol: &Text<SYMBOL_BYTES_MAX>) -> String {
-    symbol.as_str().escape_debug().to_string()
 }
 
 /// Bytes as hexadecimal digits.

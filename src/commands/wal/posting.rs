@@ -9,7 +9,8 @@ use engine::posted::Posted;
 use serde::Serialize;
 use ulid::Ulid;
 
-use super::line::{Assets, Integer, outcome};
+use super::assets::Assets;
+use super::integer::Integer;
 
 /// The words of a posting between its kind and its outcome: operation, name and all legs.
 ///
@@ -70,6 +71,20 @@ fn is_unknown_owner(posted: &Posted, place: Place) -> bool {
 /// In a RESERVE, 0 is the hold of the command itself.
 fn hold_number(posted: &Posted, number: u64) -> u64 {
     if number == 0 { posted.number } else { number }
+}
+
+/// The users that a posting names. User 0 is the unknown owner of a hold that was not found.
+pub(in crate::commands) fn posted_users(posted: &Posted) -> impl Iterator<Item = u64> {
+    let users = posted.legs.iter().flat_map(|leg| [leg.from.user(), leg.to.user()]).flatten();
+    users.filter(|user| *user != 0)
+}
+
+/// A decision in one word.
+pub(in crate::commands) fn outcome(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Success => "SUCCESS",
+        Decision::Refused(code) => code.name(),
+    }
 }
 
 /// A leg in JSON.

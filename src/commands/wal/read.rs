@@ -3,7 +3,7 @@
 use serde::Serialize;
 use wal::{Identity, Passed, Sequence};
 
-use super::line::Integer;
+use super::integer::Integer;
 
 /// Counts of a log that was read.
 #[derive(Clone, Copy, Default)]

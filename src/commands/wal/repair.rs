@@ -31,7 +31,8 @@ use wal::{Directory, DirectoryLock, Identity, Medium, Sequence};
 
 use super::aside;
 use super::ink::Ink;
-use super::line::{Printer, posted_users};
+use super::line::Printer;
+use super::posting::posted_users;
 use crate::cli::{StoreArgs, WalRepairArgs};
 use crate::clock::{Clock, SystemClock};
 use crate::commands::configured::load_config;

@@ -15,11 +15,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 use wal::{Record, Sequence};
 
+use super::assets::{ASSETS_MAX, Assets};
 use super::error::Error;
 use super::finding::Damage;
 use super::ink::{BAD, GOOD, Ink};
-use super::line::{ASSETS_MAX, Assets, Integer, outcome, posted_users};
+use super::integer::Integer;
 use super::log::Log;
+use super::posting::{outcome, posted_users};
 use super::read::{Read, ReadObject};
 use super::verify::{FoundObject, found_text};
 use crate::cli::WalStatArgs;

@@ -8,7 +8,7 @@ use wal::{Ending, Listing};
 use super::error::Error;
 use super::finding::{Damage, DamageObject, EndingText, TornObject, ending_kind, ending_name};
 use super::ink::{BAD, GOOD, Ink};
-use super::line::Integer;
+use super::integer::Integer;
 use super::log::Log;
 use super::read::{Read, ReadObject};
 use crate::cli::WalVerifyArgs;
