@@ -1,8 +1,9 @@
 //! The legs of postings as the log has them, added up one by one. It uses no code of the ledger, so
 //! it is a second judge of what venues have moved.
 //!
-//! [`HoldOwners`] follows the holds, because a leg out of a hold does not name its owner. [`LegSums`] adds
-//! up all Spot balances. [`judge`] compares them with each snapshot, and with UBSCore's balances.
+//! [`HoldOwners`] follows the holds, because a leg out of a hold does not name its owner.
+//! [`LegSums`] adds up all Spot balances. [`judge`] compares them with each snapshot, and with
+//! UBSCore's balances.
 
 use std::collections::BTreeMap;
 use std::fmt;
