@@ -197,7 +197,7 @@ pub struct Wrong {
     pub asset: u32,
     /// The part that differs.
     pub part: Part,
-    /// The holds that are concerned, at most [`HOLDS_NAMED_MAX`].
+    /// The holds that are concerned, at most four.
     pub holds: Vec<Name>,
     /// The stated amount, smallest units.
     pub stated: i128,
