@@ -66,6 +66,8 @@ pub enum Alert {
     TransferStuck,
     /// A user sends abnormally many transfers.
     UserFrequencyAbnormal,
+    /// A venue has answers that the log does not hold: the log was restored to an earlier point.
+    VenueAheadOfLog,
     /// The log's disk failed.
     WalSyncFailed,
     /// No segment could be prepared ahead.
@@ -74,7 +76,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 21] = [
+    pub const ALL: [Alert; 22] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::ClockAhead,
@@ -94,6 +96,7 @@ impl Alert {
         Alert::SnapshotMismatch,
         Alert::TransferStuck,
         Alert::UserFrequencyAbnormal,
+        Alert::VenueAheadOfLog,
         Alert::WalSyncFailed,
         Alert::WalSpaceLow,
     ];
@@ -120,6 +123,7 @@ impl Alert {
             Alert::SnapshotMismatch => "snapshot_mismatch",
             Alert::TransferStuck => "transfer_stuck",
             Alert::UserFrequencyAbnormal => "user_frequency_abnormal",
+            Alert::VenueAheadOfLog => "venue_ahead_of_log",
             Alert::WalSyncFailed => "wal_sync_failed",
             Alert::WalSpaceLow => "wal_space_low",
         }
@@ -141,6 +145,7 @@ impl Alert {
             | Alert::FundingBlocked
             | Alert::BalanceChangedOutside
             | Alert::ParkedFull
+            | Alert::VenueAheadOfLog
             | Alert::WalSyncFailed => CRITICAL,
             Alert::ClockAhead
             | Alert::PlacesLow
@@ -173,6 +178,7 @@ impl Alert {
             | Alert::ParkedFull
             | Alert::OldSnapshot => "ubscore doctor; runbook, \"Another session is in the way\"",
             Alert::PlacesLow => "raise its bound in [engine]; runbook, \"The tables fill\"",
+            Alert::VenueAheadOfLog => "ubscore wal stat DATA_DIR; runbook, \"It has halted\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",
             Alert::WalSyncFailed => {

@@ -88,6 +88,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "validation",
         ],
     ),
+    ("stream", &["alert", "clock", "config", "http", "telemetry"]),
     ("cli", &["config", "format", "release", "role"]),
     (
         "stores",
@@ -128,6 +129,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quota",
             "release",
             "stores",
+            "stream",
             "task",
             "telemetry",
         ],
