@@ -35,13 +35,14 @@ FAMILY ?= faults
 DATA_DIR := data
 SCHEMATHESIS := target/schemathesis
 AXE := target/axe
+SBE := target/sbe
 LINTERS := target/linters
 DIST_BUILD := target/dist-build
 TOOLS := target/tools
 CARGO_CYCLONEDX_VERSION := 0.5.9
 
 .PHONY: run test soak mutants bench instructions fuzz loom otel sanitize lint deny sbom dist reset need-rust need-curl need-nightly \
-  need-postgres need-promtool need-schemathesis need-chromium need-axe need-linters need-packaging
+  need-postgres need-promtool need-schemathesis need-sbe need-chromium need-axe need-linters need-packaging
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -49,7 +50,7 @@ run: need-rust need-postgres
 	exec ./target/release/ubscore serve --dev $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
-test: need-rust need-postgres need-curl need-promtool need-schemathesis need-chromium need-axe need-linters need-packaging
+test: need-rust need-postgres need-curl need-promtool need-schemathesis need-sbe need-chromium need-axe need-linters need-packaging
 	SCHEMATHESIS=$$PWD/$(SCHEMATHESIS)/bin/st RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 # Its output is one run's record: date, machine and commit come first.
@@ -148,7 +149,7 @@ sbom: need-rust need-linters
 	mkdir -p target/sbom
 	# The build directory is private.
 	sed "s|file://$$PWD|file:///ubscore|g" ubscore.cdx.json > target/sbom/ubscore.cdx.json
-	rm -f {.,bell,domain,engine,wal}/ubscore.cdx.json
+	rm -f {.,bell,domain,engine,stream,wal}/ubscore.cdx.json
 	$(CARGO) tree --locked --edges normal --no-dedupe --prefix none --target "$$target" --format '{p}' |
 	  $(LINTERS)/bin/python packaging/sbom_check.py target/sbom/ubscore.cdx.json
 
@@ -267,6 +268,12 @@ need-schemathesis:
 	@$(INSTALL)
 	$(VENV)
 	venv $(SCHEMATHESIS) tests/openapi/requirements.txt schemathesis
+
+# Reads the schema of venues' sessions, apart from our own code.
+need-sbe:
+	@$(INSTALL)
+	$(VENV)
+	venv $(SBE) tests/stream/requirements.txt sbe
 
 # The console is tested in a real browser, without a window.
 need-chromium:

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The sources of the binary. Only a change to these makes it differ from the commit.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "src",
     "domain",
     "engine",
+    "stream",
     "wal",
     "bell",
     "config/migrations",

@@ -70,6 +70,8 @@ pub enum Alert {
     TransferStuck,
     /// A user sends abnormally many transfers.
     UserFrequencyAbnormal,
+    /// A venue has answers that the log does not hold: the log was restored to an earlier point.
+    VenueAheadOfLog,
     /// The log's disk failed.
     WalSyncFailed,
     /// No segment could be prepared ahead.
@@ -78,7 +80,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 23] = [
+    pub const ALL: [Alert; 24] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::ClockAhead,
@@ -100,6 +102,7 @@ impl Alert {
         Alert::SnapshotMismatch,
         Alert::TransferStuck,
         Alert::UserFrequencyAbnormal,
+        Alert::VenueAheadOfLog,
         Alert::WalSyncFailed,
         Alert::WalSpaceLow,
     ];
@@ -128,6 +131,7 @@ impl Alert {
             Alert::SnapshotMismatch => "snapshot_mismatch",
             Alert::TransferStuck => "transfer_stuck",
             Alert::UserFrequencyAbnormal => "user_frequency_abnormal",
+            Alert::VenueAheadOfLog => "venue_ahead_of_log",
             Alert::WalSyncFailed => "wal_sync_failed",
             Alert::WalSpaceLow => "wal_space_low",
         }
@@ -150,6 +154,7 @@ impl Alert {
             | Alert::FundingBlocked
             | Alert::BalanceChangedOutside
             | Alert::ParkedFull
+            | Alert::VenueAheadOfLog
             | Alert::WalSyncFailed => CRITICAL,
             Alert::ClockAhead
             | Alert::JournalFilling
@@ -185,6 +190,7 @@ impl Alert {
             Alert::PlacesLow => "raise its bound in [engine]; runbook, \"The tables fill\"",
             Alert::JournalDamaged => "ubscore journal dump; runbook, \"The journal is damaged\"",
             Alert::JournalFilling => "GET /metrics; runbook, \"The journal fills\"",
+            Alert::VenueAheadOfLog => "ubscore wal stat DATA_DIR; runbook, \"It has halted\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",
             Alert::WalSyncFailed => {

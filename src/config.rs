@@ -33,6 +33,7 @@ pub mod reload;
 pub mod secret;
 pub mod snapshot;
 pub mod start;
+pub mod stream;
 pub mod telemetry;
 pub mod tls;
 pub mod wal;
@@ -70,6 +71,7 @@ use self::reload::Reload;
 use self::secret::Secret;
 use self::snapshot::Snapshot;
 use self::start::Start;
+use self::stream::Stream;
 use self::telemetry::Telemetry;
 use self::wal::Wal;
 use self::webhooks::Webhooks;
@@ -85,6 +87,8 @@ pub struct Config {
     pub http: Http,
     /// The operators' listener.
     pub ops: Ops,
+    /// The sockets of venues.
+    pub stream: Stream,
     /// How tokens are verified.
     pub auth: Auth,
     /// How often key files and certificates are read again while the service runs.
@@ -133,6 +137,7 @@ impl Default for Config {
             data_dir: PathBuf::from("./data"),
             http: Http::default(),
             ops: Ops::default(),
+            stream: Stream::default(),
             auth: Auth::default(),
             reload: Reload::default(),
             postgres: Postgres::default(),
@@ -221,6 +226,7 @@ impl Config {
         }
         self.http.validate()?;
         self.ops.validate()?;
+        self.stream.validate()?;
         self.auth.validate(dev)?;
         self.postgres.validate()?;
         self.engine.validate()?;
@@ -236,10 +242,17 @@ impl Config {
     }
 
     /// The development secret is public. With it any client can act as any user and as an admin, so
-    /// both listeners must stay on the loopback address.
+    /// every listener must stay on the loopback address.
     fn keep_public_tokens_at_home(&self) -> Result<(), Error> {
-        for (key, listen) in [("http.listen", self.http.listen), ("ops.listen", self.ops.listen)] {
-            if self.auth.is_public() && !listen.ip().is_loopback() {
+        for (key, listen) in [
+            ("http.listen", Some(self.http.listen)),
+            ("ops.listen", Some(self.ops.listen)),
+            ("stream.listen", self.stream.listen),
+        ] {
+            if let Some(listen) = listen
+                && self.auth.is_public()
+                && !listen.ip().is_loopback()
+            {
                 return Err(range(key, listen, "a loopback address with the development secret"));
             }
         }
@@ -277,6 +290,7 @@ fn choose_file(variable: Option<OsString>, default: &Path) -> Option<PathBuf> {
 fn bounds() -> impl Iterator<Item = &'static Bound> {
     [
         http::BOUNDS,
+        stream::BOUNDS,
         auth::BOUNDS,
         reload::BOUNDS,
         postgres::BOUNDS,

@@ -27,7 +27,7 @@ pub mod request_id;
 pub mod rotation;
 pub mod route;
 mod schema;
-mod seats;
+pub(crate) mod seats;
 pub mod service;
 mod settle;
 pub mod tls;

@@ -41,7 +41,8 @@
 //!
 //! [`domain`] has the nouns, [`engine`] is UBSCore, [`wal`] has the bytes of its log, and [`bell`]
 //! wakes its threads. Their manifests prove that none of them knows PostgreSQL, HTTP or an async
-//! runtime. The rest is this crate. `tests/tidy/graph.rs` holds the imports between its rooms.
+//! runtime. The crate `stream` has the messages of venues. The rest is this crate.
+//! `tests/tidy/graph.rs` holds the imports between its rooms.
 //!
 //! # The rooms, in reading order
 //!
@@ -60,6 +61,7 @@
 //! 9. [`events`]: each step of a transfer for its user: streams, webhooks, and their retention.
 //! 10. [`http`]: listener, tokens, routes, JSON; `public` for users, `ops` for operators.
 //!     [`quota`] bounds the requests of one user.
+//!     [`stream`](mod@stream) is the door of venues: sessions of numbered commands to UBSCore.
 //! 11. [`data_dir`] (the paths in the data directory, and its lock), [`stores`] (from the
 //!     configuration to both stores), [`task`] (the supervisor of background tasks).
 //! 12. [`commands`], [`cli`] and [`role`] (the roles of users): the binary.
@@ -159,6 +161,7 @@ pub mod quota;
 pub mod release;
 pub mod role;
 pub mod stores;
+pub mod stream;
 pub mod task;
 pub mod telemetry;
 pub mod validation;

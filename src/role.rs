@@ -9,6 +9,9 @@ pub enum Role {
     Admin,
     /// The same, to read. Changes nothing, not even the user's own money.
     Viewer,
+    /// Sessions of the venue with this number, and nothing else. Its token has the claim `venue`.
+    #[value(skip)]
+    Venue(u32),
 }
 
 impl Role {
@@ -17,6 +20,7 @@ impl Role {
         match self {
             Role::Admin => "admin",
             Role::Viewer => "viewer",
+            Role::Venue(_) => "venue",
         }
     }
 }

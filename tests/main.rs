@@ -24,6 +24,9 @@ mod refusals;
 /// The limits of one user per second and per day.
 mod limits;
 
+/// Sessions of venues: messages and sockets.
+mod stream;
+
 /// The operators' routes: external money, accounts and assets.
 mod admin;
 

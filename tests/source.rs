@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 
 /// The folders of Rust sources.
-pub(crate) const RUST: [&str; 8] =
-    ["src", "engine", "domain", "wal", "bell", "tests", "benches", "examples"];
+pub(crate) const RUST: [&str; 9] =
+    ["src", "engine", "domain", "stream", "wal", "bell", "tests", "benches", "examples"];
 
 /// The folders of code that a release holds.
-pub(crate) const PRODUCTION: [&str; 5] = ["src", "engine/src", "domain/src", "wal/src", "bell/src"];
+pub(crate) const PRODUCTION: [&str; 6] =
+    ["src", "engine/src", "domain/src", "stream/src", "wal/src", "bell/src"];
 
 /// The files below `folder` with one of these endings, by path from the root, sorted.
 pub(crate) fn files(folder: &str, endings: &[&str]) -> Vec<(String, String)> {

@@ -19,6 +19,9 @@ use crate::table::Misfit;
 use crate::totals::TOTAL_MAX;
 use crate::venues::WindowAnswer;
 
+/// The largest number of a venue that a file may hold: no venue counts so far.
+const NUMBER_MAX: u64 = 1 << 63;
+
 /// Facts that no ledger has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -119,7 +122,9 @@ impl Builder {
             Fact::Balance { user, asset, .. } if !self.belongs(user, asset) => {
                 return impossible("no such account or asset");
             }
-            Fact::Balance { totals, .. } if !totals.leave_room() => {
+            Fact::Balance { totals, traded, .. }
+                if !totals.leave_room() || traded.unsigned_abs() > TOTAL_MAX =>
+            {
                 return impossible("a total is above every log's");
             }
             Fact::Balance { user, asset, available, held, traded, totals } => {
@@ -183,7 +188,7 @@ impl Builder {
         match self.ledger.knows_venue(venue.id) {
             true => Ok(Err(Misfit::Twice)),
             false if venue.id == 0 || venue.name.length() == 0 => Err("no such venue"),
-            false if venue.acknowledged == u64::MAX => Err("number out of range"),
+            false if venue.acknowledged > NUMBER_MAX => Err("number out of range"),
             false if self.ledger.venues.insert(venue) => Ok(Ok(())),
             false => Ok(Err(Misfit::Full)),
         }
@@ -210,7 +215,7 @@ impl Builder {
 
     fn add_answer(&mut self, answer: AnswerFact) -> Result<Result<(), Misfit>, &'static str> {
         let AnswerFact { venue, number, hash, record, decision, leg } = answer;
-        if self.ledger.venues.get(venue).is_none() || number == 0 || number == u64::MAX {
+        if self.ledger.venues.get(venue).is_none() || number == 0 || number > NUMBER_MAX {
             return Err("no such venue or number");
         }
         self.last = self.last.max(record);

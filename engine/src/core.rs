@@ -253,14 +253,16 @@ fn opens_work(command: &Command) -> bool {
 #[cfg(test)]
 mod tests {
     use domain::account::AccountStatus;
+    use domain::posting::{ALL, Leg, Place};
     use domain::transfer::{Decision, Direction, Op};
     use wal::memory::Memory;
     use wal::{Directory, Identity, Log, Options, Recovery};
 
     use super::*;
     use crate::fact::Fact;
-    use crate::places::Places;
+    use crate::places::{Places, VenuePlaces};
     use crate::text::Text;
+    use crate::venue;
 
     const OUTCOMES_MAX: usize = 2_000;
 
@@ -378,13 +380,19 @@ mod tests {
         let options = Options { segment_bytes: 4 << 20, spares_ready: 1 };
         let recovery = Recovery::open(log_dir, 0, 0).expect("no log");
         let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
-        let places = Places::of_transfers(100, 10_000);
+        let venues = VenuePlaces { holds_max: 1_000, venues_max: 1, window: 64 };
+        let places = Places { accounts_max: 1_000, outcomes_max: 10_000, venues };
         let mut core = Core::new(Ledger::new(places), log.writer);
         let symbol = Text::new("USDT").expect("short");
         core.decide(&Command::RegisterAsset { asset: 3, precision: 8, symbol }, 0);
+        let name = Text::new("book").expect("short");
+        core.decide(&Command::AddVenue { id: 1, name, posts: true }, 0);
+        core.decide(&Command::OpenVenue { id: 1, epoch: 1, told: 0 }, 0);
+        let mut posted = Posted::empty();
         let mut work = |numbers: std::ops::Range<u64>| {
             for number in numbers {
                 let user = number % 100 + 1;
+                trade(&mut core, &mut posted, user);
                 let order = |op, amount| {
                     let Command::Order(order) = deposit(number) else { unreachable!() };
                     Command::Order(Order { op, user, amount, order_number: number, ..order })
@@ -412,5 +420,80 @@ mod tests {
         let seen = allocation_counter::measure(|| drop(std::hint::black_box(Box::new(1))));
         assert_eq!(seen.count_total, 1, "a box is not counted");
         assert!(core.ledger().sequence() > 5_000, "not worked");
+    }
+
+    /// One command of each kind with each kind of end, of a venue that acknowledges all.
+    fn trade<M: Medium>(core: &mut Core<M>, posted: &mut Posted, user: u64) {
+        let available = Place::Available;
+        let leg = |from, to, amount| Leg { from, to, asset: 3, amount };
+        let pay = [leg(available(user), available(user % 100 + 1), 1)];
+        let first = core.ledger().venue_state(1).expect("registered").last + 1;
+        let trade = [
+            leg(Place::Hold(first), available(user % 100 + 1), 1),
+            leg(available(user % 100 + 1), available(user), 1),
+            leg(Place::Hold(first), available(user), ALL),
+        ];
+        let reference = 0;
+        let reserve =
+            |amount| venue::Command::Reserve { reference, user, asset: 3, amount, onto: 0 };
+        for (index, command) in (0..).zip([
+            reserve(2),
+            reserve(u64::MAX),
+            venue::Command::Settle { reference, legs: trade.into_iter().collect() },
+            venue::Command::Settle { reference, legs: trade.into_iter().collect() },
+            reserve(1),
+            venue::Command::Release { reference, hold: first + 4, amount: ALL },
+            venue::Command::Post { reference, legs: pay.into_iter().collect() },
+        ]) {
+            posted.fill(1, first + index, &command);
+            let sent = Sent { epoch: 1, acknowledged: first + index - 1, halted: false };
+            let done = core.number(posted, sent, 0);
+            assert!(matches!(done, Numbered::Answer(_)), "{command:?}: {done:?}");
+            // A repeat, a gap, and an earlier session.
+            core.number(posted, sent, 0);
+            posted.fill(1, first + index + 2, &command);
+            core.number(posted, sent, 0);
+            core.number(posted, Sent { epoch: 0, ..sent }, 0);
+        }
+    }
+
+    /// Amendment of the reserve: below it new work of a venue waits, and its ends do not.
+    #[test]
+    fn without_room_new_numbers_wait_and_ends_are_decided() {
+        let mut recovery = Recovery::open(Memory::new(), 0, 0).expect("a directory");
+        assert_eq!(recovery.next().expect("a log"), None);
+        let options = Options { segment_bytes: 128 * 1024, spares_ready: 1 };
+        let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
+        let venues = VenuePlaces { holds_max: 1_000, venues_max: 1, window: 10_000 };
+        let places = Places { accounts_max: 1_000, outcomes_max: 100, venues };
+        let mut core = Core::new(Ledger::new(places), log.writer);
+        let symbol = Text::new("USDT").expect("short");
+        core.decide(&Command::RegisterAsset { asset: 3, precision: 8, symbol }, 0);
+        let name = Text::new("book").expect("short");
+        core.decide(&Command::AddVenue { id: 1, name, posts: true }, 0);
+        core.decide(&Command::OpenVenue { id: 1, epoch: 1, told: 0 }, 0);
+        assert!(succeeds(&mut core, 1));
+        let mut send = |number, command| {
+            let mut posted = Posted::empty();
+            posted.fill(1, number, &command);
+            let sent = Sent { epoch: 1, acknowledged: 0, halted: false };
+            core.number(&mut posted, sent, 0)
+        };
+        let (reference, user, onto) = (0, 7, 0);
+        let reserve = venue::Command::Reserve { reference, user, asset: 3, amount: 1, onto };
+        let mut number = 1;
+        while let Numbered::Answer(_) = send(number, reserve.clone()) {
+            number += 1;
+        }
+        let no_room = Numbered::Back { number, reason: Reason::NoRoom };
+        assert_eq!(send(number, reserve.clone()), no_room);
+        let release = venue::Command::Release { reference, hold: 1, amount: ALL };
+        let before = number;
+        while let Numbered::Answer(_) = send(number, release.clone()) {
+            number += 1;
+        }
+        assert!(number > before + 100, "{number} after {before}");
+        let no_room = Numbered::Back { number, reason: Reason::NoRoom };
+        assert_eq!(send(number, release), no_room);
     }
 }

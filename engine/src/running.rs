@@ -237,6 +237,11 @@ impl Handle {
         Ok(VenueSession::new(opened, line, publisher, shared, self.now))
     }
 
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
     /// Publishes a command and waits for its answer.
     fn ask(&self, command: Command) -> Result<Answer, OpenError> {
         let mut publisher = self.publisher.clone();

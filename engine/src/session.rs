@@ -210,3 +210,316 @@ impl Drop for VenueSession {
         self.shared.streams.remove(&self.line);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use domain::code::Code;
+    use domain::posting::{ALL, Leg, Place};
+    use domain::transfer::{Direction, Op};
+    use tempfile::tempdir;
+    use wal::Identity;
+
+    use super::*;
+    use crate::notice::Notice;
+    use crate::open::Closed;
+    use crate::options::Options;
+    use crate::order::Order;
+    use crate::places::{Places, VenuePlaces};
+    use crate::running::{Engine, Handle};
+    use crate::text::Text;
+    use crate::venue::{Ending, Reason, legs};
+
+    const USD: u32 = 2;
+    const WINDOW: usize = 100;
+    /// The longest wait for a thread. Only a failing test takes it.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn options(dir: &Path) -> Options {
+        let venues = VenuePlaces { holds_max: 1_000, venues_max: 2, window: WINDOW };
+        Options {
+            log_dir: dir.join("wal"),
+            snapshot_dir: dir.join("snapshots"),
+            segment_bytes: 1 << 20,
+            spares_ready: 1,
+            busy: false,
+            cpu: None,
+            ring_slots: 64,
+            in_flight_max: 32,
+            places: Places { accounts_max: 1_000, outcomes_max: 100, venues },
+            idle_mark: Duration::from_millis(1),
+            now: || 7,
+            notify: |notice: Notice<'_>| match notice {
+                Notice::Dead(why) => panic!("{why}"),
+                Notice::NoSpace(_) | Notice::LogFailed(_) => {}
+            },
+        }
+    }
+
+    fn start(dir: &Path) -> Engine {
+        let closed = Closed::open(options(dir)).expect("a directory");
+        let identity = closed.identity().unwrap_or(Identity(9));
+        closed.replay(0, |_| {}).expect("sound").start(identity, |sync| sync()).expect("started")
+    }
+
+    /// An engine with venue 1, and user 1 with 1,000 USD.
+    fn market(dir: &Path) -> (Engine, Handle) {
+        let engine = start(dir);
+        let mut handle = engine.handle();
+        handle.add_venue(1, "book", true).expect("a place");
+        let symbol = Text::new("USD").expect("short");
+        let deposit = Order {
+            op: Op::Deposit,
+            req_id: 1,
+            cid: Text::EMPTY,
+            user: 1,
+            asset: USD,
+            amount: 1_000,
+            direction: Direction::FundingToSpot,
+            order_number: 1,
+        };
+        for command in [
+            command::Command::RegisterAsset { asset: USD, precision: 2, symbol },
+            command::Command::Order(deposit),
+        ] {
+            let pending = handle.submit(command, 7);
+            wait(pending, &handle.shared()).expect("answered");
+        }
+        (engine, handle)
+    }
+
+    fn reserve(amount: u64) -> Command {
+        Command::Reserve { reference: 0, user: 1, asset: USD, amount, onto: 0 }
+    }
+
+    fn release(hold: u64) -> Command {
+        Command::Release { reference: 0, hold, amount: ALL }
+    }
+
+    fn comes<T>(mut look: impl FnMut() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(began.elapsed() < PATIENCE, "it does not come");
+            thread::yield_now();
+        }
+    }
+
+    fn reply(session: &mut VenueSession) -> Reply {
+        comes(|| session.decided())
+    }
+
+    fn answer(session: &mut VenueSession, number: u64, command: &Command) -> Option<Code> {
+        comes(|| match session.push(number, command) {
+            Ok(()) => Some(()),
+            Err(PushError::Full) => None,
+            Err(error) => panic!("{error}"),
+        });
+        match reply(session) {
+            Reply::Answer { number: answered, code, .. } if answered == number => code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// HLD-011. Goal: a session reserves, releases and reads; after a restart a repeat is told the
+    /// same, and the next session goes on.
+    #[test]
+    fn a_session_goes_on_after_a_restart() {
+        let dir = tempdir().expect("a directory");
+        let (engine, handle) = market(dir.path());
+        let mut session = handle.open_venue(1, 1, 0).expect("open");
+        let opened = *session.opened();
+        let want = (1, 0, 0, WINDOW as u64, Identity(9), 0);
+        let Opened { epoch, last, acknowledged, window, log_identity, durable } = opened;
+        assert_eq!((epoch, last, acknowledged, window, log_identity, durable), want);
+        assert_eq!(answer(&mut session, 1, &reserve(400)), None);
+        assert_eq!(answer(&mut session, 2, &reserve(700)), Some(Code::InsufficientBalance));
+        comes(|| (session.durable() == 2).then_some(()));
+        let BalanceRow { available, held, .. } = session.balance(1, USD).expect("read");
+        assert_eq!((available, held), (Some(600), 400));
+        let holds = session.holds(0).expect("read");
+        assert_eq!((holds.holds.len(), holds.next), (1, None));
+        assert_eq!((holds.holds[0].number, holds.holds[0].remaining), (1, 400));
+        drop(session);
+        drop(handle);
+        engine.stop();
+
+        let engine = start(dir.path());
+        let handle = engine.handle();
+        let ahead = handle.open_venue(1, 2, 3).err();
+        assert_eq!(ahead, Some(OpenError::AheadOfLog { told: 3, last: 2 }));
+        let mut session = handle.open_venue(1, 2, 2).expect("open");
+        assert_eq!((session.opened().last, session.opened().durable), (2, 2));
+        assert_eq!(answer(&mut session, 2, &reserve(700)), Some(Code::InsufficientBalance));
+        assert_eq!(answer(&mut session, 1, &reserve(400)), None);
+        assert_eq!(session.acknowledge(3), Err(AckError::NotAnswered(3)));
+        assert_eq!(session.acknowledge(1), Ok(()));
+        assert_eq!(answer(&mut session, 3, &release(1)), None);
+        session.push(1, &reserve(400)).expect("sent");
+        let forgotten = Reply::Close { number: 1, reason: Ending::Forgotten };
+        assert_eq!(reply(&mut session), forgotten);
+        assert_eq!(session.push(4, &release(1)), Err(PushError::Fenced));
+        let mut session = handle.open_venue(1, 3, 3).expect("open");
+        session.push(3, &release(9)).expect("sent");
+        assert_eq!(reply(&mut session), Reply::Close { number: 3, reason: Ending::Violation });
+        drop(session);
+        engine.stop();
+        let stopped = handle.open_venue(1, 4, 0).err();
+        assert!(matches!(stopped, Some(OpenError::Stopped)), "{stopped:?}");
+    }
+
+    /// HLD-013. Goal: of two callers with one epoch exactly one gets the session, and commands of
+    /// an older one change nothing.
+    #[test]
+    fn one_session_of_an_epoch_is_open_and_older_ones_are_shut_out() {
+        let dir = tempdir().expect("a directory");
+        let (engine, handle) = market(dir.path());
+        let (barrier, open) = (Barrier::new(2), AtomicUsize::new(0));
+        for epoch in 1..20 {
+            let sessions: Vec<_> = thread::scope(|scope| {
+                let open_one = || {
+                    let handle = handle.clone();
+                    barrier.wait();
+                    handle.open_venue(1, epoch, 0)
+                };
+                let threads = [scope.spawn(open_one), scope.spawn(open_one)];
+                threads.map(|thread| thread.join().expect("no panic")).into_iter().collect()
+            });
+            let (mut open_ones, mut refused) = (0, 0);
+            for session in &sessions {
+                match session {
+                    Ok(_) => open_ones += 1,
+                    Err(error) => {
+                        assert_eq!(*error, OpenError::Fenced { epoch });
+                        refused += 1;
+                    }
+                }
+            }
+            assert_eq!((open_ones, refused), (1, 1));
+            open.fetch_add(open_ones, Ordering::Relaxed);
+        }
+        let mut old = handle.open_venue(1, 30, 0).expect("open");
+        assert_eq!(handle.open_venue(1, 0, 0).err(), Some(OpenError::Busy));
+        assert_eq!(answer(&mut old, 1, &reserve(10)), None);
+        let mut new = handle.open_venue(1, 31, 1).expect("open");
+        assert_eq!(old.push(2, &reserve(10)), Err(PushError::Fenced));
+        assert_eq!(answer(&mut new, 2, &reserve(20)), None);
+        assert_eq!(new.holds(0).expect("read").holds.len(), 2);
+        handle.close_venue(1).expect("registered");
+        assert!(new.fenced());
+        assert_eq!(new.push(3, &release(1)), Err(PushError::Fenced));
+        assert_eq!(handle.open_venue(1, 32, 2).err(), Some(OpenError::Closed));
+        handle.reopen_venue(1).expect("registered");
+        drop((old, new));
+        assert_eq!(handle.open_venue(1, 0, 2).expect("open").opened().epoch, 32);
+        engine.stop();
+    }
+
+    /// HLD-012, HLD-016. Goal: a gap, a halt and a full window use no number; each tells one Back,
+    /// and what follows it is dropped.
+    #[test]
+    fn what_cannot_be_decided_is_told_once_and_uses_no_number() {
+        let dir = tempdir().expect("a directory");
+        let (engine, handle) = market(dir.path());
+        let mut session = handle.open_venue(1, 1, 0).expect("open");
+        for number in [5, 6, 7] {
+            session.push(number, &reserve(1)).expect("sent");
+        }
+        let back = |number, reason, after_ms| Reply::Back { number, reason, after_ms };
+        assert_eq!(reply(&mut session), back(1, Reason::Gap, 0));
+        assert_eq!(answer(&mut session, 1, &reserve(1)), None);
+        assert_eq!(session.decided(), None, "what followed the gap is dropped");
+        handle.halt_venues(true);
+        for number in [2, 3] {
+            session.push(number, &reserve(1)).expect("sent");
+        }
+        assert_eq!(reply(&mut session), back(2, Reason::Halted, 1_000));
+        assert_eq!(answer(&mut session, 1, &reserve(1)), None, "a repeat is answered");
+        session.push(2, &reserve(1)).expect("sent");
+        assert_eq!(reply(&mut session), back(2, Reason::Halted, 1_000));
+        handle.halt_venues(false);
+        let full = WINDOW as u64;
+        for number in 2..=full {
+            assert_eq!(answer(&mut session, number, &reserve(1)), None);
+        }
+        session.push(full + 1, &reserve(1)).expect("sent");
+        assert_eq!(reply(&mut session), back(full + 1, Reason::Window, 0));
+        session.acknowledge(1).expect("answered");
+        assert_eq!(answer(&mut session, full + 1, &reserve(1)), None);
+        // Another venue is not stopped by it.
+        handle.add_venue(2, "other", false).expect("a place");
+        let mut other = handle.open_venue(2, 1, 0).expect("open");
+        assert_eq!(answer(&mut other, 1, &reserve(1)), None);
+        assert_eq!(handle.holds(), WINDOW + 2);
+        drop((session, other));
+        engine.stop();
+    }
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Count>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Goal: a session that keeps its part of the ring full gets every answer in order, durable in
+    /// the end, and its waker rings.
+    #[test]
+    fn a_crowd_of_commands_is_answered_in_order() {
+        let dir = tempdir().expect("a directory");
+        let (engine, handle) = market(dir.path());
+        let mut session = handle.open_venue(1, 1, 0).expect("open");
+        let rung = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&rung));
+        let (mut pushed, mut answered) = (0, 0);
+        let mut full = 0;
+        while answered < 5_000 {
+            session.wake(&waker);
+            while pushed < 5_000 && pushed < answered + 90 {
+                let next = pushed + 1;
+                let command = match next % 2 {
+                    1 => reserve(5),
+                    _ => Command::Settle {
+                        reference: next,
+                        legs: legs([Leg {
+                            from: Place::Hold(next - 1),
+                            to: Place::Available(1),
+                            asset: USD,
+                            amount: ALL,
+                        }]),
+                    },
+                };
+                match session.push(next, &command) {
+                    Ok(()) => pushed = next,
+                    Err(PushError::Full) => {
+                        full += 1;
+                        break;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            while let Some(reply) = session.decided() {
+                let Reply::Answer { number, code, .. } = reply else { panic!("{reply:?}") };
+                assert_eq!((number, code), (answered + 1, None));
+                answered = number;
+                session.acknowledge(number).expect("answered");
+                assert!(session.durable() <= answered);
+            }
+        }
+        assert!(full > 0, "its part of the ring was never full");
+        comes(|| (session.durable() == answered).then_some(()));
+        comes(|| (rung.0.load(Ordering::Relaxed) > 0).then_some(()));
+        assert_eq!(handle.holds(), 0);
+        drop(session);
+        engine.stop();
+    }
+}

@@ -1,5 +1,7 @@
 //! Venues, holds and postings, judged by a second, naive model.
 
+mod world;
+
 use std::collections::BTreeMap;
 
 use domain::account::AccountStatus;
@@ -157,7 +159,7 @@ impl Market {
         self.log.push((kind, bytes));
         let answer = self.ledger.apply_posted(&posted, &parts, self.ledger.sequence() + 1, 7);
         let again = Market::posted(venue, number, command);
-        assert_eq!(self.ledger.door(&again), Door::Known(answer), "a repeat is told the same");
+        assert_eq!(self.ledger.door(&again), Door::Known(answer), "a repeat has the same answer");
         answer
     }
 
@@ -424,8 +426,6 @@ fn a_number_is_decided_once_and_kept_until_it_is_acknowledged() {
     for _ in 0..5 {
         assert_eq!(market.send(1, &first), SUCCESS);
     }
-    let door =
-        |market: &Market, number, command| market.ledger.door(&Market::posted(1, number, command));
     assert!(matches!(market.door_of(1, &first), Door::Known(_)));
     assert_eq!(market.door_of(1, &reserve(1, USD, 11)), Door::Violation);
     assert_eq!(market.door_of(7, &first), Door::Gap(6));
@@ -616,7 +616,7 @@ fn bad_legs_are_answered_so_and_change_nothing() {
         (settle([leg(hold, frozen(1), USD, 1)]), invalid),
         (settle([leg(available(1), available(2), USD, 1)]), invalid),
         (settle([leg(hold, available(2), BTC, 1)]), invalid),
-        (settle([leg(hold, Place::Hold(0), USD, 1)]), invalid),
+        (settle([leg(hold, Place::Hold(0), USD, 1)]), refused(Code::HoldNotFound, 0)),
         (reserve(1, 9, 1), refused(Code::InvalidAsset, 0)),
         (reserve(0, USD, 1), refused(Code::InvalidRequest, 0)),
         (reserve(1 << 63, USD, 1), refused(Code::InvalidRequest, 0)),

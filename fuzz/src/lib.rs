@@ -8,6 +8,8 @@
 pub mod configuration;
 /// Entries of a row of Funding's journal.
 pub mod entries;
+/// Bytes of a venue's session, in frames or not.
+pub mod frames;
 /// Segments of a log, damaged or not, through recovery, reader and replay.
 pub mod log;
 /// Payloads of the log, and facts of a snapshot.
@@ -25,9 +27,10 @@ use tempfile::TempDir;
 type Check = fn(&[u8]);
 
 /// Every target: its name, which is that of its corpus, and its function.
-pub const TARGETS: [(&str, Check); 6] = [
+pub const TARGETS: [(&str, Check); 7] = [
     ("configuration", configuration::check),
     ("entries", entries::check),
+    ("frames", frames::check),
     ("log", log::check),
     ("payload", payload::check),
     ("request", request::check),

@@ -1,14 +1,18 @@
 use domain::account::AccountStatus;
 use domain::code::Code;
+use domain::posting::{Leg, Parts, Place};
 use domain::transfer::{Direction, Op};
 use engine::command::Command;
+use engine::entry::Entry;
 use engine::fact::Fact;
 use engine::ledger::{Ledger, Step};
 use engine::order::Order;
-use engine::places::Places;
+use engine::places::{Places, VenuePlaces};
+use engine::posted::Posted;
 use engine::record::PAYLOAD_BYTES_MAX;
 use engine::replay::Replay;
 use engine::text::Text;
+use engine::venue;
 use wal::memory::Memory;
 use wal::{
     Ending, Error, Identity, Log, Options, Reader, Recovery, SEGMENT_BYTES_MIN, Sequence,
@@ -19,7 +23,11 @@ use super::Recipe;
 use super::payload::check_entry;
 
 const IDENTITY: Identity = Identity(0x5eed);
-pub(super) const PLACES: Places = Places::of_transfers(4, 16);
+pub(super) const PLACES: Places = Places {
+    accounts_max: 4,
+    outcomes_max: 16,
+    venues: VenuePlaces { holds_max: 4, venues_max: 2, window: 8 },
+};
 const OPTIONS: Options = Options { segment_bytes: SEGMENT_BYTES_MIN, spares_ready: 1 };
 
 /// Offset of a segment's first record.
@@ -173,8 +181,12 @@ pub(super) fn check_ledger(ledger: &Ledger) {
     assert!(ledger.order_numbers_end() >= ledger.watermark());
     assert!(ledger.outcome_count() <= PLACES.outcomes_max);
     for fact in ledger.facts() {
-        if let Fact::Balance { available, totals, .. } = fact {
-            assert_eq!(totals.available(), Some(available));
+        if let Fact::Balance { available, held, traded, totals, .. } = fact {
+            let entered = (totals.deposits + totals.refunds).checked_add_signed(traded);
+            assert_eq!(
+                entered.and_then(|all| all.checked_sub(totals.withdrawals)),
+                Some(available + held)
+            );
         }
     }
     ledger.settled(ledger.order_numbers_end()).expect("not below the watermark");
@@ -204,7 +216,7 @@ impl Draft {
 
     /// Follows one line of the recipe.
     fn write(&mut self, recipe: &mut Recipe<'_>) {
-        match recipe.byte() % 16 {
+        match recipe.byte() % 18 {
             0 => {
                 self.close();
                 self.open(self.number.wrapping_add(1), self.last, self.chain, SEGMENT_BYTES_MIN);
@@ -261,6 +273,8 @@ impl Draft {
                 let status = status.unwrap_or(AccountStatus::Active);
                 self.decide(&Command::SetStatus { user: recipe.number(), status });
             }
+            15 => self.decide(&venue_command(recipe)),
+            16 => self.post(recipe),
             _ => {
                 let command = order(recipe);
                 self.decide(&command);
@@ -306,6 +320,26 @@ impl Draft {
         self.record(entry.kind() as u8, &payload[..length]);
     }
 
+    /// Appends the decision of a venue's next command, or of another number.
+    fn post(&mut self, recipe: &mut Recipe<'_>) {
+        let venue = u32::from(recipe.byte() % 3);
+        let Some(state) = self.ledger.venue_state(venue) else { return };
+        let command = numbered(recipe);
+        let mut posted = Posted::empty();
+        posted.fill(venue, state.last + 1, &command);
+        let mut parts = Parts::default();
+        self.ledger.decide_posted(&mut posted, &mut parts);
+        let behind = state.last - state.acknowledged;
+        posted.acknowledged = state.acknowledged + u64::from(recipe.byte() % 3).min(behind);
+        let mut payload = [0; PAYLOAD_BYTES_MAX];
+        let entry = Entry::Posting(Box::new(posted.clone()));
+        let length = entry.encode(&mut payload);
+        if self.ledger.sequence() == self.last {
+            self.ledger.apply_posted(&posted, &parts, self.last + 1, 0);
+        }
+        self.record(entry.kind() as u8, &payload[..length]);
+    }
+
     /// Appends a record as a writer would.
     fn record(&mut self, kind: u8, payload: &[u8]) {
         let durable = self.last / 2;
@@ -341,6 +375,60 @@ impl Draft {
         let room = self.bytes.get_mut(at..at + bytes.len());
         room.map(|room| room.copy_from_slice(bytes)).is_some()
     }
+}
+
+/// The registration, the Open or the close of a venue.
+fn venue_command(recipe: &mut Recipe<'_>) -> Command {
+    let (id, choice) = (u32::from(recipe.byte() % 3), recipe.byte());
+    match choice % 4 {
+        0 => Command::OpenVenue { id, epoch: recipe.number(), told: 0 },
+        1 => Command::CloseVenue { id, closed: choice & 64 != 0 },
+        _ => {
+            let name = Text::new("venue").expect("short");
+            Command::AddVenue { id, name, posts: choice & 64 != 0 }
+        }
+    }
+}
+
+/// A command of a venue.
+fn numbered(recipe: &mut Recipe<'_>) -> venue::Command {
+    let reference = 0;
+    match recipe.byte() % 4 {
+        0 => venue::Command::Reserve {
+            reference,
+            user: u64::from(recipe.byte() % 8),
+            asset: u32::from(recipe.byte() % 4),
+            amount: recipe.number(),
+            onto: u64::from(recipe.byte() % 4),
+        },
+        1 => venue::Command::Release {
+            reference,
+            hold: u64::from(recipe.byte() % 8),
+            amount: recipe.number(),
+        },
+        choice => {
+            let count = recipe.byte() % 5;
+            let legs = (0..count).map(|_| leg(recipe)).collect();
+            match choice {
+                2 => venue::Command::Settle { reference, legs },
+                _ => venue::Command::Post { reference, legs },
+            }
+        }
+    }
+}
+
+fn leg(recipe: &mut Recipe<'_>) -> Leg {
+    let mut place = || {
+        let (kind, number) = (recipe.byte(), u64::from(recipe.byte() % 8));
+        match kind % 8 {
+            0 => Place::Outside,
+            1 => Place::Frozen { user: number, purpose: 1 },
+            2..=4 => Place::Hold(number),
+            _ => Place::Available(number),
+        }
+    };
+    let (from, to) = (place(), place());
+    Leg { from, to, asset: u32::from(recipe.byte() % 4), amount: recipe.number() }
 }
 
 /// An order of few users, transfers and assets, so that they meet.

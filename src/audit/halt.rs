@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::Handle;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -46,6 +47,8 @@ const OURSELVES: &str = "ubscore";
 
 /// The owner of the flag.
 pub struct Halt {
+    /// The engine whose venues are halted with the gate.
+    venues: Mutex<Option<Handle>>,
     gate: Arc<Gate>,
     admin: Admin,
     clock: Arc<dyn Clock>,
@@ -199,7 +202,8 @@ impl Halt {
         let state = Mutex::new(state);
         let changing = tokio::sync::Mutex::new(());
         let waiting = watch::Sender::new(0);
-        let halt = Halt { gate, admin, clock, data_dir, state, changing, waiting };
+        let venues = Mutex::new(None);
+        let halt = Halt { gate, venues, admin, clock, data_dir, state, changing, waiting };
         if let Some(reason) = reason {
             error!(
                 reason,
@@ -219,6 +223,26 @@ impl Halt {
     /// The gate that every movement of money passes.
     pub fn gate(&self) -> Arc<Gate> {
         Arc::clone(&self.gate)
+    }
+
+    /// From now on the venues of this engine are halted together with the gate.
+    pub fn follow(&self, engine: Handle) {
+        // The state's lock orders it with a change of the gate.
+        let _state = self.state.lock();
+        engine.halt_venues(self.gate.is_closed());
+        *self.venues.lock() = Some(engine);
+    }
+
+    /// Closes or opens the gate. The caller has the state's lock.
+    fn set_gate(&self, closed: bool) {
+        match closed {
+            true => self.gate.close(),
+            false => self.gate.open(),
+        }
+        telemetry::halted(closed);
+        if let Some(engine) = &*self.venues.lock() {
+            engine.halt_venues(closed);
+        }
     }
 
     /// Whether the service is halted, or held.
@@ -244,8 +268,7 @@ impl Halt {
     pub fn hold(&self, number: u64, why: &str) {
         let mut state = self.state.lock();
         state.halts += 1;
-        self.gate.close();
-        telemetry::halted(true);
+        self.set_gate(true);
         state.held = Some((number, why.to_owned()));
     }
 
@@ -255,8 +278,7 @@ impl Halt {
         let mut state = self.state.lock();
         let ended = state.held.take_if(|(held, _)| *held == number).is_some();
         if ended && state.reason.is_none() {
-            self.gate.open();
-            telemetry::halted(false);
+            self.set_gate(false);
         }
     }
 
@@ -310,8 +332,7 @@ impl Halt {
     fn close(&self, reason: &str) -> String {
         let mut state = self.state.lock();
         state.halts += 1;
-        self.gate.close();
-        telemetry::halted(true);
+        self.set_gate(true);
         state.reason.get_or_insert_with(|| reason.to_owned()).clone()
     }
 
@@ -380,8 +401,7 @@ impl Halt {
         }
         state.reason = None;
         if state.held.is_none() {
-            self.gate.open();
-            telemetry::halted(false);
+            self.set_gate(false);
         }
         Ok(())
     }

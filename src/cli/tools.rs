@@ -36,6 +36,9 @@ pub struct TokenArgs {
     /// The user's role beyond their own money.
     #[arg(long, value_enum)]
     pub role: Option<Role>,
+    /// The number of the venue that opens sessions with the token.
+    #[arg(long, value_name = "ID", conflicts_with = "role")]
+    pub venue: Option<u32>,
     /// How long the token is valid, such as 15m or 1h.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_ttl)]
     pub ttl: Duration,

@@ -7,3 +7,4 @@ pub mod primary;
 pub mod process;
 pub mod signals;
 mod upkeep;
+mod venues;

@@ -10,7 +10,7 @@ use crate::cli::TokenArgs;
 use crate::clock::Clock;
 use crate::config::{Config, Overrides};
 use crate::exit::Exit;
-use crate::http::auth;
+use crate::http::auth::{self, Role};
 
 /// Writes only the token and a line break to `out`, so that it can be used in `$(…)`.
 ///
@@ -19,7 +19,8 @@ use crate::http::auth;
 pub fn run(args: &TokenArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     let config = Config::load(args.config.as_deref(), Overrides::default(), args.dev)
         .context("load the configuration")?;
-    let token = auth::sign(&config.auth, args.user, args.role, args.ttl, clock.now_s())?;
+    let role = args.venue.map(Role::Venue).or(args.role);
+    let token = auth::sign(&config.auth, args.user, role, args.ttl, clock.now_s())?;
     writeln!(out, "{token}").context("write the token")?;
     Ok(Exit::Done)
 }
@@ -35,7 +36,7 @@ mod tests {
     use crate::clock::Sleep;
     use crate::config::auth::Auth;
     use crate::config::secret::Secret;
-    use crate::http::auth::{Claims, Role, Unauthorized, Verifier};
+    use crate::http::auth::{Claims, Unauthorized, Verifier};
 
     const SECRET: &str = "a secret of the tests, and of no one else";
 
@@ -63,6 +64,7 @@ mod tests {
         let args = TokenArgs {
             user: 1001,
             role: Some(Role::Admin),
+            venue: None,
             ttl: Duration::from_secs(60),
             config: Some(file),
             dev: false,
@@ -86,6 +88,7 @@ mod tests {
         let args = TokenArgs {
             user: 1,
             role: None,
+            venue: None,
             ttl: Duration::from_secs(60),
             config: Some("/nowhere/ubscore.toml".into()),
             dev: false,

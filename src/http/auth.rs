@@ -130,6 +130,7 @@ struct WireClaims {
     iss: Option<serde_json::Value>,
     aud: Option<serde_json::Value>,
     role: Option<serde_json::Value>,
+    venue: Option<serde_json::Value>,
 }
 
 /// The claims we write.
@@ -140,6 +141,8 @@ struct SignedClaims<'a> {
     exp: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    venue: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     iss: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,10 +232,7 @@ impl Verifier {
             .and_then(serde_json::Value::as_str)
             .and_then(user_id)
             .ok_or(Unauthorized::Subject)?;
-        let role = claims.role.as_ref().and_then(serde_json::Value::as_str);
-        let role =
-            role.and_then(|name| Role::value_variants().iter().find(|role| role.name() == name));
-        let role = role.copied();
+        let role = role(claims.role.as_ref(), claims.venue.as_ref())?;
         debug_assert!((1..=USER_ID_MAX).contains(&user_id), "read as a user id");
         Ok(Verified { claims: Claims { user_id, role, expires_s }, begins_s })
     }
@@ -303,6 +303,10 @@ pub fn sign(
         iat: now_s,
         exp: now_s.saturating_add(ttl.as_secs()),
         role: role.map(Role::name),
+        venue: match role {
+            Some(Role::Venue(venue)) => Some(venue),
+            Some(Role::Admin | Role::Viewer) | None => None,
+        },
         iss: auth.issuer.as_deref(),
         aud: auth.audience.as_deref(),
     };
@@ -320,6 +324,21 @@ pub fn user_id(text: &str) -> Option<u64> {
         return None;
     }
     text.parse().ok().filter(|id| (1..=USER_ID_MAX).contains(id))
+}
+
+/// The role of a token; `None` for an unknown one, which gives no rights.
+fn role(
+    name: Option<&serde_json::Value>,
+    venue: Option<&serde_json::Value>,
+) -> Result<Option<Role>, Unauthorized> {
+    let Some(name) = name.and_then(serde_json::Value::as_str) else { return Ok(None) };
+    if name == Role::Venue(0).name() {
+        // Without its number it would be a user's token.
+        let venue = venue.and_then(serde_json::Value::as_u64);
+        let venue = venue.and_then(|venue| u32::try_from(venue).ok());
+        return venue.map(|venue| Some(Role::Venue(venue))).ok_or(Unauthorized::Malformed);
+    }
+    Ok(Role::value_variants().iter().find(|role| role.name() == name).copied())
 }
 
 fn reason(kind: &ErrorKind) -> Unauthorized {

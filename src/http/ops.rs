@@ -24,6 +24,7 @@ mod session;
 mod snapshots;
 mod totals;
 mod transfers;
+mod venues;
 mod webhooks;
 
 use std::sync::Arc;
@@ -90,6 +91,14 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             }
             Ops::Session => session::show(intake, transfers, approvals, operations, &call).await,
             Ops::Totals => detached(totals::show(service, call)).await,
+            Ops::AddVenue | Ops::CloseVenue | Ops::OpenVenue => {
+                let change = match matched.route {
+                    Ops::AddVenue => venues::Change::Add,
+                    Ops::CloseVenue => venues::Change::Close,
+                    _ => venues::Change::Open,
+                };
+                detached(venues::change(service, change, parameters[0].clone(), call)).await
+            }
         }
     };
     ROUTES.answer(call, handler).await

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 const V6_CLIENT_BITS: u32 = 64;
 
 /// The places of one listener.
-pub(super) struct Seats {
+pub(crate) struct Seats {
     table: Mutex<Table>,
     most: usize,
     most_per_address: usize,
@@ -41,7 +41,7 @@ struct Seat {
 }
 
 /// One connection's place. Dropping it frees the place.
-pub(super) struct Place {
+pub(crate) struct Place {
     seats: Arc<Seats>,
     number: u64,
     leave: Arc<Notify>,
@@ -49,13 +49,13 @@ pub(super) struct Place {
 
 impl Seats {
     /// Places for `most` connections, `most_per_address` of them from one address.
-    pub(super) fn new(most: usize, most_per_address: usize) -> Arc<Seats> {
+    pub(crate) fn new(most: usize, most_per_address: usize) -> Arc<Seats> {
         Arc::new(Seats { table: Mutex::default(), most, most_per_address })
     }
 
     /// A place for a connection from this address; `None` if every other connection is being
     /// answered.
-    pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let address = client(address);
         let mut table = self.table.lock();
         let of_address = table.per_address.get(&address).copied().unwrap_or(0);
@@ -111,7 +111,7 @@ impl Table {
 impl Place {
     /// Marks the connection as busy; `false`: the place was given away, and the connection is about
     /// to close.
-    pub(super) fn begin(&self) -> bool {
+    pub(crate) fn begin(&self) -> bool {
         let mut table = self.seats.table.lock();
         let last = table.event();
         table.seats.get_mut(&self.number).is_some_and(|seat| {
@@ -121,7 +121,7 @@ impl Place {
     }
 
     /// Marks the connection as idle: its request is answered.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut table = self.seats.table.lock();
         let last = table.event();
         if let Some(seat) = table.seats.get_mut(&self.number) {
@@ -130,7 +130,7 @@ impl Place {
     }
 
     /// Returns when the place is given away.
-    pub(super) async fn given_away(&self) {
+    pub(crate) async fn given_away(&self) {
         self.leave.notified().await;
     }
 }

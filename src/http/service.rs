@@ -188,7 +188,7 @@ impl Caller {
     pub fn sees_everyone(self) -> bool {
         match self.role {
             Some(Role::Admin | Role::Viewer) => true,
-            None => false,
+            Some(Role::Venue(_)) | None => false,
         }
     }
 
@@ -211,7 +211,7 @@ impl Intake {
     /// The caller of a request.
     ///
     /// # Errors
-    /// UNAUTHORIZED, for every error of the token.
+    /// UNAUTHORIZED, for every error of the token; FORBIDDEN for the token of a venue.
     pub fn authenticate(&self, call: &Call) -> Result<Caller, Refusal> {
         let mut headers = call.request.headers().get_all(AUTHORIZATION).iter();
         // Two tokens are refused: a proxy and this process could each trust a different one.
@@ -224,6 +224,9 @@ impl Intake {
             Refusal::from(Code::Unauthorized)
         })?;
         let user = UserId::new(claims.user_id).ok_or(Code::Unauthorized)?;
+        if let Some(Role::Venue(_)) = claims.role {
+            return Err(Code::Forbidden.into());
+        }
         Ok(Caller { user, role: claims.role, expires_s: claims.expires_s })
     }
 

@@ -17,8 +17,8 @@ use super::rotation::Rotating;
 use crate::config::file::read_key_file;
 use crate::config::tls::TlsFiles;
 
-/// The only protocol inside (RFC 7301). A client without it is refused.
-const HTTP_1_1: &[u8] = b"http/1.1";
+/// HTTP as the only protocol inside (RFC 7301). A client that names others is refused.
+pub const HTTP_1_1: &[&[u8]] = &[b"http/1.1"];
 
 /// Why a listener cannot speak TLS. The operator must change the configuration or a file.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("{section}.{key} = {}: cannot be read", path.display())]
     Read {
-        /// `http` or `ops`.
+        /// `http`, `ops` or `stream`.
         section: &'static str,
         /// Which of the two files.
         key: &'static str,
@@ -38,7 +38,7 @@ pub enum TlsError {
     /// A file holds no PEM of its kind.
     #[error("{section}.{key} = {}: no {what} in PEM format", path.display())]
     Pem {
-        /// `http` or `ops`.
+        /// `http`, `ops` or `stream`.
         section: &'static str,
         /// Which of the two files.
         key: &'static str,
@@ -65,6 +65,7 @@ pub enum TlsError {
 /// The certificate of a listener.
 pub struct Tls {
     files: TlsFiles,
+    protocols: &'static [&'static [u8]],
     current: ArcSwap<Current>,
 }
 
@@ -81,13 +82,13 @@ struct Content {
 }
 
 impl Tls {
-    /// Reads the two files.
+    /// Reads the two files. `protocols`: the names of the protocols inside, none if they have none.
     ///
     /// # Errors
     /// [`TlsError`]: the operator must change something.
-    pub fn new(files: TlsFiles) -> Result<Tls, TlsError> {
-        let current = Current::new(Content::read(&files)?, &files)?;
-        Ok(Tls { files, current: ArcSwap::from_pointee(current) })
+    pub fn new(files: TlsFiles, protocols: &'static [&'static [u8]]) -> Result<Tls, TlsError> {
+        let current = Current::new(Content::read(&files)?, &files, protocols)?;
+        Ok(Tls { files, protocols, current: ArcSwap::from_pointee(current) })
     }
 
     /// Secures a connection by the certificate in force.
@@ -106,7 +107,7 @@ impl Rotating for Tls {
         if content == self.current.load().content {
             return Ok(false);
         }
-        self.current.store(Arc::new(Current::new(content, &self.files)?));
+        self.current.store(Arc::new(Current::new(content, &self.files, self.protocols)?));
         Ok(true)
     }
 }
@@ -126,7 +127,7 @@ impl Content {
 }
 
 impl Current {
-    fn new(content: Content, files: &TlsFiles) -> Result<Current, TlsError> {
+    fn new(content: Content, files: &TlsFiles, protocols: &[&[u8]]) -> Result<Current, TlsError> {
         let section = files.section;
         let no_pem = |key, path: &PathBuf, what, source| TlsError::Pem {
             section,
@@ -151,7 +152,7 @@ impl Current {
             .with_no_client_auth()
             .with_single_cert(chain, key)
             .map_err(|source| TlsError::Pair { files: Box::new(files.clone()), source })?;
-        config.alpn_protocols = vec![HTTP_1_1.to_vec()];
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(Current { content, acceptor: TlsAcceptor::from(Arc::new(config)) })
     }
 }

@@ -334,10 +334,10 @@ fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<C
         Some(Bug::ResolveOverrules),
         Command::Refuse { .. },
         Step::Known(CoreAnswer::Decided(known)),
-    ) = (bug, command, step)
+    ) = (bug, command, &step)
     {
         let decision = Decision::Refused(Code::ResolvedByOperator);
-        return Some(CoreAnswer::Decided(Recorded { decision, ..known }));
+        return Some(CoreAnswer::Decided(Recorded { decision, ..*known }));
     }
     let Step::Append(Entry::Order { decision, balance_after, imposed, .. }) = step else {
         return None;

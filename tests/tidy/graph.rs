@@ -11,7 +11,7 @@ type Modules = BTreeMap<Vec<String>, String>;
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
 /// The crates with more than one file, by the folder of their sources.
-const CRATES: [&str; 5] = source::PRODUCTION;
+const CRATES: [&str; 6] = source::PRODUCTION;
 
 /// The imports that each room may have: every room of the root package has a row. `commands` is
 /// imported by `main` alone, and `cli` by `commands`.
@@ -88,6 +88,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "validation",
         ],
     ),
+    ("stream", &["alert", "clock", "config", "http", "telemetry"]),
     ("cli", &["config", "format", "release", "role"]),
     (
         "stores",
@@ -128,6 +129,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "quota",
             "release",
             "stores",
+            "stream",
             "task",
             "telemetry",
         ],

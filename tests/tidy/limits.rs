@@ -34,6 +34,7 @@ const NAMED_ALIKE: &[(&str, &str)] = &[
     ("Effect", "of an operation on an amount; of a step on a worker"),
     ("Kind", "of a mismatch; of a record"),
     ("Log", "a log that is open; its part of a backup's manifest"),
+    ("Message", "of an alert; of a venue's session"),
     ("Operations", "of a transfer in both stores; the part of the service for operators"),
     ("Outcome", "of an operation; of a call by an operator"),
     ("Part", "of a statement; of the readiness"),
@@ -241,7 +242,8 @@ fn types(code: &str) -> Vec<String> {
         let kinds = ["struct ", "enum ", "trait ", "type ", "union "];
         if let Some(rest) = kinds.iter().find_map(|kind| rest.strip_prefix(kind)) {
             let name = rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next();
-            found.extend(name.map(str::to_owned));
+            // In a macro a parameter stands for the name.
+            found.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
         }
     }
     found

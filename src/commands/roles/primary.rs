@@ -31,7 +31,7 @@ use tracing::{info, warn};
 
 use super::process::{self, Process, Serving, listen};
 use super::signals::notify_manager;
-use super::upkeep;
+use super::{upkeep, venues};
 use crate::adapters::Adapter;
 use crate::adapters::funding::Funding;
 use crate::adapters::spot::{self, Spot, Unanswered};
@@ -48,6 +48,7 @@ use crate::cli::ServeArgs;
 use crate::clock::Clock;
 use crate::commands::dev;
 use crate::config::Config;
+use crate::config::tls::TlsFiles;
 use crate::coordinator::{self, Coordinator, Parts, watermark};
 use crate::data_dir;
 use crate::entropy::{Entropy, SystemEntropy};
@@ -62,7 +63,7 @@ use crate::http::service::{
     Approvals, BodyLimits, Heartbeat, Intake, Operations, Service, Streams, TransferLimits,
     Transfers,
 };
-use crate::http::tls::Tls;
+use crate::http::tls::{HTTP_1_1, Tls};
 use crate::http::wire::EventBody;
 use crate::http::{ops, public};
 use crate::postgres::admin::Admin;
@@ -106,6 +107,7 @@ async fn serve(mut process: Process, development: bool) -> anyhow::Result<Exit> 
     let closed = writer::open_log(&config)?;
     let http = listen(config.http.listen, "http.listen").await?;
     let ops = listen(config.ops.listen, "ops.listen").await?;
+    let venues = venues::listen(&config, keys.stream_tls.as_ref()).await?;
     let addresses = (http.local_addr()?, ops.local_addr()?);
     // The operators' listener answers from now on, so that a long replay can be watched.
     let ready = Arc::new(OnceLock::new());
@@ -135,6 +137,8 @@ async fn serve(mut process: Process, development: bool) -> anyhow::Result<Exit> 
     let service = &started.service;
     assert!(ready.set(Arc::clone(service)).is_ok(), "there is one service");
     let http = serve_public(&mut process, http, keys.http_tls, service);
+    let halt = halting(&service.transfers.halt);
+    venues::serve(&mut process, venues, started.engine.handle(), service, halt);
     let watch = upkeep::keep_watch(Arc::clone(service), config.clone(), started.engine.handle());
     process.tasks.run_endless("upkeep", watch);
 
@@ -151,23 +155,27 @@ struct Keys {
     verifier: Arc<Verifier>,
     http_tls: Option<Arc<Tls>>,
     ops_tls: Option<Arc<Tls>>,
+    stream_tls: Option<Arc<Tls>>,
 }
 
 impl Keys {
     fn read(config: &Config) -> anyhow::Result<Keys> {
         let verifier = Arc::new(Verifier::new(&config.auth).context("read the keys of tokens")?);
-        let http_tls = config.http.tls_files().map(Tls::new).transpose();
-        let ops_tls = config.ops.tls_files().map(Tls::new).transpose();
+        let read = |files: Option<TlsFiles>, protocols| {
+            let tls = files.map(|files| Tls::new(files, protocols)).transpose();
+            tls.context("read a certificate").map(|tls| tls.map(Arc::new))
+        };
         Ok(Keys {
             verifier,
-            http_tls: http_tls.context("read a certificate")?.map(Arc::new),
-            ops_tls: ops_tls.context("read a certificate")?.map(Arc::new),
+            http_tls: read(config.http.tls_files(), HTTP_1_1)?,
+            ops_tls: read(config.ops.tls_files(), HTTP_1_1)?,
+            stream_tls: read(config.stream.tls_files(), &[])?,
         })
     }
 
     fn rotating(&self) -> Vec<Arc<dyn Rotating>> {
         let mut rotating = vec![Arc::clone(&self.verifier) as Arc<dyn Rotating>];
-        for tls in [&self.http_tls, &self.ops_tls].into_iter().flatten() {
+        for tls in [&self.http_tls, &self.ops_tls, &self.stream_tls].into_iter().flatten() {
             rotating.push(Arc::clone(tls) as Arc<dyn Rotating>);
         }
         rotating
@@ -404,6 +412,7 @@ impl Start<'_> {
         settings: &Settings,
     ) -> anyhow::Result<Arc<Spot>> {
         let (catalog, options) = (Arc::clone(&settings.catalog), spot::Options::from(self.config));
+        settings.halt.follow(engine.handle());
         let spot = Spot::new(engine.handle(), Arc::clone(self.clock), catalog, options);
         for asset in settings.assets.all() {
             match spot.register(asset).await {

@@ -156,6 +156,11 @@ impl Process {
         stop.expect("nothing is begun while the process stops").subscribe()
     }
 
+    /// Set when nothing may be answered any more; see [`Process::end_at_once`].
+    pub fn silent(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.silent)
+    }
+
     /// Serves a listener until the process stops. The listener answers nothing once
     /// [`Process::end_at_once`] is called: another process may have changed what was read.
     pub fn serve<H, F>(

@@ -39,6 +39,9 @@ pub(super) enum Ops {
     Resend,
     Session,
     Totals,
+    AddVenue,
+    CloseVenue,
+    OpenVenue,
 }
 
 /// The table, by path and method.
@@ -105,6 +108,17 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         },
         Route { pattern: "/admin/v1/session", method: Method::GET, route: Ops::Session },
         Route { pattern: "/admin/v1/totals", method: Method::GET, route: Ops::Totals },
+        Route { pattern: "/admin/v1/venues/{venue}", method: Method::PUT, route: Ops::AddVenue },
+        Route {
+            pattern: "/admin/v1/venues/{venue}/close",
+            method: Method::POST,
+            route: Ops::CloseVenue,
+        },
+        Route {
+            pattern: "/admin/v1/venues/{venue}/open",
+            method: Method::POST,
+            route: Ops::OpenVenue,
+        },
     ];
     Routes::new(TABLE)
 });
