@@ -4,7 +4,7 @@
 //! door is the same as for orders: `posting::judge` and `posting::book`.
 
 use domain::code::Code;
-use domain::posting::Parts;
+use domain::posting::Breakdown;
 use domain::transfer::Decision;
 
 use super::posting::{self, Ask, Booking, Refusal};
@@ -65,8 +65,8 @@ impl Ledger {
 
     /// Decides the next command of a venue: the lower fields of `posted` are set, and `parts` are
     /// those of a success. Nothing changes.
-    pub fn decide_posted(&self, posted: &mut Posted, parts: &mut Parts) {
-        *parts = Parts::default();
+    pub fn decide_posted(&self, posted: &mut Posted, parts: &mut Breakdown) {
+        *parts = Breakdown::default();
         posted.state = self.state();
         (posted.leg, posted.imposed) = (0, false);
         let venue = self.venue(posted.venue);
@@ -93,7 +93,7 @@ impl Ledger {
     pub fn apply_posted(
         &mut self,
         posted: &Posted,
-        parts: &Parts,
+        parts: &Breakdown,
         sequence: wal::Sequence,
         time_ns: u64,
     ) -> NumberedAnswer {
@@ -145,10 +145,10 @@ fn judge(
     ledger: &Ledger,
     venue: &Venue,
     posted: &mut Posted,
-    parts: &mut Parts,
+    parts: &mut Breakdown,
 ) -> Result<(), Refusal> {
     let ask = ask(posted);
-    // A venue that may not POST sets apart, and moves only what is apart.
+    // A venue that may not POST reserves, and moves only money of its holds.
     if !venue.posts && !ask.op.row().touches_holds() {
         return Err(Refusal { leg: 0, code: Code::InvalidPosting });
     }

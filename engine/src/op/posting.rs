@@ -4,7 +4,7 @@
 use arrayvec::ArrayVec;
 use domain::account::{AccountStatus, UserId};
 use domain::code::Code;
-use domain::posting::{ALL, Leg, PLACES_MAX, Parts, Place, PlaceKind};
+use domain::posting::{ALL, Breakdown, Leg, PLACES_MAX, Place, PlaceKind};
 use domain::transfer::Op;
 use domain::transfer::op::Effect;
 
@@ -63,9 +63,9 @@ pub(super) fn judge(
     ask: Ask,
     legs: &mut [Leg],
     took_all: &mut u16,
-    parts: &mut Parts,
+    parts: &mut Breakdown,
 ) -> Result<(), Refusal> {
-    if legs.is_empty() || legs.len() > usize::from(ask.op.row().legs_max) {
+    if legs.is_empty() || legs.len() > ask.op.row().legs_max {
         return Err(Refusal { leg: 0, code: Code::InvalidPosting });
     }
     for (index, leg) in (0..).zip(legs) {
@@ -78,7 +78,12 @@ pub(super) fn judge(
 
 /// Returns whether the leg has taken all that was left.
 #[inline]
-fn judge_leg(ledger: &Ledger, ask: Ask, leg: &mut Leg, parts: &mut Parts) -> Result<bool, Code> {
+fn judge_leg(
+    ledger: &Ledger,
+    ask: Ask,
+    leg: &mut Leg,
+    parts: &mut Breakdown,
+) -> Result<bool, Code> {
     let row = ask.op.row();
     check_form(ask, leg)?;
     let source = hold_of(ledger, ask, leg.from, leg.asset);
@@ -152,7 +157,7 @@ fn check_form(ask: Ask, leg: &Leg) -> Result<(), Code> {
 
 /// The row of a hold or a freeze.
 #[inline]
-fn hold_of<'a>(ledger: &'a Ledger, ask: Ask, place: Place, asset: u32) -> Option<&'a Hold> {
+fn hold_of(ledger: &Ledger, ask: Ask, place: Place, asset: u32) -> Option<&Hold> {
     ledger.holds.get(ask.key(place, asset)?)
 }
 
@@ -191,7 +196,7 @@ fn check_holds(
 
 /// The accounts are there, and their statuses admit the leg.
 #[inline]
-fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Parts) -> Result<(), Code> {
+fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Breakdown) -> Result<(), Code> {
     // An earlier leg makes the account of its payee.
     let made = |user| parts.iter().any(|part| part.place.user() == Some(user));
     let status = |user| {
@@ -217,7 +222,7 @@ fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Parts) -> Result<(
 ///
 /// A hold keeps one balance for its life: the SETTLE that needs it always finds it.
 #[inline]
-pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Parts) -> bool {
+pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Breakdown) -> bool {
     let free = ledger.balances.places_left() - ledger.holds.kept();
     // Nearly always: no posting makes more.
     if [ledger.accounts_left(), free].into_iter().all(|left| left >= PLACES_MAX)
@@ -243,7 +248,7 @@ struct Made {
 }
 
 #[inline]
-fn made(ledger: &Ledger, ask: Ask, parts: &Parts) -> Made {
+fn made(ledger: &Ledger, ask: Ask, parts: &Breakdown) -> Made {
     let mut made = Made::default();
     for (index, part) in parts.iter().enumerate() {
         let before = || parts.iter().take(index);
@@ -286,8 +291,8 @@ struct Change {
     traded: i128,
 }
 
-/// Books an admitted posting: each place loses what is apart there, and gains what arrives.
-pub(super) fn book(ledger: &mut Ledger, booking: Booking, parts: &Parts) {
+/// Books an admitted posting: each place loses its amount apart and gains its arriving amount.
+pub(super) fn book(ledger: &mut Ledger, booking: Booking, parts: &Breakdown) {
     let mut changes = ArrayVec::<Change, PLACES_MAX>::new();
     for part in parts.iter() {
         let moved = signed(part.arriving) - signed(part.apart);
@@ -331,14 +336,14 @@ pub(super) fn book(ledger: &mut Ledger, booking: Booking, parts: &Parts) {
 }
 
 /// The owner of a hold: of a new one the user that pays it.
-fn owner_of(ledger: &Ledger, key: Option<HoldKey>, parts: &Parts) -> u64 {
+fn owner_of(ledger: &Ledger, key: Option<HoldKey>, parts: &Breakdown) -> u64 {
     let row = key.and_then(|key| ledger.holds.get(key));
     let payer = || parts.iter().find_map(|part| part.place.user());
     row.map(|row| row.user).or_else(payer).expect("a new hold is paid by a user")
 }
 
-/// Books the one leg of a transfer: it adds to the sum of its operation, and not to what postings
-/// have moved.
+/// Books the one leg of a transfer: it adds to the sum of its operation, and not to the sum
+/// of the postings.
 #[inline]
 pub(super) fn book_transfer(ledger: &mut Ledger, op: Op, user: u64, asset: u32, amount: u64) {
     if ledger.status(user).is_none() {
@@ -443,7 +448,7 @@ mod tests {
         let ask = Ask { op: Op::Post, venue: 0, number: 0, freezes: true };
         let leg = |&(from, to, amount): &(Place, Place, u64)| Leg { from, to, asset: USD, amount };
         let mut legs: Vec<Leg> = legs.iter().map(leg).collect();
-        let (mut took_all, mut parts) = (0, Parts::default());
+        let (mut took_all, mut parts) = (0, Breakdown::default());
         judge(ledger, ask, &mut legs, &mut took_all, &mut parts)?;
         if lacks_place(ledger, ask, &parts) {
             return Err(Refusal { leg: 0, code: Code::Overloaded });
@@ -459,8 +464,8 @@ mod tests {
         rows.iter().map(|row| (row.purpose, row.amount)).collect()
     }
 
-    /// HLD-009: freezes of one purpose are one amount, unfrozen no further than it, whatever other
-    /// purposes have, and whatever the account's status.
+    /// HLD-009: freezes of one purpose are one amount, unfrozen no further than it. Other
+    /// purposes and the account's status do not count.
     #[test]
     fn freezes_of_a_purpose_are_one_amount() {
         let mut ledger = ledger();
