@@ -234,6 +234,7 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
             OpenError::Unknown | OpenError::Conflict => CloseReason::Unauthorized,
             OpenError::Closed => CloseReason::Closed,
             OpenError::Fenced { .. } | OpenError::Busy => CloseReason::Fenced,
+            OpenError::NotClosed | OpenError::NoHold => unreachable!("an Open is no release"),
             OpenError::AheadOfLog { .. } | OpenError::NoRoom(_) | OpenError::Stopped => {
                 CloseReason::Stopping
             }

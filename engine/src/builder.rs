@@ -141,6 +141,8 @@ impl Builder {
                 let added = self.ledger.balances.restore(balance, sums);
                 if let (Ok(()), Some(entry)) = (added, self.ledger.assets.get_mut(&asset)) {
                     entry.total = total;
+                    // At most the total.
+                    entry.held += held;
                 }
                 added
             }

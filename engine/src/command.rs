@@ -92,6 +92,15 @@ pub enum Command {
         /// The highest number that the venue has an answer for.
         told: u64,
     },
+    /// Give a hold of a closed venue back to its owner: an operator's deed. All that remains.
+    ReleaseHold {
+        /// The name of this release, a ULID, not 0.
+        name: u128,
+        /// The venue.
+        venue: u32,
+        /// The hold's number.
+        hold: u64,
+    },
     /// Record the state's digest.
     Digest,
     /// Read one balance.
@@ -138,6 +147,7 @@ impl Command {
             | Command::AddVenue { .. }
             | Command::CloseVenue { .. }
             | Command::OpenVenue { .. }
+            | Command::ReleaseHold { .. }
             | Command::Digest
             | Command::ReadBalance { .. }
             | Command::Foresee(_)

@@ -25,7 +25,7 @@ use crate::recorded::Recorded;
 use crate::table::{HashState, Row, Table};
 use crate::text::Text;
 use crate::totals::Totals;
-use crate::venue::{HoldRow, OpenError};
+use crate::venue::{HoldRow, OpenError, VenueRow};
 use crate::venues::{Venue, Venues};
 
 /// Commands that are prefetched together before the first one is decided: a processor waits for so
@@ -36,6 +36,9 @@ pub const LOOK_AHEAD: usize = 16;
 pub const FORGET_LOOKS: usize = 16;
 /// Outcomes evicted with each command: for the same reason more than one.
 pub const FORGET_LEAVES: usize = 2;
+
+/// The most rows that one command reads: the core thread decides nothing meanwhile.
+pub const ROWS_READ_MAX: usize = 256;
 
 /// The largest order number: PostgreSQL stores it as a BIGINT.
 pub(crate) const ORDER_NUMBER_MAX: u64 = i64::MAX as u64;
@@ -73,10 +76,23 @@ pub enum Answer {
         /// The last record that this balance includes.
         sequence: wal::Sequence,
     },
+    /// An operator has released a hold.
+    Released {
+        /// Its owner.
+        user: u64,
+        /// Its asset.
+        asset: u32,
+        /// Smallest units.
+        amount: u64,
+        /// The record.
+        sequence: wal::Sequence,
+    },
     /// The sum of all balances of an asset at a point of the log.
     Total {
-        /// Smallest units; 0 for an unknown asset.
+        /// Smallest units, with what is held; 0 for an unknown asset.
         units: u128,
+        /// All holds and freezes of it, smallest units.
+        held: u128,
         /// The last record that this sum includes.
         sequence: wal::Sequence,
     },
@@ -130,6 +146,8 @@ pub(crate) struct AssetEntry {
     pub(crate) symbol: Text<SYMBOL_BYTES_MAX>,
     /// The sum of all its balances, smallest units. It follows from them, so it is no fact.
     pub(crate) total: u128,
+    /// The sum of all its holds and freezes, smallest units. No fact either.
+    pub(crate) held: u128,
     /// Its external operations.
     pub(crate) outside: Outside,
 }
@@ -137,7 +155,7 @@ pub(crate) struct AssetEntry {
 impl AssetEntry {
     /// An asset without balances and without external operations.
     pub(crate) fn new(precision: u8, symbol: Text<SYMBOL_BYTES_MAX>) -> AssetEntry {
-        AssetEntry { precision, symbol, total: 0, outside: Outside::default() }
+        AssetEntry { precision, symbol, total: 0, held: 0, outside: Outside::default() }
     }
 }
 
@@ -353,6 +371,46 @@ impl Ledger {
         }
         let last = row?;
         self.holds.next_of_venue(chain, Some(last)).map(|_| last.number())
+    }
+
+    /// Holds and freezes at positions of the table below `before`, the highest first, at most
+    /// `rows_max`. They are added to `found`.
+    ///
+    /// Returns the position to ask with for the next ones; `None` at the end. A row takes the
+    /// position of one that has ended, always a lower one: none is missed, and a row may come twice.
+    pub fn holds_below(
+        &self,
+        before: usize,
+        rows_max: usize,
+        found: &mut Vec<HoldFact>,
+    ) -> Option<usize> {
+        let rows = self.holds.rows();
+        let end = before.min(rows.len());
+        let first = end.saturating_sub(rows_max);
+        found.extend(rows[first..end].iter().rev().map(Hold::content));
+        (first > 0).then_some(first)
+    }
+
+    /// All venues, in the order of their registration. They are added to `found`.
+    pub fn venues(&self, found: &mut Vec<VenueRow>) {
+        found.extend(self.venues.rows().iter().map(|venue| {
+            let oldest = self.holds.next_of_venue(venue.holds, None);
+            VenueRow {
+                id: venue.id,
+                name: venue.name,
+                posts: venue.posts,
+                closed: venue.closed,
+                epoch: venue.epoch,
+                last: venue.last(),
+                acknowledged: venue.acknowledged,
+                oldest: oldest.map(|hold| (hold.number(), hold.time_ns)),
+            }
+        }));
+    }
+
+    /// All holds and freezes of an asset, smallest units; 0 for an unknown one.
+    pub(crate) fn total_held(&self, asset: u32) -> u128 {
+        self.assets.get(&asset).map_or(0, |entry| entry.held)
     }
 
     /// The status of a Spot account, if there is one.

@@ -12,11 +12,9 @@ use std::task::Waker;
 use crossbeam::queue::ArrayQueue;
 use parking_lot::Mutex;
 
+use crate::ledger::ROWS_READ_MAX;
 use crate::posted::Posted;
 use crate::venue::{Holds, Reply};
-
-/// The most holds of one read.
-pub(crate) const HOLDS_READ_MAX: usize = 256;
 
 /// The end of a command that was pushed.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +41,7 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn new(venue: u32, epoch: u64, acknowledged: u64, places: usize) -> Line {
-        let holds = Vec::with_capacity(HOLDS_READ_MAX);
+        let holds = Vec::with_capacity(ROWS_READ_MAX);
         Line {
             venue,
             epoch,

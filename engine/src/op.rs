@@ -39,6 +39,9 @@ impl Ledger {
             Command::AddVenue { id, name, posts } => venue::step_add(self, id, name, posts),
             Command::CloseVenue { id, closed } => venue::step_close(self, id, closed),
             Command::OpenVenue { id, epoch, told } => venue::step_open(self, id, epoch, told),
+            Command::ReleaseHold { name, venue, hold } => {
+                number::step_release(self, name, venue, hold)
+            }
             Command::Digest => Step::Append(Entry::Digest { digest: self.digest() }),
             Command::ReadBalance { user, asset } => {
                 let available = self.status(user).map(|_| self.available(user, asset));
@@ -46,8 +49,8 @@ impl Ledger {
                 Step::Known(Answer::Balance { available, held, sequence })
             }
             Command::ReadTotal { asset } => {
-                let (units, sequence) = (self.total(asset), self.sequence);
-                Step::Known(Answer::Total { units, sequence })
+                let (units, held) = (self.total(asset), self.total_held(asset));
+                Step::Known(Answer::Total { units, held, sequence: self.sequence })
             }
             Command::Foresee(ref order) => {
                 Step::Known(Answer::Foreseen(order::foresee(self, order)))
@@ -86,7 +89,7 @@ impl Ledger {
                 Answer::Done
             }
             Entry::Venue(ref entry) => venue::apply(self, entry),
-            Entry::Posting(_) => unreachable!("a posting is carried out with its parts"),
+            Entry::Posting(ref posted) => number::apply_release(self, posted, sequence, time_ns),
             Entry::Mark | Entry::Digest { .. } => Answer::Done,
         }
     }
@@ -421,7 +424,7 @@ mod tests {
         };
         let total = |units| {
             let sequence = ledger.sequence();
-            Step::Known(Answer::Total { units, sequence })
+            Step::Known(Answer::Total { units, held: 0, sequence })
         };
         let query = |req_id, op| Command::Query { req_id, op };
         let recorded = ledger.outcomes.get(1, Op::Deposit);

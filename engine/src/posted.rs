@@ -1,16 +1,17 @@
 //! A posting by number: the command of a venue in a slot, and the record of the log (kind 12).
+//! An operator's RELEASE of a closed venue's hold is the same record, with a name of its own.
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 16 | name: venue << 64 plus number |
-//! | 8 | acknowledged: the venue has forgotten answers up to this number |
-//! | 8 | reference of the venue |
+//! | 16 | name: venue << 64 plus number; of an operator a ULID |
+//! | 8 | acknowledged: the venue has forgotten answers up to this number; of an operator the venue |
+//! | 8 | reference of the venue; of an operator 0 |
 //! | 8 | state: the lower half of the digest before this record |
 //! | 2 | code, 0 = success |
 //! | 1 | op, 6 = RESERVE, 7 = SETTLE, 8 = RELEASE, 9 = POST |
 //! | 1 | round, 0: by number |
 //! | 1 | number of legs, 0 to 16 |
-//! | 1 | flags: 1 = by number, 2 = imposed |
+//! | 1 | flags: 1 = by number, 2 = imposed, 4 = by an operator |
 //! | 1 | length of tx_id, 0: by number |
 //! | 1 | the failing leg from 0; 0 for a success |
 //! | 32 each | the legs |
@@ -42,6 +43,7 @@ use crate::venue::Command;
 
 const BY_NUMBER: u8 = 1;
 const IMPOSED: u8 = 2;
+const OPERATOR: u8 = 4;
 /// In the kind of a leg's `from`: the leg has taken all that was left.
 const TOOK_ALL: u8 = 0x80;
 
@@ -50,8 +52,10 @@ const TOOK_ALL: u8 = 0x80;
 pub struct Posted {
     /// The venue.
     pub venue: u32,
-    /// The venue's number of this command.
+    /// The venue's number of this command; 0 for an operator's.
     pub number: u64,
+    /// The name of an operator's RELEASE, a ULID; 0 for a command of the venue.
+    pub operator: u128,
     /// The venue's own reference.
     pub reference: u64,
     /// RESERVE, SETTLE, RELEASE or POST.
@@ -113,6 +117,7 @@ impl Posted {
         Posted {
             venue: 0,
             number: 0,
+            operator: 0,
             reference: 0,
             op: Op::Post,
             legs: Posting::new(),
@@ -127,7 +132,7 @@ impl Posted {
 
     /// Replaces the command in this slot. Only the legs used are written.
     pub fn fill(&mut self, venue: u32, number: u64, command: &Command) {
-        (self.venue, self.number) = (venue, number);
+        (self.venue, self.number, self.operator) = (venue, number, 0);
         self.legs.clear();
         (self.took_all, self.leg, self.imposed) = (0, 0, false);
         let legs = match command {
@@ -154,6 +159,21 @@ impl Posted {
             Command::Release { reference, .. } => (Op::Release, *reference),
             Command::Post { reference, .. } => (Op::Post, *reference),
         };
+    }
+
+    /// An operator's RELEASE of all that remains in a hold. `name`: not 0.
+    pub(crate) fn release(name: u128, venue: u32, hold: u64) -> Posted {
+        let mut posted = Posted::empty();
+        posted.fill(venue, 0, &Command::Release { reference: 0, hold, amount: ALL });
+        Posted { operator: name, ..posted }
+    }
+
+    /// The hold that an operator's RELEASE names.
+    pub(crate) fn released(&self) -> Option<u64> {
+        match self.legs[..] {
+            [Leg { from: Place::Hold(hold), .. }] if self.operator != 0 => Some(hold),
+            _ => None,
+        }
     }
 
     /// The code of a refusal.
@@ -198,16 +218,23 @@ impl Posted {
 
     /// Writes the payload into `buffer`. Returns its length in bytes.
     pub(crate) fn encode(&self, buffer: &mut [u8; PAYLOAD_BYTES_MAX]) -> usize {
+        let (name, flags, acknowledged) = match self.operator {
+            0 => {
+                let name = u128::from(self.venue) << 64 | u128::from(self.number);
+                (name, BY_NUMBER, self.acknowledged)
+            }
+            name => (name, OPERATOR, self.venue.into()),
+        };
         let head = HeadBytes {
-            name: (u128::from(self.venue) << 64 | u128::from(self.number)).into(),
-            acknowledged: self.acknowledged.into(),
+            name: name.into(),
+            acknowledged: acknowledged.into(),
             reference: self.reference.into(),
             state: self.state.into(),
             code: decision_number(self.decision).into(),
             op: self.op.number(),
             round: 0,
             legs: u8::try_from(self.legs.len()).expect("at most 16"),
-            flags: BY_NUMBER | if self.imposed { IMPOSED } else { 0 },
+            flags: flags | if self.imposed { IMPOSED } else { 0 },
             tx_id_length: 0,
             leg: self.leg,
         };
@@ -234,7 +261,8 @@ impl Posted {
         }
         let op = Op::from_number(head.op).filter(|op| op.is_posting());
         let op = op.ok_or_else(|| field("op", head.op.into()))?;
-        if head.flags & !IMPOSED != BY_NUMBER {
+        let by_operator = head.flags == OPERATOR;
+        if head.flags & !IMPOSED != BY_NUMBER && !by_operator {
             return Err(field("flags", head.flags.into()));
         }
         if head.round != 0 || head.tx_id_length != 0 {
@@ -245,16 +273,26 @@ impl Posted {
         if imposed && decision != Decision::Refused(Code::Overloaded) {
             return Err(field("code", head.code.get().into()));
         }
-        let name = head.name.get();
-        let venue = u32::try_from(name >> 64).map_err(|_| malformed())?;
-        let number = u64::try_from(name & u128::from(u64::MAX)).expect("64 bits");
+        let (name, acknowledged) = (head.name.get(), head.acknowledged.get());
+        let (venue, number, operator, acknowledged) = match by_operator {
+            true if name == 0 || !releases(op) || decision != Decision::Success => {
+                return Err(field("op", head.op.into()));
+            }
+            true => (u32::try_from(acknowledged).map_err(|_| malformed())?, 0, name, 0),
+            false => {
+                let venue = u32::try_from(name >> 64).map_err(|_| malformed())?;
+                let number = u64::try_from(name & u128::from(u64::MAX)).expect("64 bits");
+                (venue, number, 0, acknowledged)
+            }
+        };
         let mut posted = Posted {
             venue,
             number,
+            operator,
             reference: head.reference.get(),
             op,
             legs: Posting::new(),
-            acknowledged: head.acknowledged.get(),
+            acknowledged,
             state: head.state.get(),
             decision,
             leg: head.leg,
@@ -267,7 +305,10 @@ impl Posted {
             posted.took_all |= u16::from(took_all) << index;
             posted.legs.push(leg);
         }
-        Ok(posted)
+        match by_operator && posted.released().is_none() {
+            true => Err(field("legs", head.legs.into())),
+            false => Ok(posted),
+        }
     }
 }
 

@@ -215,7 +215,7 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
     let place = || at.clone();
     let entry = read.entry.map_err(|source| Error::Payload { place: place(), source })?;
     let entry = match entry {
-        Entry::Posting(posted) => {
+        Entry::Posting(posted) if posted.operator == 0 => {
             return replay_posted(ledger, posted, sequence, time_ns, place);
         }
         entry => entry,
@@ -242,7 +242,11 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
         }
         Entry::Venue(VenueEntry { id, epoch, .. }) => Command::OpenVenue { id, epoch, told: 0 },
         Entry::Digest { .. } => Command::Digest,
-        Entry::Posting(_) => unreachable!("replayed above"),
+        // The venue's own commands are replayed above.
+        Entry::Posting(ref posted) => {
+            let hold = posted.released().expect("read as a release");
+            Command::ReleaseHold { name: posted.operator, venue: posted.venue, hold }
+        }
         Entry::Mark => {
             ledger.apply(&entry, sequence, time_ns);
             return Ok(());

@@ -16,6 +16,7 @@ use crate::command::Command;
 use crate::ledger::Answer;
 use crate::order::Order;
 use crate::text::Text;
+use crate::venue::Look;
 
 /// One command for the core thread. Plain data: a panic in a publish closure would hang the ring.
 #[derive(Clone, Copy)]
@@ -33,6 +34,8 @@ pub(super) enum Work {
     Numbered { venue: u32, epoch: u64, cell: u32 },
     /// A read of a venue's holds into the session's line.
     Holds { ticket: u32, venue: u32, after: u64 },
+    /// A read of rows for operators, into the shared page.
+    Look { ticket: u32, look: Look },
 }
 
 impl Work {
@@ -40,7 +43,7 @@ impl Work {
     pub(super) fn order(&self) -> Option<&Order> {
         match self {
             Work::Asked { command, .. } => command.order(),
-            Work::Numbered { .. } | Work::Holds { .. } => None,
+            Work::Numbered { .. } | Work::Holds { .. } | Work::Look { .. } => None,
         }
     }
 }

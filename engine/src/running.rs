@@ -1,12 +1,13 @@
 //! The running engine: its threads, and the handles through which commands come in.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use bell::Sleeper;
 use domain::chain::chain;
 use domain::shortage::{Capacity, Vacancy};
+use domain::transfer::Op;
 use tracing::{info, warn};
 use wal::{Directory, Identity, Sequence};
 
@@ -17,12 +18,12 @@ use crate::ledger::{Answer, Ledger};
 use crate::line::{Line, Streams};
 use crate::notice::{LOG_TARGET, Notice, Notify};
 use crate::options::Options;
-use crate::ring::{self, Overloaded, Pending, Publisher};
+use crate::ring::{self, Overloaded, Pending, Publisher, Work};
 use crate::session::VenueSession;
-use crate::shared::Shared;
+use crate::shared::{POSTINGS, Shared};
 use crate::text::Text;
 use crate::threads::{self, Disk};
-use crate::venue::{OpenError, Opened};
+use crate::venue::{Look, OpenError, Opened, Page, RefusedEnd};
 use crate::wait::wait;
 
 /// The failure of the core thread's syncs and of the sync thread's.
@@ -248,6 +249,37 @@ impl Handle {
         let pending = publisher.publish(command, (self.now)());
         publisher.wake();
         wait(pending, &self.shared)
+    }
+
+    /// Publishes a read of rows. Once it is answered, [`Handle::page`] returns them. One read at a
+    /// time: the caller must take its page before the next read.
+    ///
+    /// # Errors
+    /// [`Overloaded`]: nothing was published.
+    pub fn look(&mut self, look: Look, time_ns: u64) -> Result<Pending, Overloaded> {
+        let pending = self.publisher.publish_asked(time_ns, |ticket| Work::Look { ticket, look });
+        self.publisher.wake();
+        pending
+    }
+
+    /// The rows of the last read that was answered.
+    pub fn page(&self) -> Page {
+        self.shared.page.lock().clone()
+    }
+
+    /// Decided postings of venues since the start: operation, successes, refusals.
+    pub fn postings(&self) -> [(Op, u64, u64); POSTINGS.len()] {
+        std::array::from_fn(|place| {
+            let [done, refused] = &self.shared.postings[place];
+            let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            (POSTINGS[place], count(done), count(refused))
+        })
+    }
+
+    /// Takes the oldest refused SETTLE or RELEASE of a venue. At most 64 wait: a flood drops older
+    /// ones.
+    pub fn refused_end(&self) -> Option<RefusedEnd> {
+        self.shared.refused_ends.pop()
     }
 
     /// Halts the venues, or lets them go on: while halted, a new number is answered with

@@ -5,12 +5,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bell::Bell;
 use crossbeam::queue::ArrayQueue;
+use domain::code::Code;
+use domain::transfer::Op;
+use parking_lot::Mutex;
 use wal::{Medium, Sequence};
 
 use crate::core::Core;
-use crate::ledger::Answer;
+use crate::ledger::{Answer, ROWS_READ_MAX};
 use crate::line::Streams;
+use crate::posted::Posted;
 use crate::ring::Tickets;
+use crate::venue::{Page, RefusedEnd};
+
+/// The operations of a venue.
+pub(crate) const POSTINGS: [Op; 4] = [Op::Reserve, Op::Settle, Op::Release, Op::Post];
+/// Refused ends that are kept for an alert; the oldest is dropped.
+const REFUSED_ENDS_MAX: usize = 64;
 
 /// An answer that leaves once `after` is durable.
 pub(crate) struct Release {
@@ -36,6 +46,12 @@ pub(crate) struct Shared {
     pub(crate) outcomes: AtomicUsize,
     /// Holds and freezes.
     pub(crate) holds: AtomicUsize,
+    /// Decided postings of venues, by operation, each with its successes and its refusals.
+    pub(crate) postings: [[AtomicU64; 2]; POSTINGS.len()],
+    /// The last refused SETTLEs and RELEASEs.
+    pub(crate) refused_ends: ArrayQueue<RefusedEnd>,
+    /// The answer to a read of rows.
+    pub(crate) page: Mutex<Page>,
     /// See [`Core::outcome_capacity`].
     pub(crate) outcome_capacity: AtomicUsize,
     /// See [`Core::log_capacity`].
@@ -75,6 +91,12 @@ impl Shared {
             core_stopped: AtomicBool::new(false),
             outcomes: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
+            postings: Default::default(),
+            refused_ends: ArrayQueue::new(REFUSED_ENDS_MAX),
+            page: Mutex::new(Page {
+                holds: Vec::with_capacity(ROWS_READ_MAX + 1),
+                ..Page::default()
+            }),
             outcome_capacity: AtomicUsize::new(0),
             log_capacity: AtomicUsize::new(0),
             accounts: AtomicUsize::new(0),
@@ -89,6 +111,18 @@ impl Shared {
 }
 
 impl Shared {
+    /// Counts a decided posting of a venue.
+    pub(crate) fn count(&self, posted: &Posted, code: Option<Code>) {
+        let &Posted { venue, number, op, leg, .. } = posted;
+        let place = POSTINGS.iter().position(|known| *known == op).expect("a posting");
+        self.postings[place][usize::from(code.is_some())].fetch_add(1, Ordering::Relaxed);
+        if let Some(code) = code
+            && !op.row().opens_work
+        {
+            self.refused_ends.force_push(RefusedEnd { venue, number, op, code, leg });
+        }
+    }
+
     /// Publishes the core's counters to the handles.
     pub(crate) fn publish<M: Medium>(&self, core: &Core<M>) {
         self.holds.store(core.ledger().hold_count(), Ordering::Relaxed);

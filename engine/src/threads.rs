@@ -36,14 +36,14 @@ use wal::{Medium, Sequence};
 use crate::command::Command;
 use crate::core::{Core, Numbered, Sent};
 use crate::crash;
-use crate::ledger::{Answer, LOOK_AHEAD};
-use crate::line::{HOLDS_READ_MAX, Line, Told};
+use crate::ledger::{Answer, LOOK_AHEAD, ROWS_READ_MAX};
+use crate::line::{Line, Told};
 use crate::notice::LOG_TARGET;
 use crate::op::number::NumberedAnswer;
 use crate::posted::Posted;
 use crate::ring::{Poller, Slot, Work};
 use crate::shared::{Release, Shared};
-use crate::venue::{Reason, Reply};
+use crate::venue::{Look, Reason, Reply};
 
 /// The most commands taken off the ring before their slots are free again.
 const BATCH_MAX: u64 = 256;
@@ -218,6 +218,7 @@ fn decide_all<'a, M: Medium>(
                     let after = read_holds(core, shared, venue, after);
                     (ticket, Answer::Done, after)
                 }
+                Work::Look { ticket, look } => (ticket, Answer::Done, read(core, shared, look)),
                 Work::Numbered { venue, epoch, cell } => {
                     let mut posted = shared.streams.cell(cell).lock();
                     waiting += usize::from(lines.number(
@@ -264,9 +265,30 @@ fn read_holds<M: Medium>(core: &Core<M>, shared: &Shared, venue: u32, after: u64
         let mut read = line.holds.lock();
         read.holds.clear();
         read.position = position;
-        read.next = core.ledger().holds_of(venue, after, HOLDS_READ_MAX, &mut read.holds);
+        read.next = core.ledger().holds_of(venue, after, ROWS_READ_MAX, &mut read.holds);
     }
     position
+}
+
+/// Reads rows for operators. Returns the last record that they include.
+fn read<M: Medium>(core: &Core<M>, shared: &Shared, look: Look) -> Sequence {
+    let (ledger, mut page) = (core.ledger(), shared.page.lock());
+    page.venues.clear();
+    page.holds.clear();
+    (page.next, page.more, page.position) = (None, false, ledger.sequence());
+    match look {
+        Look::Venues => ledger.venues(&mut page.venues),
+        Look::Holds { before } => {
+            page.next = ledger.holds_below(before, ROWS_READ_MAX, &mut page.holds);
+        }
+        Look::Balance { user, asset } => {
+            page.balance = (ledger.available(user, asset), ledger.held(user, asset));
+            page.holds.extend(ledger.held_of(user, asset, ROWS_READ_MAX + 1));
+            page.more = page.holds.len() > ROWS_READ_MAX;
+            page.holds.truncate(ROWS_READ_MAX);
+        }
+    }
+    page.position
 }
 
 /// The core thread's view of the lines.
@@ -307,7 +329,7 @@ impl Lines {
             halted: shared.streams.halted.load(Ordering::Relaxed),
         };
         let number = posted.number;
-        let durable = shared.log.durable();
+        let (durable, before) = (shared.log.durable(), core.ledger().sequence());
         let told = match core.number(posted, sent, time_ns) {
             Numbered::Fenced => {
                 line.fence();
@@ -321,6 +343,9 @@ impl Lines {
                     Decision::Success => None,
                     Decision::Refused(code) => Some(code),
                 };
+                if record > before {
+                    shared.count(posted, code);
+                }
                 line.tell(Told::Reply(Reply::Answer { number, code, leg, record }));
                 if record > durable {
                     return true;

@@ -8,7 +8,11 @@
 
 use domain::code::Code;
 use domain::posting::{Leg, Posting};
+use domain::transfer::Op;
 use wal::{Identity, Sequence};
+
+use crate::fact::{HoldFact, VENUE_NAME_BYTES_MAX};
+use crate::text::Text;
 
 /// A command of a venue. Every body is decided and recorded, a malformed one as refused. A body
 /// whose legs cannot be read is sent without legs.
@@ -137,7 +141,7 @@ pub enum PushError {
     Stopped,
 }
 
-/// A session that is not opened, or a venue that is not changed.
+/// A session that is not opened, a venue that is not changed, or a hold that is not released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The venue is not registered. Next: `ubscore venue add`.
@@ -146,6 +150,12 @@ pub enum OpenError {
     /// The venue is closed. Next: `ubscore venue open`.
     #[error("the venue is closed")]
     Closed,
+    /// The venue is open: only the venue itself may release its holds. Next: `ubscore venue close`.
+    #[error("the venue is open")]
+    NotClosed,
+    /// The venue has no such hold: it has ended, or never was.
+    #[error("the venue has no such hold")]
+    NoHold,
     /// The epoch is not above the venue's last one.
     #[error("the venue's epoch is {epoch} already")]
     Fenced {
@@ -203,6 +213,78 @@ pub struct HoldRow {
     pub record: Sequence,
     /// The time of that record, ns since the Unix epoch.
     pub time_ns: u64,
+}
+
+/// A venue, as operators read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VenueRow {
+    /// Its number.
+    pub id: u32,
+    /// Its name.
+    pub name: Text<VENUE_NAME_BYTES_MAX>,
+    /// It may POST.
+    pub posts: bool,
+    /// An operator has closed it.
+    pub closed: bool,
+    /// The epoch of its last session, 0 for none.
+    pub epoch: u64,
+    /// The last number decided, 0 for none.
+    pub last: u64,
+    /// The last number acknowledged, 0 for none.
+    pub acknowledged: u64,
+    /// Its oldest hold: the number, and when it was made, ns since the Unix epoch.
+    pub oldest: Option<(u64, u64)>,
+}
+
+/// A read for operators: rows of a table, some at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// All venues.
+    Venues,
+    /// Holds and freezes, see [`Ledger::holds_below`](crate::ledger::Ledger::holds_below).
+    Holds {
+        /// Positions below this one; `usize::MAX` for the first read.
+        before: usize,
+    },
+    /// One balance, and its first holds and freezes, oldest first.
+    Balance {
+        /// The balance's user.
+        user: u64,
+        /// The balance's asset.
+        asset: u32,
+    },
+}
+
+/// The rows of one [`Look`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The venues.
+    pub venues: Vec<VenueRow>,
+    /// Holds and freezes.
+    pub holds: Vec<HoldFact>,
+    /// Ask with this position for the next ones; `None` at the end.
+    pub next: Option<usize>,
+    /// Available and held, smallest units: the sums that are carried along.
+    pub balance: (u128, u128),
+    /// The balance has more holds and freezes than these.
+    pub more: bool,
+    /// The last record that they include.
+    pub position: Sequence,
+}
+
+/// A SETTLE or RELEASE of a venue that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedEnd {
+    /// The venue.
+    pub venue: u32,
+    /// The command's number.
+    pub number: u64,
+    /// SETTLE or RELEASE.
+    pub op: Op,
+    /// The code.
+    pub code: Code,
+    /// The failing leg from 0.
+    pub leg: u8,
 }
 
 /// Some holds of a venue, in number order.

@@ -16,6 +16,7 @@ use engine::order::Order;
 use engine::recorded::Recorded;
 use engine::ring::{Overloaded, Pending};
 use engine::text::Text;
+use engine::venue::{Look, OpenError, Page, VenueRow};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tracing::error;
@@ -35,6 +36,8 @@ const OVERLOADED_PAUSE: Duration = Duration::from_millis(5);
 /// The Spot participant.
 pub struct Spot {
     engine: Mutex<Handle>,
+    /// Held during a read of rows: there is one page.
+    looking: tokio::sync::Mutex<()>,
     clock: Arc<dyn Clock>,
     catalog: Arc<ArcSwap<Catalog>>,
     timeout: Duration,
@@ -54,6 +57,30 @@ pub enum Unanswered {
     Violation(&'static str),
 }
 
+/// A venue is not changed, or a hold is not released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotChanged {
+    /// UBSCore refused: nothing has changed.
+    #[error(transparent)]
+    Refused(OpenError),
+    /// UBSCore did not answer.
+    #[error(transparent)]
+    Unanswered(#[from] Unanswered),
+}
+
+/// A hold that an operator has released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// Its owner.
+    pub user: u64,
+    /// Its asset.
+    pub asset: AssetId,
+    /// Smallest units.
+    pub amount: u64,
+    /// The record.
+    pub sequence: Sequence,
+}
+
 /// One Spot balance at a point of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpotBalance {
@@ -68,8 +95,10 @@ pub struct SpotBalance {
 /// The sum of all Spot balances of one asset at a point of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpotTotal {
-    /// Smallest units.
+    /// Smallest units, with what is held.
     pub units: u128,
+    /// All holds and freezes, smallest units.
+    pub held: u128,
     /// The last record the sum includes.
     pub sequence: Sequence,
 }
@@ -96,7 +125,8 @@ impl Spot {
         options: Options,
     ) -> Spot {
         let Options { timeout } = options;
-        Spot { engine: Mutex::new(engine), clock, catalog, timeout }
+        let looking = tokio::sync::Mutex::default();
+        Spot { engine: Mutex::new(engine), looking, clock, catalog, timeout }
     }
 
     /// The highest log sequence known durable.
@@ -194,10 +224,65 @@ impl Spot {
     pub async fn totals(&self, assets: &[AssetId]) -> Result<Vec<SpotTotal>, Unanswered> {
         let read = |asset: &AssetId| Command::ReadTotal { asset: asset.0 };
         let totals = self.put_all(assets, read).await?.into_iter().map(|answer| match answer {
-            EngineAnswer::Total { units, sequence } => Ok(SpotTotal { units, sequence }),
+            EngineAnswer::Total { units, held, sequence } => {
+                Ok(SpotTotal { units, held, sequence })
+            }
             _ => Err(Unanswered::Silent),
         });
         totals.collect()
+    }
+
+    /// Reads rows of a table for operators.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn look(&self, look: Look) -> Result<Page, Unanswered> {
+        let _one = self.looking.lock().await;
+        let pending = self.engine.lock().look(look, self.clock.now_ns());
+        let pending = pending.map_err(|Overloaded| Unanswered::Overloaded)?;
+        let mut deadline = self.clock.sleep(self.timeout);
+        match wait(pending, &mut deadline).await {
+            Some(EngineAnswer::Done) => Ok(self.engine.lock().page()),
+            _ => Err(Unanswered::Silent),
+        }
+    }
+
+    /// All venues, in the order of their registration.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn venues(&self) -> Result<Vec<VenueRow>, Unanswered> {
+        Ok(self.look(Look::Venues).await?.venues)
+    }
+
+    /// Registers, closes or reopens a venue. A repeat changes nothing.
+    ///
+    /// # Errors
+    /// [`NotChanged`].
+    pub async fn change_venue(&self, command: Command) -> Result<(), NotChanged> {
+        match self.put(command).await? {
+            EngineAnswer::NotOpened(error) => Err(NotChanged::Refused(error)),
+            answer => Ok(expect_done(answer)?),
+        }
+    }
+
+    /// Releases a hold of a closed venue. `name`: of this release, not 0.
+    ///
+    /// # Errors
+    /// [`NotChanged`].
+    pub async fn release_hold(
+        &self,
+        name: u128,
+        venue: u32,
+        hold: u64,
+    ) -> Result<Released, NotChanged> {
+        match self.put(Command::ReleaseHold { name, venue, hold }).await? {
+            EngineAnswer::Released { user, asset, amount, sequence } => {
+                Ok(Released { user, asset: AssetId(asset), amount, sequence })
+            }
+            EngineAnswer::NotOpened(error) => Err(NotChanged::Refused(error)),
+            answer => Err(expect_done(answer).err().unwrap_or(Unanswered::Silent).into()),
+        }
     }
 
     /// Asks one question about each of many things, a share at a time. The answers are in their
@@ -284,6 +369,7 @@ fn answer(req_id: impl fmt::Display, engine: Option<EngineAnswer>) -> Answer {
             EngineAnswer::Done
             | EngineAnswer::Balance { .. }
             | EngineAnswer::Total { .. }
+            | EngineAnswer::Released { .. }
             | EngineAnswer::Foreseen(_)
             | EngineAnswer::Status(_)
             | EngineAnswer::Watermark(_)

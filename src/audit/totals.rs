@@ -362,8 +362,8 @@ mod tests {
     ) -> Total {
         let (units, sequence) = spot;
         let spot = BTreeMap::from([
-            (ASSET, SpotTotal { units, sequence }),
-            (NOTHING, SpotTotal { units: 0, sequence: last }),
+            (ASSET, SpotTotal { units, held: 0, sequence }),
+            (NOTHING, SpotTotal { units: 0, held: 0, sequence: last }),
         ]);
         let (moving, done): (Vec<_>, Vec<_>) = transfers.into_iter().unzip();
         let view = View { sums: BTreeMap::from([(ASSET, sums)]), moving };
@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn a_sum_that_is_out_of_range_is_not_shown() {
         let add = |funding: u128, units: u128| {
-            let spot = BTreeMap::from([(ASSET, SpotTotal { units, sequence: 1 })]);
+            let spot = BTreeMap::from([(ASSET, SpotTotal { units, held: 0, sequence: 1 })]);
             let sums = Sums { funding, ..Sums::default() };
             let view = View { sums: BTreeMap::from([(ASSET, sums)]), moving: Vec::new() };
             add_up(&spot, &view, &[])

@@ -1,5 +1,5 @@
 //! The operators' listener: health, metrics, money from and to the outside, accounts, assets,
-//! transfers, pauses, approvals, the halt, and the console.
+//! transfers, venues, holds, pauses, approvals, the halt, and the console.
 //!
 //! The table of routes is in `routes`. Each subject has a file of its own, and its handlers take
 //! the parts of the service that they use. Two kinds of handlers take the whole service: those that
@@ -16,6 +16,7 @@ mod detached;
 mod external;
 mod halts;
 mod health;
+mod holds;
 mod page;
 mod pauses;
 mod rejected;
@@ -91,6 +92,9 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             }
             Ops::Session => session::show(intake, transfers, approvals, operations, &call).await,
             Ops::Totals => detached(totals::show(service, call)).await,
+            Ops::Venues => venues::list(intake, spot, &call).await,
+            Ops::Holds => holds::list(intake, transfers, spot, &call).await,
+            Ops::ReleaseHold => detached(holds::release(service, parameters, call)).await,
             Ops::AddVenue | Ops::CloseVenue | Ops::OpenVenue => {
                 let change = match matched.route {
                     Ops::AddVenue => venues::Change::Add,

@@ -367,6 +367,8 @@ fn book_change(ledger: &mut Ledger, change: &Change) -> bool {
     let sums = ledger.balances.sums_mut(position);
     sums.held = sums.held.checked_add_signed(held).expect("a hold is part of what is held");
     sums.traded = sums.traded.checked_add(traded).expect("a balance is bounded");
+    let entry = ledger.assets.get_mut(&asset).expect("the judge has found it");
+    entry.held = entry.held.checked_add_signed(held).expect("a hold is part of what is held");
     let balance = ledger.balances.get(user, asset).expect("it has sums");
     let after = ledger.balances.fact(balance);
     ledger.exchange(before, after);
