@@ -1,8 +1,8 @@
 //! A posting: up to [`LEGS_MAX`] legs that are booked together or not at all. A leg moves an amount
 //! of one asset from one place to another, so a posting cannot make or lose money.
 //!
-//! [`Breakdown`] is the one calculation for any posting: per place the amount that must be there before
-//! the posting, and the amount that the posting leaves there. For each asset over all legs:
+//! [`Breakdown`] is the one calculation for any posting: per place the amount that must be there
+//! before the posting, and the amount that the posting leaves there. For each asset over all legs:
 //!
 //! ```text
 //! all that is set apart + all that enters from outside
@@ -122,7 +122,8 @@ impl Breakdown {
         parts
     }
 
-    /// An amount leaves a place: first from the amount that has arrived there. The rest is set apart.
+    /// An amount leaves a place: first from the amount that has arrived there. The rest is set
+    /// apart.
     ///
     /// Returns all that is set apart at this place so far, 0 for a place without a part.
     #[inline]
