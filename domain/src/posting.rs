@@ -243,8 +243,8 @@ mod tests {
 
     proptest! {
         /// MLT-003. Goal: apart and entered are arriving and gone; booking by places is booking leg
-        /// by leg; with exactly the amount apart no place falls below 0 on the way, and with one unit
-        /// less it does. Method: random legs, booked leg by leg in a second model.
+        /// by leg; with exactly the amount apart no place falls below 0 on the way, and with one
+        /// unit less it does. Method: random legs, booked leg by leg in a second model.
         #[test]
         fn parts_are_the_smallest_balances_with_which_the_legs_can_be_booked(legs in legs()) {
             let parts = Breakdown::of(&legs, counts);

@@ -20,7 +20,8 @@
 //!    kill the process.
 //!
 //! Where every operation is judged and booked: `op/posting.rs`. Where the log is synced and an
-//! answer released: `threads::Disk`, on the sync thread, or on the core thread for a command without company.
+//! answer released: `threads::Disk`, on the sync thread, or on the core thread for a command
+//! without company.
 
 mod accounts;
 pub mod builder;
