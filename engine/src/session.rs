@@ -164,11 +164,15 @@ impl VenueSession {
     /// # Errors
     /// [`OpenError::Fenced`], [`OpenError::Stopped`], [`OpenError::NoRoom`].
     pub fn holds(&mut self, after: u64) -> Result<Holds, OpenError> {
-        let venue = self.line.venue;
-        self.ask(|ticket| Work::Holds { ticket, venue, after })?;
-        // A newer session may have read into its own line meanwhile.
+        let fenced = OpenError::Fenced { epoch: self.opened.epoch };
         if self.fenced() {
-            return Err(OpenError::Fenced { epoch: self.opened.epoch });
+            return Err(fenced);
+        }
+        let Line { venue, epoch, .. } = *self.line;
+        self.ask(|ticket| Work::Holds { ticket, venue, epoch, after })?;
+        // A newer session may have come meanwhile: nothing was read then.
+        if self.fenced() {
+            return Err(fenced);
         }
         Ok(self.line.holds.lock().clone())
     }
@@ -413,7 +417,13 @@ mod tests {
         let mut new = handle.open_venue(1, 31, 1).expect("open");
         assert_eq!(old.push(2, &reserve(10)), Err(PushError::Fenced));
         assert_eq!(answer(&mut new, 2, &reserve(20)), None);
-        assert_eq!(new.holds(0).expect("read").holds.len(), 2);
+        let page = new.holds(0).expect("read");
+        assert_eq!(page.holds.len(), 2);
+        // A read that the old session has sent before it was shut out does not touch the page.
+        assert_eq!(old.holds(0), Err(OpenError::Fenced { epoch: 30 }));
+        let late = old.ask(|ticket| Work::Holds { ticket, venue: 1, epoch: 30, after: 2 });
+        assert_eq!(late, Ok(Answer::Done));
+        assert_eq!(*new.line.holds.lock(), page);
         handle.close_venue(1).expect("registered");
         assert!(new.fenced());
         assert_eq!(new.push(3, &release(1)), Err(PushError::Fenced));

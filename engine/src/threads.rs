@@ -214,8 +214,8 @@ fn decide_all<'a, M: Medium>(
                     fence(command, &answer, shared);
                     (ticket, answer, after)
                 }
-                Work::Holds { ticket, venue, after } => {
-                    let after = read_holds(core, shared, venue, after);
+                Work::Holds { ticket, venue, epoch, after } => {
+                    let after = read_holds(core, shared, (venue, epoch), after);
                     (ticket, Answer::Done, after)
                 }
                 Work::Look { ticket, look } => (ticket, Answer::Done, read(core, shared, look)),
@@ -259,9 +259,15 @@ fn fence(command: &Command, answer: &Answer, shared: &Shared) {
 }
 
 /// Reads holds into the line of a venue's session. Returns the last record that they include.
-fn read_holds<M: Medium>(core: &Core<M>, shared: &Shared, venue: u32, after: u64) -> Sequence {
+/// An earlier session gets no page: the line is another's.
+fn read_holds<M: Medium>(
+    core: &Core<M>,
+    shared: &Shared,
+    (venue, epoch): (u32, u64),
+    after: u64,
+) -> Sequence {
     let position = core.ledger().sequence();
-    if let Some(line) = shared.streams.line_of(venue) {
+    if let Some(line) = shared.streams.line_of(venue).filter(|line| line.epoch == epoch) {
         let mut read = line.holds.lock();
         read.holds.clear();
         read.position = position;
