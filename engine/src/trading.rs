@@ -478,6 +478,10 @@ fn an_open_is_decided_by_this_table() {
     assert_eq!(open(&mut market, 1, 5, 1), refused(OpenError::Fenced { epoch: 5 }));
     assert_eq!(open(&mut market, 1, 4, 1), refused(OpenError::Fenced { epoch: 5 }));
     assert_eq!(open(&mut market, 1, 0, 1), opened(6, 1));
+    for epoch in [7 + (1 << 32), u64::MAX] {
+        let too_high = refused(OpenError::TooHigh { epoch: 6 });
+        assert_eq!(open(&mut market, 1, epoch, 1), too_high);
+    }
     let before = market.ledger.sequence();
     let ahead = refused(OpenError::AheadOfLog { told: 2, last: 1 });
     assert_eq!(open(&mut market, 1, 7, 2), ahead);
@@ -488,7 +492,8 @@ fn an_open_is_decided_by_this_table() {
     assert_eq!(market.ask(close(1, true)), Answer::Done);
     assert_eq!(open(&mut market, 1, 7, 1), refused(OpenError::Closed));
     assert_eq!(market.ask(close(1, false)), Answer::Done);
-    assert_eq!(open(&mut market, 1, 7, 1), opened(7, 1));
+    let highest = 6 + (1 << 32);
+    assert_eq!(open(&mut market, 1, highest, 1), opened(highest, 1));
     assert_eq!(market.ask(close(9, true)), refused(OpenError::Unknown));
     let name = |text| Text::new(text).expect("short");
     let add = |id, text, posts| Asked::AddVenue { id, name: name(text), posts };
