@@ -34,6 +34,8 @@ pub(crate) struct Line {
     /// The last number that the session has acknowledged.
     pub(crate) acknowledged: AtomicU64,
     fenced: AtomicBool,
+    /// The session was dropped. Its commands on the ring are still decided.
+    left: AtomicBool,
     waker: Mutex<Option<Waker>>,
     /// The answer to a read of holds.
     pub(crate) holds: Mutex<Holds>,
@@ -48,6 +50,7 @@ impl Line {
             replies: ArrayQueue::new(places),
             acknowledged: AtomicU64::new(acknowledged),
             fenced: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             waker: Mutex::new(None),
             holds: Mutex::new(Holds { position: 0, holds, next: None }),
         }
@@ -81,14 +84,20 @@ impl Line {
         self.fenced.load(Ordering::Acquire)
     }
 
+    /// Whether a session is at work on it.
+    pub(crate) fn open(&self) -> bool {
+        !self.fenced() && !self.left.load(Ordering::Acquire)
+    }
+
     /// Adds the end of a command. There is a place for each.
     pub(crate) fn tell(&self, told: Told) {
         assert!(self.replies.push(told).is_ok(), "no place for a reply");
     }
 }
 
-/// The lines of all open sessions, and the slab of their commands.
+/// The lines of the venues' newest sessions, and the slab of their commands.
 pub(crate) struct Streams {
+    /// One for a venue. It stays when its session is dropped, until the next one comes.
     lines: Mutex<Vec<Arc<Line>>>,
     free: ArrayQueue<u32>,
     cells: Box<[Mutex<Posted>]>,
@@ -162,15 +171,20 @@ impl Streams {
             stays
         });
         lines.push(Arc::clone(line));
-        self.sessions.store(lines.len(), Ordering::Relaxed);
+        self.count(&lines);
         true
     }
 
-    /// Removes the line of a session that has ended.
-    pub(crate) fn remove(&self, line: &Arc<Line>) {
-        let mut lines = self.lines.lock();
-        lines.retain(|other| !Arc::ptr_eq(other, line));
-        self.sessions.store(lines.len(), Ordering::Relaxed);
+    /// Takes the session of a line away. The line stays for its commands on the ring.
+    pub(crate) fn remove(&self, line: &Line) {
+        let lines = self.lines.lock();
+        line.left.store(true, Ordering::Release);
+        self.count(&lines);
+    }
+
+    fn count(&self, lines: &[Arc<Line>]) {
+        let at_work = |line: &&Arc<Line>| !line.left.load(Ordering::Relaxed);
+        self.sessions.store(lines.iter().filter(at_work).count(), Ordering::Relaxed);
     }
 
     /// The line of a venue's newest session.

@@ -213,7 +213,7 @@ impl Handle {
     /// newer one has overtaken it.
     pub fn open_venue(&self, id: u32, epoch: u64, told: u64) -> Result<VenueSession, OpenError> {
         let streams = &self.shared.streams;
-        if epoch == 0 && streams.line_of(id).is_some_and(|line| !line.fenced()) {
+        if epoch == 0 && streams.line_of(id).is_some_and(|line| line.open()) {
             return Err(OpenError::Busy);
         }
         let answer = self.ask(Command::OpenVenue { id, epoch, told })?;

@@ -434,6 +434,23 @@ mod tests {
         engine.stop();
     }
 
+    /// Goal: what a session has pushed before it was dropped is decided, also if nothing of it was
+    /// taken by then.
+    #[test]
+    fn commands_of_a_dropped_session_are_decided() {
+        let dir = tempdir().expect("a directory");
+        let (engine, handle) = market(dir.path());
+        for round in 0..50 {
+            let mut session = handle.open_venue(1, 0, 2 * round).expect("open");
+            assert_eq!(session.opened().last, 2 * round);
+            session.push(2 * round + 1, &reserve(1)).expect("sent");
+            session.push(2 * round + 2, &release(2 * round + 1)).expect("sent");
+        }
+        assert_eq!(handle.open_venue(1, 0, 100).expect("open").opened().last, 100);
+        comes(|| (handle.holds() == 0).then_some(()));
+        engine.stop();
+    }
+
     /// HLD-012, HLD-016. Goal: a gap, a halt and a full window use no number; each tells one Back,
     /// and later commands are dropped.
     #[test]

@@ -322,7 +322,7 @@ impl Lines {
         core: &mut Core<M>,
         shared: &Shared,
     ) -> bool {
-        // Without a line its session has ended, and nothing waits for a reply.
+        // Without a line a newer session is open: the core would not decide it.
         let Some(known) = self.of(venue, epoch, shared) else { return false };
         let line = &known.line;
         if known.ended {
