@@ -429,8 +429,14 @@ mod tests {
         assert_eq!(new.push(3, &release(1)), Err(PushError::Fenced));
         assert_eq!(handle.open_venue(1, 32, 2).err(), Some(OpenError::Closed));
         handle.reopen_venue(1).expect("registered");
+        // A command that passed the check before the close is not decided after the reopening.
+        let cell = new.shared.streams.take().expect("a free one");
+        new.shared.streams.cell(cell).lock().fill(1, 3, &release(1));
+        new.publisher.publish_numbered(1, 31, cell, 7).expect("room");
+        new.publisher.wake();
         drop((old, new));
-        assert_eq!(handle.open_venue(1, 0, 2).expect("open").opened().epoch, 32);
+        let session = handle.open_venue(1, 0, 2).expect("open");
+        assert_eq!((session.opened().epoch, session.opened().last), (32, 2));
         engine.stop();
     }
 

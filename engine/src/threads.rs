@@ -211,7 +211,7 @@ fn decide_all<'a, M: Medium>(
             let (ticket, answer, after) = match slot.work {
                 Work::Asked { ticket, ref command } => {
                     let (answer, after) = core.decide(command, slot.time_ns);
-                    fence(command, &answer, shared);
+                    fence(command, &answer, core, shared);
                     (ticket, answer, after)
                 }
                 Work::Holds { ticket, venue, epoch, after } => {
@@ -246,13 +246,14 @@ fn decide_all<'a, M: Medium>(
 }
 
 /// Ends the sessions that an Open or a close shuts out.
-fn fence(command: &Command, answer: &Answer, shared: &Shared) {
+fn fence<M: Medium>(command: &Command, answer: &Answer, core: &Core<M>, shared: &Shared) {
     match (command, answer) {
         (Command::OpenVenue { id, .. }, Answer::Opened { epoch, .. }) => {
-            shared.streams.fence(*id, *epoch);
+            shared.streams.fence(*id, *epoch - 1);
         }
         (Command::CloseVenue { id, closed: true }, Answer::Done) => {
-            shared.streams.fence(*id, u64::MAX);
+            let venue = core.ledger().venue_state(*id).expect("it is closed");
+            shared.streams.fence(*id, venue.epoch);
         }
         _ => {}
     }
@@ -325,6 +326,10 @@ impl Lines {
         // Without a line a newer session is open: the core would not decide it.
         let Some(known) = self.of(venue, epoch, shared) else { return false };
         let line = &known.line;
+        if line.fenced() {
+            // A close has ended it, even if the venue is open again.
+            return false;
+        }
         if known.ended {
             line.tell(Told::Dropped);
             return false;
