@@ -198,10 +198,16 @@ impl VenueSession {
     }
 
     /// Wakes `waker` once when a reply comes without a sync (Back, Close, a repeat), when
-    /// [`VenueSession::durable`] may have risen, or when the session is fenced. Register, look
-    /// again, and only then wait.
+    /// [`VenueSession::durable`] may have risen, or when the session is fenced or stopped.
+    /// Register, look again, and only then wait.
     pub fn wake(&self, waker: &Waker) {
         self.line.register(waker);
+    }
+
+    /// Whether the engine has stopped. Ask before [`VenueSession::decided`]: what that returns
+    /// afterwards is the last and is durable, and a number without a reply was not decided.
+    pub fn stopped(&self) -> bool {
+        self.shared.released.load(Ordering::Acquire)
     }
 
     /// Whether a newer session is open, or the venue is closed.
@@ -495,6 +501,31 @@ mod tests {
         assert_eq!(handle.holds(), WINDOW + 2);
         drop((session, other));
         engine.stop();
+    }
+
+    /// Goal: a stop wakes a session that waits. Method: it looks again only when it was woken.
+    #[test]
+    fn a_stop_wakes_a_session() {
+        let dir = tempdir().expect("a directory");
+        let (engine, handle) = market(dir.path());
+        let mut session = handle.open_venue(1, 1, 0).expect("open");
+        assert_eq!(answer(&mut session, 1, &reserve(1)), None);
+        assert!(!session.stopped());
+        let rung = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&rung));
+        thread::scope(|scope| {
+            scope.spawn(|| engine.stop());
+            loop {
+                let before = rung.0.load(Ordering::Relaxed);
+                session.wake(&waker);
+                if session.stopped() {
+                    break;
+                }
+                comes(|| (rung.0.load(Ordering::Relaxed) > before).then_some(()));
+            }
+        });
+        assert_eq!((session.decided(), session.durable()), (None, 1));
+        assert_eq!(session.push(2, &reserve(1)), Err(PushError::Stopped));
     }
 
     struct Count(AtomicUsize);

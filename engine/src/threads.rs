@@ -461,6 +461,8 @@ pub(crate) fn release<M: Medium>(
         let last_turn = shared.core_stopped.load(Ordering::Acquire);
         disk.lock().answer_all(shared)?;
         if last_turn {
+            shared.released.store(true, Ordering::Release);
+            shared.streams.wake();
             return Ok(());
         }
         let durable = shared.log.durable();
