@@ -232,6 +232,7 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
         info!(venue, %error, "a venue's session was not opened");
         match error {
             OpenError::Unknown | OpenError::Conflict => CloseReason::Unauthorized,
+            OpenError::TooHigh { .. } => CloseReason::Malformed,
             OpenError::Closed => CloseReason::Closed,
             OpenError::Fenced { .. } | OpenError::Busy => CloseReason::Fenced,
             OpenError::NotClosed | OpenError::NoHold => unreachable!("an Open is no release"),

@@ -210,10 +210,10 @@ impl Handle {
     ///
     /// # Errors
     /// [`OpenError`]: nothing has changed. [`OpenError::Fenced`] may also come after the Open: a
-    /// newer one has overtaken it.
+    /// newer one or a close has overtaken it.
     pub fn open_venue(&self, id: u32, epoch: u64, told: u64) -> Result<VenueSession, OpenError> {
         let streams = &self.shared.streams;
-        if epoch == 0 && streams.line_of(id).is_some_and(|line| !line.fenced()) {
+        if epoch == 0 && streams.line_of(id).is_some_and(|line| line.open()) {
             return Err(OpenError::Busy);
         }
         let answer = self.ask(Command::OpenVenue { id, epoch, told })?;

@@ -211,11 +211,11 @@ fn decide_all<'a, M: Medium>(
             let (ticket, answer, after) = match slot.work {
                 Work::Asked { ticket, ref command } => {
                     let (answer, after) = core.decide(command, slot.time_ns);
-                    fence(command, &answer, shared);
+                    fence(command, &answer, core, shared);
                     (ticket, answer, after)
                 }
-                Work::Holds { ticket, venue, after } => {
-                    let after = read_holds(core, shared, venue, after);
+                Work::Holds { ticket, venue, epoch, after } => {
+                    let after = read_holds(core, shared, (venue, epoch), after);
                     (ticket, Answer::Done, after)
                 }
                 Work::Look { ticket, look } => (ticket, Answer::Done, read(core, shared, look)),
@@ -246,22 +246,29 @@ fn decide_all<'a, M: Medium>(
 }
 
 /// Ends the sessions that an Open or a close shuts out.
-fn fence(command: &Command, answer: &Answer, shared: &Shared) {
+fn fence<M: Medium>(command: &Command, answer: &Answer, core: &Core<M>, shared: &Shared) {
     match (command, answer) {
         (Command::OpenVenue { id, .. }, Answer::Opened { epoch, .. }) => {
-            shared.streams.fence(*id, *epoch);
+            shared.streams.fence(*id, *epoch - 1);
         }
         (Command::CloseVenue { id, closed: true }, Answer::Done) => {
-            shared.streams.fence(*id, u64::MAX);
+            let venue = core.ledger().venue_state(*id).expect("it is closed");
+            shared.streams.fence(*id, venue.epoch);
         }
         _ => {}
     }
 }
 
 /// Reads holds into the line of a venue's session. Returns the last record that they include.
-fn read_holds<M: Medium>(core: &Core<M>, shared: &Shared, venue: u32, after: u64) -> Sequence {
+/// An earlier session gets no page: the line is another's.
+fn read_holds<M: Medium>(
+    core: &Core<M>,
+    shared: &Shared,
+    (venue, epoch): (u32, u64),
+    after: u64,
+) -> Sequence {
     let position = core.ledger().sequence();
-    if let Some(line) = shared.streams.line_of(venue) {
+    if let Some(line) = shared.streams.line_of(venue).filter(|line| line.epoch == epoch) {
         let mut read = line.holds.lock();
         read.holds.clear();
         read.position = position;
@@ -316,9 +323,13 @@ impl Lines {
         core: &mut Core<M>,
         shared: &Shared,
     ) -> bool {
-        // Without a line its session has ended, and nothing waits for a reply.
+        // Without a line a newer session is open: the core would not decide it.
         let Some(known) = self.of(venue, epoch, shared) else { return false };
         let line = &known.line;
+        if line.fenced() {
+            // A close has ended it, even if the venue is open again.
+            return false;
+        }
         if known.ended {
             line.tell(Told::Dropped);
             return false;
@@ -450,6 +461,8 @@ pub(crate) fn release<M: Medium>(
         let last_turn = shared.core_stopped.load(Ordering::Acquire);
         disk.lock().answer_all(shared)?;
         if last_turn {
+            shared.released.store(true, Ordering::Release);
+            shared.streams.wake();
             return Ok(());
         }
         let durable = shared.log.durable();

@@ -326,6 +326,24 @@ fn a_hold_is_settled_in_parts_and_its_rest_goes_back() {
     market.recount();
 }
 
+/// Goal: a refused body is recorded as it was sent, also where its failing leg takes all: a repeat
+/// has the same answer.
+#[test]
+fn all_into_a_hold_that_overflows_is_refused_as_sent() {
+    let mut market = Market::new(PLACES);
+    assert_eq!(market.order(Op::Deposit, 1, USD, u64::MAX - 1), Decision::Success);
+    assert_eq!(market.send(1, &reserve(1, USD, u64::MAX - 1)), SUCCESS);
+    for number in [2, 3] {
+        assert_eq!(market.send(1, &reserve(1, USD, 9)), SUCCESS, "{number}");
+    }
+    let all = |from, to| leg(Place::Hold(from), Place::Hold(to), USD, ALL);
+    let body = settle([all(2, 3), all(3, 1)]);
+    assert_eq!(market.send(1, &body), refused(Code::Overflow, 1));
+    assert_eq!(market.hold(1, 2), Some(9));
+    assert_eq!(market.replayed(PLACES).expect("a log").digest(), market.ledger.digest());
+    market.recount();
+}
+
 /// HLD-007: a status stops new work, and no end.
 #[test]
 fn a_frozen_account_begins_nothing_and_its_holds_end() {
@@ -460,6 +478,10 @@ fn an_open_is_decided_by_this_table() {
     assert_eq!(open(&mut market, 1, 5, 1), refused(OpenError::Fenced { epoch: 5 }));
     assert_eq!(open(&mut market, 1, 4, 1), refused(OpenError::Fenced { epoch: 5 }));
     assert_eq!(open(&mut market, 1, 0, 1), opened(6, 1));
+    for epoch in [7 + (1 << 32), u64::MAX] {
+        let too_high = refused(OpenError::TooHigh { epoch: 6 });
+        assert_eq!(open(&mut market, 1, epoch, 1), too_high);
+    }
     let before = market.ledger.sequence();
     let ahead = refused(OpenError::AheadOfLog { told: 2, last: 1 });
     assert_eq!(open(&mut market, 1, 7, 2), ahead);
@@ -470,7 +492,8 @@ fn an_open_is_decided_by_this_table() {
     assert_eq!(market.ask(close(1, true)), Answer::Done);
     assert_eq!(open(&mut market, 1, 7, 1), refused(OpenError::Closed));
     assert_eq!(market.ask(close(1, false)), Answer::Done);
-    assert_eq!(open(&mut market, 1, 7, 1), opened(7, 1));
+    let highest = 6 + (1 << 32);
+    assert_eq!(open(&mut market, 1, highest, 1), opened(highest, 1));
     assert_eq!(market.ask(close(9, true)), refused(OpenError::Unknown));
     let name = |text| Text::new(text).expect("short");
     let add = |id, text, posts| Asked::AddVenue { id, name: name(text), posts };

@@ -56,7 +56,7 @@ pub(super) struct Refusal {
 /// [`ALL`] and the owner of a release are replaced, each with a bit in `took_all`.
 ///
 /// # Errors
-/// [`Refusal`]: `parts` and `legs` are of no use.
+/// [`Refusal`]: `parts` are of no use. `legs` and `took_all` give the body as it was sent.
 #[inline]
 pub(super) fn judge(
     ledger: &Ledger,
@@ -69,21 +69,24 @@ pub(super) fn judge(
         return Err(Refusal { leg: 0, code: Code::InvalidPosting });
     }
     for (index, leg) in (0..).zip(legs) {
-        let judged = judge_leg(ledger, ask, leg, parts);
-        let all = judged.map_err(|code| Refusal { leg: index, code })?;
+        let mut all = false;
+        let judged = judge_leg(ledger, ask, leg, &mut all, parts);
+        // Also of a leg that fails behind it: its amount is replaced already.
         *took_all |= u16::from(all) << index;
+        judged.map_err(|code| Refusal { leg: index, code })?;
     }
     Ok(())
 }
 
-/// Returns whether the leg has taken all that was left.
+/// `all` is set once the leg's amount is replaced by all that was left.
 #[inline]
 fn judge_leg(
     ledger: &Ledger,
     ask: Ask,
     leg: &mut Leg,
+    all: &mut bool,
     parts: &mut Breakdown,
-) -> Result<bool, Code> {
+) -> Result<(), Code> {
     let row = ask.op.row();
     check_form(ask, leg)?;
     let source = hold_of(ledger, ask, leg.from, leg.asset);
@@ -98,8 +101,8 @@ fn judge_leg(
     check_holds(ask.op, leg, source, target)?;
     check_accounts(ledger, ask.op, leg, parts)?;
     let (held, part) = (source.map_or(0, Hold::amount), parts.at(leg.from, leg.asset));
-    let all = leg.amount == ALL && leg.from.kind() == PlaceKind::Hold;
-    if all {
+    *all = leg.amount == ALL && leg.from.kind() == PlaceKind::Hold;
+    if *all {
         // Earlier legs have checked that it is not below 0.
         let left = held + part.arriving - part.apart;
         leg.amount = u64::try_from(left).expect("a hold is bounded by its legs");
@@ -123,7 +126,7 @@ fn judge_leg(
             return Err(Code::Overflow);
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// The checks that need no state.
