@@ -153,6 +153,9 @@ mod doctor;
 /// One user's account statement across both stores.
 mod statement;
 
+/// Postings of venues in the log, snapshots, statements and audits.
+mod postings;
+
 /// A log that is cut at a record, and its repair from PostgreSQL.
 mod walrepair;
 
