@@ -35,6 +35,8 @@ use clap::Parser;
 use crossbeam::channel::{Receiver, bounded, never, select};
 use stream::block::{Acknowledge, Answer};
 use stream::message::Message;
+use ubscore::config::{Config, Overrides};
+use ubscore::service::Service;
 
 use self::door::{ALIVE_AFTER, Lost, Session};
 use self::journal::{Journal, number_of};
@@ -42,6 +44,8 @@ use self::orders::{BTC, Book, Order, USDT};
 
 #[path = "book/door.rs"]
 mod door;
+#[path = "book/embed.rs"]
+mod embed;
 #[path = "book/journal.rs"]
 mod journal;
 #[path = "book/orders.rs"]
@@ -58,8 +62,12 @@ const RETRY: Duration = Duration::from_millis(50);
 #[derive(Parser)]
 struct Arguments {
     /// The socket of ubscore.
-    #[arg(long)]
-    socket: PathBuf,
+    #[arg(long, required_unless_present = "embed")]
+    socket: Option<PathBuf>,
+    /// Runs ubscore in this process, as `ubscore serve --dev` with the same environment, and adds
+    /// the venue.
+    #[arg(long, conflicts_with = "socket")]
+    embed: bool,
     /// The number of this venue.
     #[arg(long)]
     venue: u32,
@@ -83,6 +91,8 @@ struct Arguments {
 /// A book at work.
 struct Market {
     arguments: Arguments,
+    /// ubscore, if it is embedded.
+    service: Option<Service>,
     journal: Journal,
     book: Book,
     /// Lines of the standard input.
@@ -119,12 +129,16 @@ impl Market {
             }
         }
         book.said.clear();
+        let service = match arguments.embed {
+            true => Some(start(arguments.venue)?),
+            false => None,
+        };
         let random = (arguments.random.unwrap_or(0), arguments.seed);
         let lines = if random.0 > 0 { never() } else { read_lines() };
         let (steps, commands) = (BytesMut::new(), BytesMut::new());
         let has_ended = random.0 > 0;
         let mut market =
-            Market { arguments, journal, book, lines, has_ended, random, steps, commands };
+            Market { arguments, service, journal, book, lines, has_ended, random, steps, commands };
         // The commands of a torn end.
         market.step(None);
         Ok(market)
@@ -135,8 +149,12 @@ impl Market {
         // The journal has all that is sent from here on.
         self.keep_steps()?;
         self.commands.clear();
-        let Arguments { socket, venue, .. } = &self.arguments;
-        let (mut session, opened) = Session::open(socket, *venue, self.book.told)?;
+        let (venue, told) = (self.arguments.venue, self.book.told);
+        let (mut session, opened) = match (&self.arguments.socket, &self.service) {
+            (Some(socket), _) => Session::open(socket, venue, told)?,
+            (None, Some(service)) => Session::embed(service, venue, told)?,
+            (None, None) => bail!("neither a socket nor a service"),
+        };
         let last = opened.last.get();
         match self.journal.begun()? {
             Some(first) => ensure!(first.log == opened.log, "ubscore has another log"),
@@ -342,6 +360,14 @@ impl Market {
     }
 }
 
+/// Starts ubscore in this process.
+fn start(venue: u32) -> anyhow::Result<Service> {
+    let config = Config::load(None, Overrides::default(), true)?;
+    let service = Service::start(config, true)?;
+    service.ready().engine.add_venue(venue, "book", false)?;
+    Ok(service)
+}
+
 /// The lines of the standard input.
 fn read_lines() -> Receiver<String> {
     let (sender, lines) = bounded(1);
@@ -363,7 +389,10 @@ fn main() -> anyhow::Result<()> {
                 eprintln!("{error}; connecting again");
                 thread::sleep(RETRY);
             }
-            ended => return ended,
+            ended => {
+                market.service.map_or(Ok(()), Service::stop)?;
+                return ended;
+            }
         }
     }
 }

@@ -160,6 +160,7 @@ pub mod postgres;
 pub mod quota;
 pub mod release;
 pub mod role;
+pub mod service;
 pub mod stores;
 pub mod stream;
 pub mod task;

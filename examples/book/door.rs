@@ -15,6 +15,9 @@ use stream::block::{CloseReason, Open, Opened, ReadBalance, ReadHolds, TOKEN_BYT
 use stream::frame::cutter;
 use stream::message::Message;
 use tokio_util::codec::Decoder;
+use ubscore::service::Service;
+
+use crate::embed::Desk;
 
 /// After so long without a message, Alive is sent.
 pub(crate) const ALIVE_AFTER: Duration = Duration::from_secs(1);
@@ -24,9 +27,15 @@ pub(crate) const ALIVE_AFTER: Duration = Duration::from_secs(1);
 #[error("the session has ended: {0}")]
 pub(crate) struct Lost(pub(crate) &'static str);
 
+/// The way to ubscore.
+pub(crate) enum Way {
+    Socket(UnixStream),
+    Embedded(Desk),
+}
+
 /// An open session.
 pub(crate) struct Session {
-    stream: UnixStream,
+    way: Way,
     /// Frames of ubscore. Without a sender the connection has ended.
     pub(crate) heard: Receiver<BytesMut>,
 }
@@ -44,7 +53,7 @@ impl Session {
         let (sender, heard) = unbounded();
         let mut input = stream.try_clone().context("a second handle of the socket")?;
         thread::spawn(move || read(&mut input, &sender));
-        let mut session = Session { stream, heard };
+        let mut session = Session { way: Way::Socket(stream), heard };
         let (epoch, told, venue) = (0.into(), told.into(), venue.into());
         let mut bytes = BytesMut::new();
         Message::Open(&Open { epoch, told, venue, token: field }).append_to(&mut bytes);
@@ -61,9 +70,24 @@ impl Session {
         }
     }
 
+    /// Opens a session in this process, see [`Session::open`].
+    pub(crate) fn embed(
+        service: &Service,
+        venue: u32,
+        told: u64,
+    ) -> anyhow::Result<(Session, Opened)> {
+        let (desk, heard, opened) = Desk::open(service.venue(venue, 0, told)?)?;
+        Ok((Session { way: Way::Embedded(desk), heard }, opened))
+    }
+
     /// Sends frames.
     pub(crate) fn send(&mut self, frames: &[u8]) -> anyhow::Result<()> {
-        Ok(self.stream.write_all(frames).map_err(|_| Lost("the server is gone"))?)
+        match &mut self.way {
+            Way::Socket(stream) => {
+                Ok(stream.write_all(frames).map_err(|_| Lost("the server is gone"))?)
+            }
+            Way::Embedded(desk) => desk.send(frames),
+        }
     }
 
     /// Sends one message.
@@ -142,7 +166,9 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // The reader has a second handle. Without an error to report: the session has ended.
-        drop(self.stream.shutdown(Shutdown::Both));
+        if let Way::Socket(stream) = &self.way {
+            drop(stream.shutdown(Shutdown::Both));
+        }
     }
 }
 
