@@ -1,4 +1,4 @@
-//! A matching engine for one market, BTC against USDT, whose money is held by ubscore.
+//! A matching engine for one market, BTC against USDT. ubscore holds its money.
 //!
 //! ```text
 //! UBSCORE_TOKEN=$(ubscore token --user 1 --venue 7) \
@@ -58,7 +58,7 @@ const STEPS_BYTES: usize = 1 << 12;
 /// Between two tries to reach ubscore.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A matching engine whose money is held by ubscore.
+/// A matching engine with its money in ubscore.
 #[derive(Parser)]
 struct Arguments {
     /// The socket of ubscore.

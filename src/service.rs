@@ -71,9 +71,11 @@ impl Service {
         &self.ready
     }
 
-    /// Opens a session of a venue. It waits for a sync. `epoch`: above the venue's last one; 0: the
-    /// next one, unless another session is open. `told`: the highest number whose answer the venue
-    /// knows. If it is above the log's last one, the service halts, and the session tells the log's.
+    /// Opens a session of a venue. It waits for a sync.
+    ///
+    /// `epoch`: above the venue's last one; 0: the next one, unless another session is open. `told`:
+    /// the highest number with an answer that the venue knows. If the log ends before it, the
+    /// service halts, and [`Opened`](engine::venue::Opened) has the log's last number.
     ///
     /// # Errors
     /// [`OpenError`].

@@ -257,8 +257,8 @@ pub fn open_venue(
     told: u64,
 ) -> Result<VenueSession, OpenError> {
     let opened = engine.open_venue(venue, epoch, told);
-    let Err(OpenError::AheadOfLog { told, last }) = opened else { return opened };
-    let reason = format!("venue {venue} has answers up to {told}, and the log ends with {last}");
+    let Err(OpenError::AheadOfLog { told: known, last }) = opened else { return opened };
+    let reason = format!("venue {venue} has answers up to {known}, and the log ends with {last}");
     alert_about(Alert::VenueAheadOfLog, &format_args!("venue {venue}"), format_args!("{reason}"));
     // At once: the halt below takes effect a moment later.
     engine.halt_venues(true);

@@ -1,4 +1,4 @@
-//! The book of `examples/`: a matching engine whose money ubscore holds, both of them killed.
+//! The book of `examples/`: a matching engine with its money in ubscore. Both are killed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -236,7 +236,7 @@ fn kills_of_the_book_and_of_the_server_neither_lose_nor_strand_money() {
 }
 
 /// HLD-014, in one process. Goal: nothing at or below `durable()` is taken back. Method: as above,
-/// and a kill ends both sides at once. The book prints only what is durable.
+/// and a kill ends both sides at once. The book prints durable answers only.
 #[test]
 fn kills_of_a_book_with_its_server_inside_take_nothing_back() {
     let (site, _, server) = market();

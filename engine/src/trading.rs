@@ -1,5 +1,7 @@
 //! Venues, holds and postings, judged by a second, naive model.
 
+mod world;
+
 use std::collections::BTreeMap;
 
 use domain::account::AccountStatus;
@@ -157,7 +159,7 @@ impl Market {
         self.log.push((kind, bytes));
         let answer = self.ledger.apply_posted(&posted, &parts, self.ledger.sequence() + 1, 7);
         let again = Market::posted(venue, number, command);
-        assert_eq!(self.ledger.door(&again), Door::Known(answer), "a repeat is told the same");
+        assert_eq!(self.ledger.door(&again), Door::Known(answer), "a repeat has the same answer");
         answer
     }
 
@@ -614,7 +616,7 @@ fn bad_legs_are_answered_so_and_change_nothing() {
         (settle([leg(hold, frozen(1), USD, 1)]), invalid),
         (settle([leg(available(1), available(2), USD, 1)]), invalid),
         (settle([leg(hold, available(2), BTC, 1)]), invalid),
-        (settle([leg(hold, Place::Hold(0), USD, 1)]), invalid),
+        (settle([leg(hold, Place::Hold(0), USD, 1)]), refused(Code::HoldNotFound, 0)),
         (reserve(1, 9, 1), refused(Code::InvalidAsset, 0)),
         (reserve(0, USD, 1), refused(Code::InvalidRequest, 0)),
         (reserve(1 << 63, USD, 1), refused(Code::InvalidRequest, 0)),

@@ -17,7 +17,7 @@ pub(crate) const USDT: u32 = 3;
 pub(crate) const LOT: u64 = 100_000;
 /// One lot at a price of 1, smallest units of USDT.
 pub(crate) const TICK: u64 = 100_000;
-/// Of what the taker receives, basis points of 1/10,000. The maker gets its part out of it.
+/// Of the amount that the taker receives, basis points of 1/10,000. The maker gets its part of it.
 const TAKER_FEE: u64 = 10;
 const MAKER_REBATE: u64 = 2;
 
@@ -62,7 +62,7 @@ pub(crate) struct Book {
     /// The highest number with an answer. Those of `waiting` follow.
     pub(crate) told: u64,
     pub(crate) waiting: VecDeque<Waiting>,
-    /// Orders whose money is set apart, by number.
+    /// Orders with money set apart, by number.
     pub(crate) open: BTreeMap<u64, Order>,
     /// Asks and bids: the orders of each price by time. Some have ended.
     sides: [BTreeMap<u64, VecDeque<u64>>; 2],
@@ -271,7 +271,7 @@ impl Book {
         self.issue(&Message::Release(&Release { number, reference: hold, hold, amount }));
     }
 
-    /// Ends each order whose hold is not as it needs it, and each hold without an order. Nothing
+    /// Ends each order with another hold than it needs, and each hold without an order. Nothing
     /// waits for an answer but those in `answers`, which are decided.
     pub(crate) fn compare(&mut self, answers: &[Answer], holds: &BTreeMap<u64, u64>) {
         let mut needs = self.needs();

@@ -90,7 +90,7 @@ fn judge_leg(ledger: &Ledger, ask: Ask, leg: &mut Leg, parts: &mut Parts) -> Res
         return Err(Code::InvalidAsset);
     }
     let target = hold_of(ledger, ask, leg.to, leg.asset);
-    check_holds(leg, source, target)?;
+    check_holds(ask.op, leg, source, target)?;
     check_accounts(ledger, ask.op, leg, parts)?;
     let (held, part) = (source.map_or(0, Hold::amount), parts.at(leg.from, leg.asset));
     let all = leg.amount == ALL && leg.from.kind() == PlaceKind::Hold;
@@ -140,8 +140,6 @@ fn check_form(ask: Ask, leg: &Leg) -> Result<(), Code> {
         && frozen(leg.from)
         && frozen(leg.to)
         && (from, to) != (PlaceKind::Frozen, PlaceKind::Frozen)
-        && leg.from != Place::Hold(0)
-        && (leg.to != Place::Hold(0) || row.held == Effect::More)
         // Money that has just arrived cannot be set apart again.
         && !(row.spends_arrived && (from, to) == (PlaceKind::Available, PlaceKind::Hold));
     match () {
@@ -160,7 +158,12 @@ fn hold_of<'a>(ledger: &'a Ledger, ask: Ask, place: Place, asset: u32) -> Option
 
 /// The holds of a leg are there, and both ends have the owner and the asset of the hold.
 #[inline]
-fn check_holds(leg: &Leg, source: Option<&Hold>, target: Option<&Hold>) -> Result<(), Code> {
+fn check_holds(
+    op: Op,
+    leg: &Leg,
+    source: Option<&Hold>,
+    target: Option<&Hold>,
+) -> Result<(), Code> {
     if let Place::Hold(_) = leg.from {
         let hold = source.ok_or(Code::HoldNotFound)?;
         if hold.asset != leg.asset {
@@ -173,7 +176,10 @@ fn check_holds(leg: &Leg, source: Option<&Hold>, target: Option<&Hold>) -> Resul
             None => leg.from.user(),
         };
         match target {
-            None if number != 0 => return Err(Code::HoldNotFound),
+            // Only a RESERVE makes the hold of its own number.
+            None if number != 0 || op.row().held != Effect::More => {
+                return Err(Code::HoldNotFound);
+            }
             Some(hold) if hold.asset != leg.asset || Some(hold.user) != owner => {
                 return Err(Code::InvalidPosting);
             }
@@ -386,4 +392,111 @@ fn insert_hold(
 
 fn signed(amount: u128) -> i128 {
     i128::try_from(amount).expect("a balance is bounded")
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::transfer::{Direction, Op};
+
+    use super::*;
+    use crate::command::Command;
+    use crate::fact::Fact;
+    use crate::ledger::Step;
+    use crate::order::Order;
+    use crate::places::{Places, VenuePlaces};
+    use crate::text::Text;
+
+    const USD: u32 = 2;
+
+    fn ask(ledger: &mut Ledger, command: &Command) {
+        let Step::Append(entry) = ledger.step(command) else { panic!("{command:?}") };
+        ledger.apply(&entry, ledger.sequence() + 1, 7);
+    }
+
+    /// Users 1 and 2 with 100 each.
+    fn ledger() -> Ledger {
+        let venues = VenuePlaces { holds_max: 3, venues_max: 1, window: 8 };
+        let places = Places { accounts_max: 50, outcomes_max: 10, venues };
+        let mut ledger = Ledger::new(places);
+        let symbol = Text::new("USD").expect("short");
+        ask(&mut ledger, &Command::RegisterAsset { asset: USD, precision: 2, symbol });
+        for user in [1, 2] {
+            ask(
+                &mut ledger,
+                &Command::Order(Order {
+                    op: Op::Deposit,
+                    req_id: user.into(),
+                    cid: Text::EMPTY,
+                    user,
+                    asset: USD,
+                    amount: 100,
+                    direction: Direction::FundingToSpot,
+                    order_number: user,
+                }),
+            );
+        }
+        ledger
+    }
+
+    /// A POST of a service, judged and booked.
+    fn post(ledger: &mut Ledger, legs: &[(Place, Place, u64)]) -> Result<(), Refusal> {
+        let ask = Ask { op: Op::Post, venue: 0, number: 0, freezes: true };
+        let leg = |&(from, to, amount): &(Place, Place, u64)| Leg { from, to, asset: USD, amount };
+        let mut legs: Vec<Leg> = legs.iter().map(leg).collect();
+        let (mut took_all, mut parts) = (0, Parts::default());
+        judge(ledger, ask, &mut legs, &mut took_all, &mut parts)?;
+        if lacks_place(ledger, ask, &parts) {
+            return Err(Refusal { leg: 0, code: Code::Overloaded });
+        }
+        book(ledger, Booking { ask, reference: 0, record: 9, time_ns: 7 }, &parts);
+        let sum = ledger.facts().map(|fact| fact.digest()).fold(0, u128::wrapping_add);
+        assert_eq!(sum, ledger.digest());
+        Ok(())
+    }
+
+    fn frozen(ledger: &Ledger, user: u64) -> Vec<(u16, u128)> {
+        let rows = ledger.held_of(user, USD, 256);
+        rows.iter().map(|row| (row.purpose, row.amount)).collect()
+    }
+
+    /// HLD-009: freezes of one purpose are one amount, unfrozen no further than it, whatever other
+    /// purposes have, and whatever the account's status.
+    #[test]
+    fn freezes_of_a_purpose_are_one_amount() {
+        let mut ledger = ledger();
+        let (one, two) = (Place::Available(1), Place::Available(2));
+        let dispute = |user| Place::Frozen { user, purpose: 1 };
+        let other = Place::Frozen { user: 1, purpose: 2 };
+        let refused = |code, leg| Err(Refusal { leg, code });
+        assert_eq!(post(&mut ledger, &[(one, dispute(1), 30), (one, dispute(1), 10)]), Ok(()));
+        assert_eq!(post(&mut ledger, &[(one, dispute(1), 5), (one, other, 50)]), Ok(()));
+        assert_eq!(frozen(&ledger, 1), [(1, 45), (2, 50)]);
+        assert_eq!((ledger.available(1, USD), ledger.held(1, USD)), (5, 95));
+        let short = refused(Code::InsufficientFrozen, 0);
+        assert_eq!(post(&mut ledger, &[(dispute(1), one, 46)]), short);
+        let poor = refused(Code::InsufficientBalance, 0);
+        assert_eq!(post(&mut ledger, &[(one, dispute(1), 6)]), poor);
+        // What arrives frozen can be taken on, and to another user.
+        let through = [(two, dispute(2), 20), (dispute(2), one, 15)];
+        assert_eq!(post(&mut ledger, &through), Ok(()));
+        assert_eq!((frozen(&ledger, 2), ledger.available(1, USD)), (vec![(1, 5)], 20));
+        // A fourth row has no place; the ends have.
+        let full = refused(Code::Overloaded, 0);
+        assert_eq!(post(&mut ledger, &[(two, Place::Frozen { user: 2, purpose: 9 }, 1)]), full);
+        let status = AccountStatus::Disabled;
+        ask(&mut ledger, &Command::SetStatus { user: 1, status });
+        let disabled = refused(Code::AccountDisabled, 0);
+        assert_eq!(post(&mut ledger, &[(dispute(1), two, 1)]), disabled);
+        assert_eq!(post(&mut ledger, &[(one, dispute(1), 1)]), disabled);
+        assert_eq!(post(&mut ledger, &[(dispute(1), one, 45), (other, one, 50)]), Ok(()));
+        assert_eq!((frozen(&ledger, 1), ledger.available(1, USD)), (vec![], 115));
+        let between = refused(Code::InvalidPosting, 0);
+        assert_eq!(
+            post(&mut ledger, &[(dispute(2), Place::Frozen { user: 2, purpose: 2 }, 1)]),
+            between
+        );
+        let held = ledger.facts().filter(|fact| matches!(fact, Fact::Hold(_))).count();
+        assert_eq!((held, ledger.hold_count()), (1, 1));
+        assert_eq!(ledger.total(USD), 200);
+    }
 }

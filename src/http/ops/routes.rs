@@ -108,14 +108,14 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         },
         Route { pattern: "/admin/v1/session", method: Method::GET, route: Ops::Session },
         Route { pattern: "/admin/v1/totals", method: Method::GET, route: Ops::Totals },
-        Route { pattern: "/admin/v1/venues/{id}", method: Method::PUT, route: Ops::AddVenue },
+        Route { pattern: "/admin/v1/venues/{venue}", method: Method::PUT, route: Ops::AddVenue },
         Route {
-            pattern: "/admin/v1/venues/{id}/close",
+            pattern: "/admin/v1/venues/{venue}/close",
             method: Method::POST,
             route: Ops::CloseVenue,
         },
         Route {
-            pattern: "/admin/v1/venues/{id}/open",
+            pattern: "/admin/v1/venues/{venue}/open",
             method: Method::POST,
             route: Ops::OpenVenue,
         },

@@ -50,8 +50,8 @@ struct Body {
     closed: bool,
 }
 
-/// `PUT /admin/v1/venues/{id}`, `POST /admin/v1/venues/{id}/close` and `…/open`: durable in the log
-/// when it is answered. A repeat changes nothing.
+/// `PUT /admin/v1/venues/{venue}`, `POST /admin/v1/venues/{venue}/close` and `…/open`: durable in
+/// the log when it is answered. A repeat changes nothing.
 pub(super) async fn change(
     service: Arc<Service>,
     change: Change,
