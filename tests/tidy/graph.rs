@@ -14,7 +14,7 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 const CRATES: [&str; 6] = source::PRODUCTION;
 
 /// The imports that each room may have: every room of the root package has a row. `commands` is
-/// imported by `main` alone, and `cli` by `commands`.
+/// imported by `main` and `service` alone, and `cli` by `commands`.
 const ARROWS: &[(&str, &[&str])] = &[
     ("approval", &[]),
     ("pause", &[]),
@@ -134,6 +134,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
+    ("service", &["commands", "config", "exit", "stream"]),
     ("main", &["cli", "commands"]),
     ("lib", &[]),
 ];
