@@ -159,6 +159,24 @@ pub(super) async fn list(
     Ok(json(StatusCode::OK, &Body { holds, next_cursor, balances }, &call.request_id))
 }
 
+/// `GET /admin/v1/holds/{id}`: one hold of a venue.
+pub(super) async fn show(
+    intake: &Intake,
+    transfers: &Transfers,
+    spot: &Spot,
+    id: &str,
+    call: &Call,
+) -> Outcome {
+    intake.authenticate_viewer(call)?;
+    query(call, "")?;
+    let (venue, number) = hold_of(id)?;
+    let page = spot.look(Look::Hold { venue, number }).await;
+    let page = page.map_err(|_| Refusal::away("UBSCore"))?;
+    let hold = page.holds.first().ok_or(Code::HoldNotFound)?;
+    let body = HoldBody::new(hold, &transfers.reads.catalog());
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
 /// Each Spot balance of a user that is not zero, counted at one point of the log.
 async fn recount(
     spot: &Spot,
