@@ -10,7 +10,7 @@
 //!   about each operation.
 //! - [`form`]: the checks that each layer repeats on its input.
 //! - [`chain`]: an error with its causes as one line of text.
-//! - [`posting`]: places, legs, and the one calculation of what a posting sets apart.
+//! - [`posting`]: places, legs, and the one calculation of the amounts that a posting sets apart.
 //! - [`shortage`]: a resource that is short, and how much of it is left.
 
 #[macro_use]

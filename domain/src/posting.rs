@@ -1,7 +1,7 @@
 //! A posting: up to [`LEGS_MAX`] legs that are booked together or not at all. A leg moves an amount
 //! of one asset from one place to another, so a posting cannot make or lose money.
 //!
-//! [`Parts`] is the one calculation for any posting: per place the amount that must be there before
+//! [`Breakdown`] is the one calculation for any posting: per place the amount that must be there before
 //! the posting, and the amount that the posting leaves there. For each asset over all legs:
 //!
 //! ```text
@@ -38,7 +38,7 @@ pub enum Place {
     Hold(u64),
 }
 
-/// A kind of [`Place`]. The number is what the log and the stream hold.
+/// A kind of [`Place`]. The log and the stream hold its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PlaceKind {
@@ -83,7 +83,7 @@ pub struct Leg {
     pub to: Place,
     /// The asset's number.
     pub asset: u32,
-    /// Smallest units; [`ALL`] from a hold takes what the legs before it have left.
+    /// Smallest units; [`ALL`] from a hold takes all that the legs before it have left.
     pub amount: u64,
 }
 
@@ -105,16 +105,16 @@ pub struct Part {
 
 /// The parts of all places of a posting, in the order in which its legs name them.
 #[derive(Clone, Debug, Default)]
-pub struct Parts {
+pub struct Breakdown {
     parts: ArrayVec<Part, PLACES_MAX>,
 }
 
-impl Parts {
+impl Breakdown {
     /// Adds the legs of a posting one after the other.
     ///
     /// `counts` is false for a special place. Such a place and the outside have no part.
-    pub fn of(legs: &[Leg], counts: impl Fn(Place) -> bool) -> Parts {
-        let mut parts = Parts::default();
+    pub fn of(legs: &[Leg], counts: impl Fn(Place) -> bool) -> Breakdown {
+        let mut parts = Breakdown::default();
         for leg in legs {
             parts.take(leg.from, leg.asset, leg.amount.into(), &counts);
             parts.bring(leg.to, leg.asset, leg.amount.into(), &counts);
@@ -122,7 +122,7 @@ impl Parts {
         parts
     }
 
-    /// An amount leaves a place: first from what has arrived there. The rest is set apart.
+    /// An amount leaves a place: first from the amount that has arrived there. The rest is set apart.
     ///
     /// Returns all that is set apart at this place so far, 0 for a place without a part.
     #[inline]
@@ -213,7 +213,7 @@ mod tests {
             &[(a, 100, 0), (b, 0, 50), (c, 150, 0), (d, 0, 200)],
         ];
         for (legs_done, want) in (1..).zip(table) {
-            let parts = Parts::of(&legs[..legs_done], |_| true);
+            let parts = Breakdown::of(&legs[..legs_done], |_| true);
             let parts: Vec<_> =
                 parts.iter().map(|part| (part.place, part.apart, part.arriving)).collect();
             assert_eq!(parts, want, "after leg {legs_done}");
@@ -242,11 +242,11 @@ mod tests {
 
     proptest! {
         /// MLT-003. Goal: apart and entered are arriving and gone; booking by places is booking leg
-        /// by leg; with exactly what is apart no place falls below 0 on the way, and with one unit
+        /// by leg; with exactly the amount apart no place falls below 0 on the way, and with one unit
         /// less it does. Method: random legs, booked leg by leg in a second model.
         #[test]
         fn parts_are_the_smallest_balances_with_which_the_legs_can_be_booked(legs in legs()) {
-            let parts = Parts::of(&legs, counts);
+            let parts = Breakdown::of(&legs, counts);
             let (mut entered, mut gone) = (0_u128, 0_u128);
             let mut balances = BTreeMap::<(Place, u32), i128>::new();
             let mut lowest = BTreeMap::<(Place, u32), i128>::new();
@@ -281,7 +281,7 @@ mod tests {
         #[test]
         fn more_legs_never_set_less_apart(legs in legs(), cut in 0..LEGS_MAX) {
             let cut = cut.min(legs.len());
-            let (first, all) = (Parts::of(&legs[..cut], counts), Parts::of(&legs, counts));
+            let (first, all) = (Breakdown::of(&legs[..cut], counts), Breakdown::of(&legs, counts));
             for part in first.iter() {
                 prop_assert!(all.at(part.place, part.asset).apart >= part.apart);
             }

@@ -35,7 +35,7 @@ pub(crate) struct Balance {
     pub(crate) user: u64,
     pub(crate) asset: u32,
     /// The position of its [`Sums`] plus one; 0 for a balance that no posting has named. So the
-    /// balance of a user who does not trade stays in one cache line.
+    /// balance of a user without trades stays in one cache line.
     pub(crate) sums: u32,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Sums {
 
 impl Sums {
     /// The balance with these totals, holds and freezes included, smallest units; `None` if it is
-    /// below 0 or below what is held.
+    /// below 0 or below the held amount.
     pub(crate) fn owned(&self, totals: &Totals) -> Option<u128> {
         // Withdrawals may exceed deposits: trades have brought the rest.
         let entered = totals.deposits.checked_add(totals.refunds)?;

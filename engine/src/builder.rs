@@ -23,16 +23,16 @@ use crate::venues::WindowAnswer;
 const NUMBER_MAX: u64 = 1 << 63;
 
 /// Facts that no ledger has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A fact that is there already.
     #[error("stated twice: {0:?}")]
-    Twice(Fact),
+    Twice(Box<Fact>),
     /// A fact that is impossible, or impossible after those before it.
     #[error("{why}: {fact:?}")]
     Impossible {
         /// The fact.
-        fact: Fact,
+        fact: Box<Fact>,
         /// The reason.
         why: &'static str,
     },
@@ -47,7 +47,7 @@ pub enum Error {
         /// The last one.
         last: wal::Sequence,
     },
-    /// The holds and freezes of a balance do not add up to what is held.
+    /// The holds and freezes of a balance do not add up to the held amount.
     #[error("user {user}, asset {asset}: {held} held, but holds and freezes of {found}")]
     Held {
         /// The balance's user.
@@ -103,7 +103,7 @@ impl Builder {
     /// # Errors
     /// [`Error`]: it is there already, is impossible, or has no place.
     pub fn add(&mut self, fact: Fact) -> Result<(), Error> {
-        let impossible = |why| Err(Error::Impossible { fact, why });
+        let impossible = |why| Err(Error::Impossible { fact: Box::new(fact), why });
         let once = |before: bool| if before { Err(Misfit::Twice) } else { Ok(()) };
         let added = match fact {
             Fact::Asset { precision, .. } if precision > PRECISION_MAX => {
@@ -167,14 +167,12 @@ impl Builder {
                 once(self.watermark.replace(order_number).is_some())
             }
             Fact::Evicted { digest } => once(self.evicted.replace(digest).is_some()),
-            Fact::Venue(venue) => self.add_venue(venue).map_err(|why| impossible_of(why, fact))?,
-            Fact::Hold(hold) => self.add_hold(hold).map_err(|why| impossible_of(why, fact))?,
-            Fact::Answer(answer) => {
-                self.add_answer(answer).map_err(|why| impossible_of(why, fact))?
-            }
+            Fact::Venue(venue) => self.add_venue(venue)?,
+            Fact::Hold(hold) => self.add_hold(hold)?,
+            Fact::Answer(answer) => self.add_answer(answer)?,
         };
         added.map_err(|misfit| match (misfit, fact) {
-            (Misfit::Twice, _) => Error::Twice(fact),
+            (Misfit::Twice, _) => Error::Twice(Box::new(fact)),
             (Misfit::Full, Fact::Outcome { .. }) => Error::Full(OUTCOMES_MAX),
             (Misfit::Full, Fact::Hold(_)) => Error::Full(HOLDS_MAX),
             (Misfit::Full, Fact::Venue(_)) => Error::Full(VENUES_MAX),
@@ -186,28 +184,34 @@ impl Builder {
         Ok(())
     }
 
-    fn add_venue(&mut self, venue: VenueFact) -> Result<Result<(), Misfit>, &'static str> {
+    fn add_venue(&mut self, venue: VenueFact) -> Result<Result<(), Misfit>, Error> {
+        let impossible = |why| Err(Error::Impossible { fact: Box::new(Fact::Venue(venue)), why });
         match self.ledger.knows_venue(venue.id) {
             true => Ok(Err(Misfit::Twice)),
-            false if venue.id == 0 || venue.name.length() == 0 => Err("no such venue"),
-            false if venue.acknowledged > NUMBER_MAX => Err("number out of range"),
+            false if venue.id == 0 || venue.name.length() == 0 => impossible("no such venue"),
+            false if venue.acknowledged > NUMBER_MAX => impossible("number out of range"),
             false if self.ledger.venues.insert(venue) => Ok(Ok(())),
             false => Ok(Err(Misfit::Full)),
         }
     }
 
-    fn add_hold(&mut self, hold: HoldFact) -> Result<Result<(), Misfit>, &'static str> {
+    fn add_hold(&mut self, hold: HoldFact) -> Result<Result<(), Misfit>, Error> {
+        let impossible = |why| Err(Error::Impossible { fact: Box::new(Fact::Hold(hold)), why });
         let HoldFact { venue, number, purpose, user, asset, amount, reference, keeps, .. } = hold;
         let of_venue = venue != 0 && number != 0 && purpose == 0;
         let freeze = (venue, number, reference, keeps) == (0, 0, 0, false) && purpose != 0;
         match self.ledger.balances.get(user, asset) {
-            None => Err("no such balance"),
-            Some(balance) if balance.sums == 0 => Err("nothing is held of this balance"),
-            Some(_) if !of_venue && !freeze => Err("neither a hold nor a freeze"),
-            Some(_) if of_venue && self.ledger.venues.get(venue).is_none() => Err("no such venue"),
-            Some(_) if of_venue && u64::try_from(amount).is_err() => Err("amount out of range"),
-            Some(_) if amount == 0 => Err("nothing is held"),
-            Some(_) if hold.record == 0 => Err("no record has made it"),
+            None => impossible("no such balance"),
+            Some(balance) if balance.sums == 0 => impossible("nothing is held of this balance"),
+            Some(_) if !of_venue && !freeze => impossible("neither a hold nor a freeze"),
+            Some(_) if of_venue && self.ledger.venues.get(venue).is_none() => {
+                impossible("no such venue")
+            }
+            Some(_) if of_venue && u64::try_from(amount).is_err() => {
+                impossible("amount out of range")
+            }
+            Some(_) if amount == 0 => impossible("nothing is held"),
+            Some(_) if hold.record == 0 => impossible("no record has made it"),
             Some(balance) => {
                 self.last = self.last.max(hold.record);
                 Ok(self.ledger.holds.restore(Hold::new(hold, balance.sums)))
@@ -215,10 +219,11 @@ impl Builder {
         }
     }
 
-    fn add_answer(&mut self, answer: AnswerFact) -> Result<Result<(), Misfit>, &'static str> {
+    fn add_answer(&mut self, answer: AnswerFact) -> Result<Result<(), Misfit>, Error> {
+        let impossible = |why| Err(Error::Impossible { fact: Box::new(Fact::Answer(answer)), why });
         let AnswerFact { venue, number, hash, record, decision, leg } = answer;
         if self.ledger.venues.get(venue).is_none() || number == 0 || number > NUMBER_MAX {
-            return Err("no such venue or number");
+            return impossible("no such venue or number");
         }
         self.last = self.last.max(record);
         let row = WindowAnswer::new(hash, record, decision, leg);
@@ -243,7 +248,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Holds add up to what is held, and postings have neither made nor lost money.
+    /// Holds add up to the held amounts, and postings have neither made nor lost money.
     fn recount(&self) -> Result<(), Error> {
         let Builder { ledger, .. } = self;
         let mut found = BTreeMap::<(u64, u32), u128>::new();
@@ -324,17 +329,15 @@ impl Builder {
         ledger.sequence = sequence;
         ledger.outcomes.settle(evicted.unwrap_or(0), order_number).map_err(|unsettled| {
             match unsettled {
-                Unsettled::Unpaid(fact) => Error::Impossible { fact, why: "nothing was withdrawn" },
+                Unsettled::Unpaid(fact) => {
+                    Error::Impossible { fact: Box::new(fact), why: "nothing was withdrawn" }
+                }
                 Unsettled::Full => Error::Full(OUTCOMES_MAX),
             }
         })?;
         debug_assert_eq!(ledger.digest(), digest, "evictions do not change the digest");
         Ok(ledger)
     }
-}
-
-fn impossible_of(why: &'static str, fact: Fact) -> Error {
-    Error::Impossible { fact, why }
 }
 
 #[cfg(test)]
@@ -436,9 +439,9 @@ mod tests {
         let head = [asset(), account(), balance()];
         let with = |facts: &[Fact]| build(&[&head[..], facts].concat()).err();
         for fact in [asset(), account(), balance()] {
-            assert_eq!(with(&[fact]), Some(Error::Twice(fact)));
+            assert_eq!(with(&[fact]), Some(Error::Twice(Box::new(fact))));
         }
-        assert_eq!(with(&[deposit, deposit]), Some(Error::Twice(deposit)));
+        assert_eq!(with(&[deposit, deposit]), Some(Error::Twice(Box::new(deposit))));
         for (facts, why) in [
             (&[nobody][..], "no such user"),
             (&[balance()], "no such account or asset"),

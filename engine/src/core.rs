@@ -1,6 +1,6 @@
 //! The state and the log together, without a thread: decide, append, apply.
 
-use domain::posting::Parts;
+use domain::posting::Breakdown;
 use domain::shortage::{Capacity, Shortage};
 use wal::{Medium, Sequence};
 
@@ -36,7 +36,7 @@ pub struct Core<M: Medium> {
     log_bytes: u64,
     payload: [u8; PAYLOAD_BYTES_MAX],
     /// The parts of the posting under way.
-    parts: Parts,
+    parts: Breakdown,
 }
 
 /// The log has no room for a command of a venue. Nothing has changed.
@@ -76,7 +76,7 @@ impl<M: Medium> Core<M> {
     pub fn new(ledger: Ledger, writer: wal::Writer<M>) -> Core<M> {
         assert_eq!(ledger.sequence(), writer.appended(), "the ledger is not the log's");
         let marked = ledger.sequence();
-        let (payload, parts) = ([0; PAYLOAD_BYTES_MAX], Parts::default());
+        let (payload, parts) = ([0; PAYLOAD_BYTES_MAX], Breakdown::default());
         Core { ledger, writer, marked, time_ns: 0, log_bytes: 0, payload, parts }
     }
 

@@ -62,7 +62,7 @@ pub enum Fact {
         user: u64,
         /// The balance's asset.
         asset: u32,
-        /// Smallest units, without what is held.
+        /// Smallest units, without holds and freezes.
         available: u128,
         /// All its holds and freezes, smallest units.
         held: u128,
@@ -274,6 +274,48 @@ impl BalanceBytes {
     }
 }
 
+fn decode_hold(bytes: &[u8]) -> Result<Fact, Error> {
+    let field = |field, number: u64| Error::Field { field, number };
+    let malformed = || field("fact tag", HOLD.into());
+    let fixed = HoldBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+    Ok(Fact::Hold(HoldFact {
+        venue: fixed.venue.get(),
+        number: fixed.number.get(),
+        purpose: fixed.purpose.get(),
+        user: fixed.user.get(),
+        asset: fixed.asset.get(),
+        amount: fixed.amount.get(),
+        reference: fixed.reference.get(),
+        record: fixed.record.get(),
+        time_ns: fixed.time_ns.get(),
+        keeps: match fixed.keeps {
+            0 => false,
+            1 => true,
+            other => return Err(field("keeps", other.into())),
+        },
+    }))
+}
+
+fn decode_venue(bytes: &[u8]) -> Result<Fact, Error> {
+    let field = |field, number: u64| Error::Field { field, number };
+    let malformed = || field("fact tag", VENUE.into());
+    let fixed = VenueBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+    let split = fixed.name.split_at_checked(usize::from(fixed.name_length));
+    let name = split.filter(|(_, padding)| padding.iter().all(|&byte| byte == 0));
+    let name = name.and_then(|(name, _)| Text::from_bytes(name));
+    if fixed.flags & !(CLOSED | POSTS) != 0 {
+        return Err(field("flags", fixed.flags.into()));
+    }
+    Ok(Fact::Venue(VenueFact {
+        id: fixed.id.get(),
+        epoch: fixed.epoch.get(),
+        acknowledged: fixed.acknowledged.get(),
+        closed: fixed.flags & CLOSED != 0,
+        posts: fixed.flags & POSTS != 0,
+        name: name.ok_or_else(malformed)?,
+    }))
+}
+
 fn flag(set: bool, bit: u8) -> u8 {
     if set { bit } else { 0 }
 }
@@ -448,42 +490,8 @@ impl Fact {
                 }
                 Ok(fixed.balance.read(held, traded))
             }
-            HOLD => {
-                let fixed = HoldBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
-                Ok(Fact::Hold(HoldFact {
-                    venue: fixed.venue.get(),
-                    number: fixed.number.get(),
-                    purpose: fixed.purpose.get(),
-                    user: fixed.user.get(),
-                    asset: fixed.asset.get(),
-                    amount: fixed.amount.get(),
-                    reference: fixed.reference.get(),
-                    record: fixed.record.get(),
-                    time_ns: fixed.time_ns.get(),
-                    keeps: match fixed.keeps {
-                        0 => false,
-                        1 => true,
-                        other => return Err(field("keeps", other.into())),
-                    },
-                }))
-            }
-            VENUE => {
-                let fixed = VenueBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
-                let split = fixed.name.split_at_checked(usize::from(fixed.name_length));
-                let name = split.filter(|(_, padding)| padding.iter().all(|&byte| byte == 0));
-                let name = name.and_then(|(name, _)| Text::from_bytes(name));
-                if fixed.flags & !(CLOSED | POSTS) != 0 {
-                    return Err(field("flags", fixed.flags.into()));
-                }
-                Ok(Fact::Venue(VenueFact {
-                    id: fixed.id.get(),
-                    epoch: fixed.epoch.get(),
-                    acknowledged: fixed.acknowledged.get(),
-                    closed: fixed.flags & CLOSED != 0,
-                    posts: fixed.flags & POSTS != 0,
-                    name: name.ok_or_else(malformed)?,
-                }))
-            }
+            HOLD => decode_hold(bytes),
+            VENUE => decode_venue(bytes),
             ANSWER => {
                 let fixed = AnswerBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
                 Ok(Fact::Answer(AnswerFact {

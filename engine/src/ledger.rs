@@ -69,7 +69,7 @@ pub enum Answer {
     Done,
     /// One balance at a point of the log.
     Balance {
-        /// Smallest units, without what is held; `None` without a Spot account.
+        /// Smallest units, without holds and freezes; `None` without a Spot account.
         available: Option<u128>,
         /// All holds and freezes, smallest units.
         held: u128,
@@ -308,7 +308,7 @@ impl Ledger {
         self.outcomes.has_forgotten() && self.venues.has_forgotten()
     }
 
-    /// Every balance, with what is held, as (user, asset, smallest units), sorted.
+    /// Every balance, with holds and freezes, as (user, asset, smallest units), sorted.
     pub fn balances(&self) -> Vec<(u64, u32, u128)> {
         let balance = |row: &Balance| (row.user, row.asset, self.balances.owned(row));
         let mut all: Vec<_> = self.balances.rows().iter().map(balance).collect();
@@ -316,12 +316,12 @@ impl Ledger {
         all
     }
 
-    /// A balance with what is held, smallest units; 0 without operations.
+    /// A balance with its holds and freezes, smallest units; 0 without operations.
     pub(crate) fn balance(&self, user: u64, asset: u32) -> u128 {
         self.balances.get(user, asset).map_or(0, |balance| self.balances.owned(balance))
     }
 
-    /// A balance without what is held, smallest units; 0 without operations.
+    /// A balance without its holds and freezes, smallest units; 0 without operations.
     pub(crate) fn available(&self, user: u64, asset: u32) -> u128 {
         self.balances.get(user, asset).map_or(0, |balance| self.balances.available(balance))
     }

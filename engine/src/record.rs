@@ -15,7 +15,7 @@
 //! | 10 totals | user 8, asset 4, deposits 16, withdrawals 16, refunds 16: before this log began |
 //! | 11 external sums | as fact 7 of [`crate::fact`]: below the watermark, in a rebuilt log |
 //! | 12 posting | see [`crate::posted`] |
-//! | 13 venue | venue 4, epoch 8, flags 1, name: epoch 0 is by an operator; flags: 1 closed, 2 posts |
+//! | 13 venue | venue 4, epoch 8 (0: by an operator), flags 1 (1 closed, 2 posts), length 1, name |
 //!
 //! Kind 7 (shard fence) is reserved. No state leads to a refusal of kind 8: an operator has ended
 //! the wait for the operation, or its record was lost in a cut of the log.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 
 use arrayvec::ArrayVec;
-use domain::posting::Parts;
+use domain::posting::Breakdown;
 use domain::transfer::Decision;
 use wal::{Medium, Place, Record, Recovery, Sequence, segment_name};
 
@@ -288,7 +288,7 @@ fn replay_posted(
     time_ns: u64,
     place: impl Fn() -> Place,
 ) -> Result<(), Error> {
-    let mut parts = Parts::default();
+    let mut parts = Breakdown::default();
     let mut again = found.clone();
     again.take_back();
     let follows = ledger.knows_venue(found.venue)

@@ -13,7 +13,7 @@ use crate::shared::Shared;
 use crate::venue::{AckError, BalanceRow, Command, Holds, OpenError, Opened, PushError, Reply};
 use crate::wait::wait;
 
-/// An open session of a venue. Dropping it ends the session; what it has pushed is still decided.
+/// An open session of a venue. Dropping it ends the session; commands already pushed are still decided.
 pub struct VenueSession {
     opened: Opened,
     line: Arc<Line>,
@@ -424,7 +424,7 @@ mod tests {
     }
 
     /// HLD-012, HLD-016. Goal: a gap, a halt and a full window use no number; each tells one Back,
-    /// and what follows it is dropped.
+    /// and later commands are dropped.
     #[test]
     fn what_cannot_be_decided_is_told_once_and_uses_no_number() {
         let dir = tempdir().expect("a directory");

@@ -302,7 +302,7 @@ struct Lines {
 struct Known {
     line: Arc<Line>,
     /// A Back was sent: later numbers are dropped until this one comes.
-    awaits: Option<u64>,
+    due: Option<u64>,
     /// A Close was sent: everything is dropped.
     ended: bool,
 }
@@ -338,7 +338,7 @@ impl Lines {
             }
             Numbered::Answer(NumberedAnswer { decision, leg, record }) => {
                 // A repeat of an older number does not end the wait.
-                known.awaits = known.awaits.filter(|awaited| *awaited != number);
+                known.due = known.due.filter(|due| *due != number);
                 shared.streams.decided.fetch_add(1, Ordering::Relaxed);
                 let code = match decision {
                     Decision::Success => None,
@@ -354,9 +354,9 @@ impl Lines {
                 line.wake();
                 return false;
             }
-            Numbered::Back { reason: Reason::Gap, .. } if known.awaits.is_some() => Told::Dropped,
+            Numbered::Back { reason: Reason::Gap, .. } if known.due.is_some() => Told::Dropped,
             Numbered::Back { number, reason } => {
-                known.awaits = Some(number);
+                known.due = Some(number);
                 let after_ms = match reason {
                     Reason::Gap | Reason::Window => 0,
                     Reason::Halted | Reason::NoRoom => RETRY_MS,
@@ -384,7 +384,7 @@ impl Lines {
         }
         let line = shared.streams.line_of(venue).filter(|line| line.epoch == epoch)?;
         self.known.retain(|known| !of_venue(known));
-        self.known.push(Known { line, awaits: None, ended: false });
+        self.known.push(Known { line, due: None, ended: false });
         self.known.last_mut()
     }
 }

@@ -1,9 +1,9 @@
 //! A venue in this process: a matching engine that reserves, settles and releases by number.
 //!
-//! A venue numbers its commands 1, 2, 3, ... for ever, over all its sessions. [`VenueSession::push`]
-//! sends one, [`VenueSession::decided`] returns its decision before any sync.
+//! A venue numbers its commands 1, 2, 3, ... for ever, over all its sessions. `VenueSession::push`
+//! sends one, `VenueSession::decided` returns its decision before any sync.
 //!
-//! **Tell nobody outside of this process about a decision above [`VenueSession::durable`].** Until
+//! **Tell nobody outside of this process about a decision above `VenueSession::durable`.** Until
 //! then a power cut may take it back.
 
 use domain::code::Code;
@@ -166,7 +166,7 @@ pub enum OpenError {
     #[error("another session of the venue is open")]
     Busy,
     /// The venue knows answers that the log does not hold. The caller must raise an alert and halt.
-    #[error("the venue was told answers up to {told}, and the log ends with {last}")]
+    #[error("the venue has answers up to number {told}, and the log ends with {last}")]
     AheadOfLog {
         /// The highest number answered to the venue.
         told: u64,

@@ -1,6 +1,6 @@
 use domain::account::AccountStatus;
 use domain::code::Code;
-use domain::posting::{Leg, Parts, Place};
+use domain::posting::{Breakdown, Leg, Place};
 use domain::transfer::{Direction, Op};
 use engine::command::Command;
 use engine::entry::Entry;
@@ -327,7 +327,7 @@ impl Draft {
         let command = numbered(recipe);
         let mut posted = Posted::empty();
         posted.fill(venue, state.last + 1, &command);
-        let mut parts = Parts::default();
+        let mut parts = Breakdown::default();
         self.ledger.decide_posted(&mut posted, &mut parts);
         let behind = state.last - state.acknowledged;
         posted.acknowledged = state.acknowledged + u64::from(recipe.byte() % 3).min(behind);

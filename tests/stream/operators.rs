@@ -111,10 +111,10 @@ fn an_operator_releases_holds_of_a_closed_venue_only() {
     }
     let of_seller = server.admin_get(&format!("/admin/v1/holds?user={SELLER}")).json();
     assert_eq!(of_seller["holds"][0]["amount"], json!("2"), "{of_seller}");
-    let balance =
-        json!([{"asset": "BTC", "available": "8", "held": "2", "exact": true}]);
+    let balance = json!([{"asset": "BTC", "available": "8", "held": "2", "exact": true}]);
     assert_eq!(of_seller["balances"], balance);
-    for bad in ["user=0", "asset=NONE", "venue=0", "purpose=65536", "older_ms=-1", "limit=0", "x=1"] {
+    for bad in ["user=0", "asset=NONE", "venue=0", "purpose=65536", "older_ms=-1", "limit=0", "x=1"]
+    {
         let reply = server.admin_get(&format!("/admin/v1/holds?{bad}"));
         assert_eq!(reply.status, 400, "{bad}: {reply:?}");
     }

@@ -4,7 +4,7 @@
 //! door is the same as for orders: `posting::judge` and `posting::book`.
 
 use domain::code::Code;
-use domain::posting::Parts;
+use domain::posting::Breakdown;
 use domain::transfer::Decision;
 
 use super::posting::{self, Ask, Booking, Refusal};
@@ -67,8 +67,8 @@ impl Ledger {
 
     /// Decides the next command of a venue: the lower fields of `posted` are set, and `parts` are
     /// those of a success. Nothing changes.
-    pub fn decide_posted(&self, posted: &mut Posted, parts: &mut Parts) {
-        *parts = Parts::default();
+    pub fn decide_posted(&self, posted: &mut Posted, parts: &mut Breakdown) {
+        *parts = Breakdown::default();
         posted.state = self.state();
         (posted.leg, posted.imposed) = (0, false);
         let venue = self.venue(posted.venue);
@@ -95,7 +95,7 @@ impl Ledger {
     pub fn apply_posted(
         &mut self,
         posted: &Posted,
-        parts: &Parts,
+        parts: &Breakdown,
         sequence: wal::Sequence,
         time_ns: u64,
     ) -> NumberedAnswer {
@@ -120,7 +120,13 @@ impl Ledger {
         NumberedAnswer::new(&answer)
     }
 
-    fn book_posted(&mut self, posted: &Posted, parts: &Parts, record: wal::Sequence, time_ns: u64) {
+    fn book_posted(
+        &mut self,
+        posted: &Posted,
+        parts: &Breakdown,
+        record: wal::Sequence,
+        time_ns: u64,
+    ) {
         let (ask, reference) = (ask(posted), posted.reference);
         posting::book(self, Booking { ask, reference, record, time_ns }, parts);
     }
@@ -152,7 +158,7 @@ pub(super) fn step_release(ledger: &Ledger, name: u128, venue: u32, hold: u64) -
         Some(_) => {}
     }
     let mut posted = Box::new(Posted::release(name, venue, hold));
-    ledger.decide_posted(&mut posted, &mut Parts::default());
+    ledger.decide_posted(&mut posted, &mut Breakdown::default());
     match posted.decision {
         Decision::Success => Step::Append(Entry::Posting(posted)),
         Decision::Refused(_) => refused(OpenError::NoHold),
@@ -167,7 +173,7 @@ pub(super) fn apply_release(
     time_ns: u64,
 ) -> Answer {
     assert_ne!(posted.operator, 0, "a venue's command is carried out with its parts");
-    let (mut again, mut parts) = (posted.clone(), Parts::default());
+    let (mut again, mut parts) = (posted.clone(), Breakdown::default());
     again.take_back();
     ledger.decide_posted(&mut again, &mut parts);
     assert_eq!(again, *posted, "decided in this state");
@@ -186,10 +192,10 @@ fn judge(
     ledger: &Ledger,
     venue: &Venue,
     posted: &mut Posted,
-    parts: &mut Parts,
+    parts: &mut Breakdown,
 ) -> Result<(), Refusal> {
     let ask = ask(posted);
-    // A venue that may not POST sets apart, and moves only what is apart.
+    // A venue that may not POST reserves, and moves only money of its holds.
     if !venue.posts && !ask.op.row().touches_holds() {
         return Err(Refusal { leg: 0, code: Code::InvalidPosting });
     }
@@ -227,7 +233,7 @@ mod tests {
     }
 
     fn send(ledger: &mut Ledger, number: u64, command: &venue::Command) -> Decision {
-        let (mut posted, mut parts) = (Posted::empty(), Parts::default());
+        let (mut posted, mut parts) = (Posted::empty(), Breakdown::default());
         posted.fill(1, number, command);
         assert_eq!(ledger.door(&posted), Door::Next);
         ledger.decide_posted(&mut posted, &mut parts);

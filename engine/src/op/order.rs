@@ -2,7 +2,7 @@
 
 use domain::code::Code;
 use domain::form::{Form, check_form};
-use domain::posting::{Leg, Parts, Place};
+use domain::posting::{Breakdown, Leg, Place};
 use domain::transfer::Decision;
 
 use super::posting::{self, Ask, Refusal, lacks_place};
@@ -31,7 +31,7 @@ pub(super) fn decide(
     ledger: &Ledger,
     order: &Order,
     imposed: bool,
-    judge: impl Fn(&mut Parts) -> Result<Decision, Violation>,
+    judge: impl Fn(&mut Breakdown) -> Result<Decision, Violation>,
 ) -> Step {
     if let Some(recorded) = ledger.outcomes.get(order.req_id, order.op) {
         return match recorded.matches(order) {
@@ -45,7 +45,7 @@ pub(super) fn decide(
     if order.order_number > ORDER_NUMBER_MAX {
         return Step::Violation("order number out of range");
     }
-    let mut parts = Parts::default();
+    let mut parts = Breakdown::default();
     let mut decision = match judge(&mut parts) {
         Ok(decision) => decision,
         Err(Violation(why)) => return Step::Violation(why),
@@ -66,7 +66,7 @@ pub(super) fn decide(
 
 /// The decision that an order would get now, without a look at its recorded outcome.
 pub(super) fn foresee(ledger: &Ledger, order: &Order) -> Result<(), Code> {
-    let mut parts = Parts::default();
+    let mut parts = Breakdown::default();
     match judge(ledger, order, &mut parts) {
         Ok(Decision::Success) if lacks_place(ledger, ask(order), &parts) => Err(Code::Overloaded),
         Ok(Decision::Success) => Ok(()),
@@ -98,7 +98,7 @@ pub(super) fn apply(
 ///
 /// # Errors
 /// [`Violation`]: only a bug asks for it.
-fn judge(ledger: &Ledger, order: &Order, parts: &mut Parts) -> Result<Decision, Violation> {
+fn judge(ledger: &Ledger, order: &Order, parts: &mut Breakdown) -> Result<Decision, Violation> {
     if order.op.place_in_transfer().is_none() {
         return Err(Violation(NO_EXTERNAL));
     }

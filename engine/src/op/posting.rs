@@ -4,7 +4,7 @@
 use arrayvec::ArrayVec;
 use domain::account::{AccountStatus, UserId};
 use domain::code::Code;
-use domain::posting::{ALL, Leg, PLACES_MAX, Parts, Place, PlaceKind};
+use domain::posting::{ALL, Breakdown, Leg, PLACES_MAX, Place, PlaceKind};
 use domain::transfer::Op;
 use domain::transfer::op::Effect;
 
@@ -63,9 +63,9 @@ pub(super) fn judge(
     ask: Ask,
     legs: &mut [Leg],
     took_all: &mut u16,
-    parts: &mut Parts,
+    parts: &mut Breakdown,
 ) -> Result<(), Refusal> {
-    if legs.is_empty() || legs.len() > usize::from(ask.op.row().legs_max) {
+    if legs.is_empty() || legs.len() > ask.op.row().legs_max {
         return Err(Refusal { leg: 0, code: Code::InvalidPosting });
     }
     for (index, leg) in (0..).zip(legs) {
@@ -78,7 +78,12 @@ pub(super) fn judge(
 
 /// Returns whether the leg has taken all that was left.
 #[inline]
-fn judge_leg(ledger: &Ledger, ask: Ask, leg: &mut Leg, parts: &mut Parts) -> Result<bool, Code> {
+fn judge_leg(
+    ledger: &Ledger,
+    ask: Ask,
+    leg: &mut Leg,
+    parts: &mut Breakdown,
+) -> Result<bool, Code> {
     let row = ask.op.row();
     check_form(ask, leg)?;
     let source = hold_of(ledger, ask, leg.from, leg.asset);
@@ -90,7 +95,7 @@ fn judge_leg(ledger: &Ledger, ask: Ask, leg: &mut Leg, parts: &mut Parts) -> Res
         return Err(Code::InvalidAsset);
     }
     let target = hold_of(ledger, ask, leg.to, leg.asset);
-    check_holds(leg, source, target)?;
+    check_holds(ask.op, leg, source, target)?;
     check_accounts(ledger, ask.op, leg, parts)?;
     let (held, part) = (source.map_or(0, Hold::amount), parts.at(leg.from, leg.asset));
     let all = leg.amount == ALL && leg.from.kind() == PlaceKind::Hold;
@@ -140,8 +145,6 @@ fn check_form(ask: Ask, leg: &Leg) -> Result<(), Code> {
         && frozen(leg.from)
         && frozen(leg.to)
         && (from, to) != (PlaceKind::Frozen, PlaceKind::Frozen)
-        && leg.from != Place::Hold(0)
-        && (leg.to != Place::Hold(0) || row.held == Effect::More)
         // Money that has just arrived cannot be set apart again.
         && !(row.spends_arrived && (from, to) == (PlaceKind::Available, PlaceKind::Hold));
     match () {
@@ -154,13 +157,18 @@ fn check_form(ask: Ask, leg: &Leg) -> Result<(), Code> {
 
 /// The row of a hold or a freeze.
 #[inline]
-fn hold_of<'a>(ledger: &'a Ledger, ask: Ask, place: Place, asset: u32) -> Option<&'a Hold> {
+fn hold_of(ledger: &Ledger, ask: Ask, place: Place, asset: u32) -> Option<&Hold> {
     ledger.holds.get(ask.key(place, asset)?)
 }
 
 /// The holds of a leg are there, and both ends have the owner and the asset of the hold.
 #[inline]
-fn check_holds(leg: &Leg, source: Option<&Hold>, target: Option<&Hold>) -> Result<(), Code> {
+fn check_holds(
+    op: Op,
+    leg: &Leg,
+    source: Option<&Hold>,
+    target: Option<&Hold>,
+) -> Result<(), Code> {
     if let Place::Hold(_) = leg.from {
         let hold = source.ok_or(Code::HoldNotFound)?;
         if hold.asset != leg.asset {
@@ -173,7 +181,10 @@ fn check_holds(leg: &Leg, source: Option<&Hold>, target: Option<&Hold>) -> Resul
             None => leg.from.user(),
         };
         match target {
-            None if number != 0 => return Err(Code::HoldNotFound),
+            // Only a RESERVE makes the hold of its own number.
+            None if number != 0 || op.row().held != Effect::More => {
+                return Err(Code::HoldNotFound);
+            }
             Some(hold) if hold.asset != leg.asset || Some(hold.user) != owner => {
                 return Err(Code::InvalidPosting);
             }
@@ -185,7 +196,7 @@ fn check_holds(leg: &Leg, source: Option<&Hold>, target: Option<&Hold>) -> Resul
 
 /// The accounts are there, and their statuses admit the leg.
 #[inline]
-fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Parts) -> Result<(), Code> {
+fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Breakdown) -> Result<(), Code> {
     // An earlier leg makes the account of its payee.
     let made = |user| parts.iter().any(|part| part.place.user() == Some(user));
     let status = |user| {
@@ -211,7 +222,7 @@ fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Parts) -> Result<(
 ///
 /// A hold keeps one balance for its life: the SETTLE that needs it always finds it.
 #[inline]
-pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Parts) -> bool {
+pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Breakdown) -> bool {
     let free = ledger.balances.places_left() - ledger.holds.kept();
     // Nearly always: no posting makes more.
     if [ledger.accounts_left(), free].into_iter().all(|left| left >= PLACES_MAX)
@@ -237,7 +248,7 @@ struct Made {
 }
 
 #[inline]
-fn made(ledger: &Ledger, ask: Ask, parts: &Parts) -> Made {
+fn made(ledger: &Ledger, ask: Ask, parts: &Breakdown) -> Made {
     let mut made = Made::default();
     for (index, part) in parts.iter().enumerate() {
         let before = || parts.iter().take(index);
@@ -280,8 +291,8 @@ struct Change {
     traded: i128,
 }
 
-/// Books an admitted posting: each place loses what is apart there, and gains what arrives.
-pub(super) fn book(ledger: &mut Ledger, booking: Booking, parts: &Parts) {
+/// Books an admitted posting: each place loses its amount apart and gains its arriving amount.
+pub(super) fn book(ledger: &mut Ledger, booking: Booking, parts: &Breakdown) {
     let mut changes = ArrayVec::<Change, PLACES_MAX>::new();
     for part in parts.iter() {
         let moved = signed(part.arriving) - signed(part.apart);
@@ -325,14 +336,14 @@ pub(super) fn book(ledger: &mut Ledger, booking: Booking, parts: &Parts) {
 }
 
 /// The owner of a hold: of a new one the user that pays it.
-fn owner_of(ledger: &Ledger, key: Option<HoldKey>, parts: &Parts) -> u64 {
+fn owner_of(ledger: &Ledger, key: Option<HoldKey>, parts: &Breakdown) -> u64 {
     let row = key.and_then(|key| ledger.holds.get(key));
     let payer = || parts.iter().find_map(|part| part.place.user());
     row.map(|row| row.user).or_else(payer).expect("a new hold is paid by a user")
 }
 
-/// Books the one leg of a transfer: it adds to the sum of its operation, and not to what postings
-/// have moved.
+/// Books the one leg of a transfer: it adds to the sum of its operation, and not to the sum
+/// of the postings.
 #[inline]
 pub(super) fn book_transfer(ledger: &mut Ledger, op: Op, user: u64, asset: u32, amount: u64) {
     if ledger.status(user).is_none() {
@@ -388,4 +399,111 @@ fn insert_hold(
 
 fn signed(amount: u128) -> i128 {
     i128::try_from(amount).expect("a balance is bounded")
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::transfer::{Direction, Op};
+
+    use super::*;
+    use crate::command::Command;
+    use crate::fact::Fact;
+    use crate::ledger::Step;
+    use crate::order::Order;
+    use crate::places::{Places, VenuePlaces};
+    use crate::text::Text;
+
+    const USD: u32 = 2;
+
+    fn ask(ledger: &mut Ledger, command: &Command) {
+        let Step::Append(entry) = ledger.step(command) else { panic!("{command:?}") };
+        ledger.apply(&entry, ledger.sequence() + 1, 7);
+    }
+
+    /// Users 1 and 2 with 100 each.
+    fn ledger() -> Ledger {
+        let venues = VenuePlaces { holds_max: 3, venues_max: 1, window: 8 };
+        let places = Places { accounts_max: 50, outcomes_max: 10, venues };
+        let mut ledger = Ledger::new(places);
+        let symbol = Text::new("USD").expect("short");
+        ask(&mut ledger, &Command::RegisterAsset { asset: USD, precision: 2, symbol });
+        for user in [1, 2] {
+            ask(
+                &mut ledger,
+                &Command::Order(Order {
+                    op: Op::Deposit,
+                    req_id: user.into(),
+                    cid: Text::EMPTY,
+                    user,
+                    asset: USD,
+                    amount: 100,
+                    direction: Direction::FundingToSpot,
+                    order_number: user,
+                }),
+            );
+        }
+        ledger
+    }
+
+    /// A POST of a service, judged and booked.
+    fn post(ledger: &mut Ledger, legs: &[(Place, Place, u64)]) -> Result<(), Refusal> {
+        let ask = Ask { op: Op::Post, venue: 0, number: 0, freezes: true };
+        let leg = |&(from, to, amount): &(Place, Place, u64)| Leg { from, to, asset: USD, amount };
+        let mut legs: Vec<Leg> = legs.iter().map(leg).collect();
+        let (mut took_all, mut parts) = (0, Breakdown::default());
+        judge(ledger, ask, &mut legs, &mut took_all, &mut parts)?;
+        if lacks_place(ledger, ask, &parts) {
+            return Err(Refusal { leg: 0, code: Code::Overloaded });
+        }
+        book(ledger, Booking { ask, reference: 0, record: 9, time_ns: 7 }, &parts);
+        let sum = ledger.facts().map(|fact| fact.digest()).fold(0, u128::wrapping_add);
+        assert_eq!(sum, ledger.digest());
+        Ok(())
+    }
+
+    fn frozen(ledger: &Ledger, user: u64) -> Vec<(u16, u128)> {
+        let rows = ledger.held_of(user, USD, 256);
+        rows.iter().map(|row| (row.purpose, row.amount)).collect()
+    }
+
+    /// HLD-009: freezes of one purpose are one amount, unfrozen no further than it. Other
+    /// purposes and the account's status do not count.
+    #[test]
+    fn freezes_of_a_purpose_are_one_amount() {
+        let mut ledger = ledger();
+        let (one, two) = (Place::Available(1), Place::Available(2));
+        let dispute = |user| Place::Frozen { user, purpose: 1 };
+        let other = Place::Frozen { user: 1, purpose: 2 };
+        let refused = |code, leg| Err(Refusal { leg, code });
+        assert_eq!(post(&mut ledger, &[(one, dispute(1), 30), (one, dispute(1), 10)]), Ok(()));
+        assert_eq!(post(&mut ledger, &[(one, dispute(1), 5), (one, other, 50)]), Ok(()));
+        assert_eq!(frozen(&ledger, 1), [(1, 45), (2, 50)]);
+        assert_eq!((ledger.available(1, USD), ledger.held(1, USD)), (5, 95));
+        let short = refused(Code::InsufficientFrozen, 0);
+        assert_eq!(post(&mut ledger, &[(dispute(1), one, 46)]), short);
+        let poor = refused(Code::InsufficientBalance, 0);
+        assert_eq!(post(&mut ledger, &[(one, dispute(1), 6)]), poor);
+        // What arrives frozen can be taken on, and to another user.
+        let through = [(two, dispute(2), 20), (dispute(2), one, 15)];
+        assert_eq!(post(&mut ledger, &through), Ok(()));
+        assert_eq!((frozen(&ledger, 2), ledger.available(1, USD)), (vec![(1, 5)], 20));
+        // A fourth row has no place; the ends have.
+        let full = refused(Code::Overloaded, 0);
+        assert_eq!(post(&mut ledger, &[(two, Place::Frozen { user: 2, purpose: 9 }, 1)]), full);
+        let status = AccountStatus::Disabled;
+        ask(&mut ledger, &Command::SetStatus { user: 1, status });
+        let disabled = refused(Code::AccountDisabled, 0);
+        assert_eq!(post(&mut ledger, &[(dispute(1), two, 1)]), disabled);
+        assert_eq!(post(&mut ledger, &[(one, dispute(1), 1)]), disabled);
+        assert_eq!(post(&mut ledger, &[(dispute(1), one, 45), (other, one, 50)]), Ok(()));
+        assert_eq!((frozen(&ledger, 1), ledger.available(1, USD)), (vec![], 115));
+        let between = refused(Code::InvalidPosting, 0);
+        assert_eq!(
+            post(&mut ledger, &[(dispute(2), Place::Frozen { user: 2, purpose: 2 }, 1)]),
+            between
+        );
+        let held = ledger.facts().filter(|fact| matches!(fact, Fact::Hold(_))).count();
+        assert_eq!((held, ledger.hold_count()), (1, 1));
+        assert_eq!(ledger.total(USD), 200);
+    }
 }

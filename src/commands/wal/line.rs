@@ -270,11 +270,7 @@ impl Printer {
                 user = itoa::Buffer::new();
                 let known = self.assets.known.get(asset);
                 let units = totals.available().unwrap_or(0);
-                self.balance_after.clear();
-                match known {
-                    Some(known) => push_units(&mut self.balance_after, units, known.precision),
-                    None => self.balance_after = format!("{units}u"),
-                }
+                self.balance_after = self.assets.amount(*asset, units);
                 Columns {
                     user: user.format(*owner),
                     asset: match known {
@@ -378,18 +374,8 @@ impl Printer {
                 member!(line, "withdrawals", push_integer, outside.withdrawals.into());
                 member!(line, "withdrawn", push_amount, known, outside.withdrawn, text);
             }
-            Ok(Entry::Posting(posted)) => {
-                member!(line, "op", plain, posted.op.name());
-                member!(line, "venue", push_integer, posted.venue.into());
-                member!(line, "number", push_integer, posted.number.into());
-                member!(line, "reference", push_integer, posted.reference.into());
-                member!(line, "outcome", plain, outcome(posted.decision));
-            }
-            Ok(Entry::Venue(venue)) => {
-                member!(line, "venue", push_integer, venue.id.into());
-                member!(line, "name", push_text, Some(venue.name.as_str()));
-                member!(line, "epoch", push_integer, venue.epoch.into());
-            }
+            Ok(Entry::Posting(posted)) => push_posted(line, posted),
+            Ok(Entry::Venue(venue)) => push_venue(line, venue),
             Ok(Entry::Mark) => {}
             Ok(Entry::Digest { digest }) => {
                 member!(line, "digest", plain, &format!("{digest:032x}"));
@@ -557,6 +543,22 @@ fn push_last_column(
         Entry::Mark => write(line, format_args!("durable={}", record.durable)),
         Entry::Digest { digest } => write(line, format_args!("digest={digest:032x}")),
     }
+}
+
+/// Appends the members of a posting.
+fn push_posted(line: &mut Vec<u8>, posted: &Posted) {
+    member!(line, "op", plain, posted.op.name());
+    member!(line, "venue", push_integer, posted.venue.into());
+    member!(line, "number", push_integer, posted.number.into());
+    member!(line, "reference", push_integer, posted.reference.into());
+    member!(line, "outcome", plain, outcome(posted.decision));
+}
+
+/// Appends the members of a venue.
+fn push_venue(line: &mut Vec<u8>, venue: &VenueEntry) {
+    member!(line, "venue", push_integer, venue.id.into());
+    member!(line, "name", push_text, Some(venue.name.as_str()));
+    member!(line, "epoch", push_integer, venue.epoch.into());
 }
 
 /// The users that a posting names.

@@ -159,7 +159,7 @@ pub(super) async fn list(
     Ok(json(StatusCode::OK, &Body { holds, next_cursor, balances }, &call.request_id))
 }
 
-/// `GET /admin/v1/holds/{id}`: one hold of a venue.
+/// `GET /admin/v1/holds/{hold}`: one hold of a venue.
 pub(super) async fn show(
     intake: &Intake,
     transfers: &Transfers,
@@ -247,7 +247,7 @@ struct ReleaseDraft {
     reason: String,
 }
 
-/// `POST /admin/v1/holds/{id}/release`: all that remains goes back to its owner. The venue must be
+/// `POST /admin/v1/holds/{hold}/release`: all that remains goes back to its owner. The venue must be
 /// closed.
 pub(super) async fn release(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
