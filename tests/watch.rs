@@ -11,7 +11,7 @@ use domain::transfer::Op;
 use promql_parser::label::MatchOp;
 use promql_parser::parser::{self, Expr};
 use promql_parser::util::{ExprVisitor, walk_expr};
-use serde_json::Value;
+use serde_json::{Value, json};
 use ubscore::alert::Alert;
 
 use crate::harness::{Server, Site, Way, eventually};

@@ -78,9 +78,10 @@ fn tell(venue: &Value, format: Format, out: &mut impl Write) -> anyhow::Result<(
     if format == Format::Json {
         return Ok(writeln!(out, "{venue}")?);
     }
+    let id = text(&venue["venue"]);
     let state = match venue["closed"] == json!(true) {
-        true => "closed; its holds stay, next: ubscore hold list --venue",
-        false => "open",
+        true => format!("closed; its holds stay, next: ubscore hold list --venue {id}"),
+        false => "open".to_owned(),
     };
-    Ok(writeln!(out, "venue {}: {state}", text(&venue["venue"]))?)
+    Ok(writeln!(out, "venue {id}: {state}")?)
 }

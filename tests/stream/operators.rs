@@ -181,11 +181,13 @@ fn open_holds_count_in_balances_totals_and_the_audit() {
     furnish(&server);
     let _venue = reserve(&socket);
     for way in [Way::ToFunding, Way::ToSpot] {
-        let reply = server.post_ended(BUYER, &way.body("USDT", "937"));
+        let (from, _) = way.accounts();
+        let reply = server.post_ended(BUYER, &way.body_with_cid("USDT", "937", from));
         assert_eq!(reply.status, 200, "{reply:?}");
         adds_up(&server);
     }
-    let more = server.post_ended(BUYER, &Way::ToFunding.body("USDT", "937.00000001"));
+    let more =
+        server.post_ended(BUYER, &Way::ToFunding.body_with_cid("USDT", "937.00000001", "more"));
     assert_refused(&more, 422, "INSUFFICIENT_BALANCE");
     let shown = server.admin_get(&format!("/admin/v1/accounts/{BUYER}")).json();
     let rows = shown["balances"].as_array().expect("an array");
@@ -265,6 +267,8 @@ fn an_old_hold_and_a_full_window_are_reported() {
     server.says("alert=\"venue_behind\"");
     let unacknowledged = server.metric("ubscore_venue_unacknowledged{venue=\"7\"}");
     assert_eq!(unacknowledged, WINDOW);
+    // The session has been silent for too long meanwhile.
+    let (mut venue, _) = Venue::opened(&socket, VENUE, WINDOW);
     venue.acknowledge(WINDOW);
     venue.reserve(WINDOW + 1, BUYER, USDT, 1);
     venue.succeed([WINDOW + 1]);

@@ -257,8 +257,8 @@ pub(super) async fn release(service: Arc<Service>, parameters: Vec<String>, call
     let ReleaseDraft { reason } = service.intake.json_body(call).await?;
     check_reason(&reason)?;
     let subject = format!("{venue}:{number}");
+    refuse_open(&service.spot, venue).await?;
     if service.approvals.need(Action::Hold) {
-        refuse_open(&service.spot, venue).await?;
         let wish = approvals::Wanted {
             action: Action::Hold,
             subject: &subject,
@@ -274,7 +274,8 @@ pub(super) async fn release(service: Arc<Service>, parameters: Vec<String>, call
     Ok(answer(&service, subject, Some(released), &note))
 }
 
-/// Refuses an open venue, before another operator is asked.
+/// Refuses an open venue, before the audit has a row or another operator is asked. UBSCore decides
+/// again.
 async fn refuse_open(spot: &Spot, venue: u32) -> Result<(), Refusal> {
     let venues = spot.venues().await.map_err(unanswered)?;
     let refusal = match venues.iter().find(|known| known.id == venue) {
