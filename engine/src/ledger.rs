@@ -391,6 +391,11 @@ impl Ledger {
         (first > 0).then_some(first)
     }
 
+    /// A hold of a venue, if it is there.
+    pub fn hold(&self, venue: u32, number: u64) -> Option<HoldFact> {
+        self.holds.get(hold_key(venue, number)).map(Hold::content)
+    }
+
     /// All venues, in the order of their registration. They are added to `found`.
     pub fn venues(&self, found: &mut Vec<VenueRow>) {
         found.extend(self.venues.rows().iter().map(|venue| {

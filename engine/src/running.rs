@@ -65,6 +65,7 @@ impl Engine {
         // Half of the ring: the tickets are at most as many slots as the other half.
         let cells = if options.places.venues.venues_max == 0 { 0 } else { options.ring_slots / 2 };
         let (window, now) = (options.places.venues.window as u64, options.now);
+        let holds_max = options.places.venues.holds_max;
         let identity = covered.identity;
         let shared = Arc::new(Shared::new(
             publisher.tickets(),
@@ -101,7 +102,7 @@ impl Engine {
             })?,
         ];
         Ok(Engine {
-            handle: Handle { publisher, shared, identity, window, now },
+            handle: Handle { publisher, shared, identity, window, holds_max, now },
             covered,
             notify,
             threads,
@@ -150,6 +151,8 @@ pub struct Handle {
     identity: Identity,
     /// See [`VenuePlaces::window`](crate::places::VenuePlaces::window).
     window: u64,
+    /// See [`VenuePlaces::holds_max`](crate::places::VenuePlaces::holds_max).
+    holds_max: usize,
     now: fn() -> u64,
 }
 
@@ -291,6 +294,11 @@ impl Handle {
     /// Holds and freezes.
     pub fn holds(&self) -> usize {
         self.shared.holds.load(Ordering::Relaxed)
+    }
+
+    /// Holds and freezes that the table has room for.
+    pub fn holds_max(&self) -> usize {
+        self.holds_max
     }
 
     /// The highest sequence known durable.

@@ -288,6 +288,7 @@ fn read<M: Medium>(core: &Core<M>, shared: &Shared, look: Look) -> Sequence {
         Look::Holds { before } => {
             page.next = ledger.holds_below(before, ROWS_READ_MAX, &mut page.holds);
         }
+        Look::Hold { venue, number } => page.holds.extend(ledger.hold(venue, number)),
         Look::Balance { user, asset } => {
             page.balance = (ledger.available(user, asset), ledger.held(user, asset));
             page.holds.extend(ledger.held_of(user, asset, ROWS_READ_MAX + 1));

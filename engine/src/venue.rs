@@ -252,6 +252,13 @@ pub enum Look {
         /// Positions below this one; `usize::MAX` for the first read.
         before: usize,
     },
+    /// One hold of a venue, if it is there.
+    Hold {
+        /// The venue.
+        venue: u32,
+        /// The hold's number.
+        number: u64,
+    },
     /// One balance, and its first holds and freezes, oldest first.
     Balance {
         /// The balance's user.

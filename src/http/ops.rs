@@ -55,7 +55,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
         match matched.route {
             Ops::Health => Ok(health::alive(&call)),
             Ops::Ready => Ok(health::ready(transfers, &call).await),
-            Ops::Metrics => Ok(health::metrics(transfers, operations, &call).await),
+            Ops::Metrics => Ok(health::metrics(&service, &call).await),
             Ops::Console | Ops::ConsoleFile => {
                 console::file(call.request.uri().path(), &call.request_id)
                     .ok_or_else(|| Code::NotFound.into())
@@ -94,6 +94,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Totals => detached(totals::show(service, call)).await,
             Ops::Venues => venues::list(intake, spot, &call).await,
             Ops::Holds => holds::list(intake, transfers, spot, &call).await,
+            Ops::Hold => holds::show(intake, transfers, spot, &parameters[0], &call).await,
             Ops::ReleaseHold => detached(holds::release(service, parameters, call)).await,
             Ops::AddVenue | Ops::CloseVenue | Ops::OpenVenue => {
                 let change = match matched.route {

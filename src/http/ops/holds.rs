@@ -159,6 +159,24 @@ pub(super) async fn list(
     Ok(json(StatusCode::OK, &Body { holds, next_cursor, balances }, &call.request_id))
 }
 
+/// `GET /admin/v1/holds/{hold}`: one hold of a venue.
+pub(super) async fn show(
+    intake: &Intake,
+    transfers: &Transfers,
+    spot: &Spot,
+    id: &str,
+    call: &Call,
+) -> Outcome {
+    intake.authenticate_viewer(call)?;
+    query(call, "")?;
+    let (venue, number) = hold_of(id)?;
+    let page = spot.look(Look::Hold { venue, number }).await;
+    let page = page.map_err(|_| Refusal::away("UBSCore"))?;
+    let hold = page.holds.first().ok_or(Code::HoldNotFound)?;
+    let body = HoldBody::new(hold, &transfers.reads.catalog());
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
 /// Each Spot balance of a user that is not zero, counted at one point of the log.
 async fn recount(
     spot: &Spot,
@@ -229,7 +247,7 @@ struct ReleaseDraft {
     reason: String,
 }
 
-/// `POST /admin/v1/holds/{id}/release`: all that remains goes back to its owner. The venue must be
+/// `POST /admin/v1/holds/{hold}/release`: all that remains goes back to its owner. The venue must be
 /// closed.
 pub(super) async fn release(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
@@ -239,8 +257,8 @@ pub(super) async fn release(service: Arc<Service>, parameters: Vec<String>, call
     let ReleaseDraft { reason } = service.intake.json_body(call).await?;
     check_reason(&reason)?;
     let subject = format!("{venue}:{number}");
+    refuse_open(&service.spot, venue).await?;
     if service.approvals.need(Action::Hold) {
-        refuse_open(&service.spot, venue).await?;
         let wish = approvals::Wanted {
             action: Action::Hold,
             subject: &subject,
@@ -256,7 +274,8 @@ pub(super) async fn release(service: Arc<Service>, parameters: Vec<String>, call
     Ok(answer(&service, subject, Some(released), &note))
 }
 
-/// Refuses an open venue, before another operator is asked.
+/// Refuses an open venue, before the audit has a row or another operator is asked. UBSCore decides
+/// again.
 async fn refuse_open(spot: &Spot, venue: u32) -> Result<(), Refusal> {
     let venues = spot.venues().await.map_err(unanswered)?;
     let refusal = match venues.iter().find(|known| known.id == venue) {

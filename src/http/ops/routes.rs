@@ -44,6 +44,7 @@ pub(super) enum Ops {
     CloseVenue,
     OpenVenue,
     Holds,
+    Hold,
     ReleaseHold,
 }
 
@@ -124,8 +125,9 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             route: Ops::OpenVenue,
         },
         Route { pattern: "/admin/v1/holds", method: Method::GET, route: Ops::Holds },
+        Route { pattern: "/admin/v1/holds/{hold}", method: Method::GET, route: Ops::Hold },
         Route {
-            pattern: "/admin/v1/holds/{id}/release",
+            pattern: "/admin/v1/holds/{hold}/release",
             method: Method::POST,
             route: Ops::ReleaseHold,
         },

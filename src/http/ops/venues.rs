@@ -110,7 +110,7 @@ pub(super) async fn list(intake: &Intake, spot: &Spot, call: &Call) -> Outcome {
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
-/// `PUT /admin/v1/venues/{venue}`, `POST /admin/v1/venues/{id}/close` and `…/open`: durable in the log
+/// `PUT /admin/v1/venues/{venue}`, `POST /admin/v1/venues/{venue}/close` and `…/open`: durable in the log
 /// when it is answered. A repeat changes nothing. PUT also opens a closed venue of the same name.
 pub(super) async fn change(
     service: Arc<Service>,
