@@ -73,9 +73,9 @@ impl Service {
 
     /// Opens a session of a venue. It waits for a sync.
     ///
-    /// `epoch`: above the venue's last one; 0: the next one, unless another session is open. `told`:
-    /// the highest number with an answer that the venue knows. If the log ends before it, the
-    /// service halts, and [`Opened`](engine::venue::Opened) has the log's last number.
+    /// `epoch`: above the venue's last one; 0: the next one, unless another session is open.
+    /// `told`: the highest number with an answer that the venue knows. If the log ends before it,
+    /// the service halts, and [`Opened`](engine::venue::Opened) has the log's last number.
     ///
     /// # Errors
     /// [`OpenError`].

@@ -1,7 +1,7 @@
 //! The session of a book in the process of ubscore: the same frames, without a socket.
 //!
-//! A thread moves them. An answer leaves it only once it is durable: the book prints all that it hears.
-//! A book that matches on [`VenueSession::decided`] at once must not print before that.
+//! A thread moves them. An answer leaves it only once it is durable: the book prints all that it
+//! hears. A book that matches on [`VenueSession::decided`] at once must not print before that.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
