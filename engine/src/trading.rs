@@ -465,6 +465,31 @@ fn a_number_is_decided_once_and_kept_until_it_is_acknowledged() {
     market.recount();
 }
 
+/// Goal: a venue whose answers leave late does not hold back those of another: its window stays
+/// within its memory.
+#[test]
+fn the_answers_of_a_venue_leave_with_its_own_commands() {
+    let venues = VenuePlaces { window: 64, ..PLACES.venues };
+    let mut market = Market::new(Places { venues, ..PLACES });
+    let unknown = release(99, 1);
+    let held = |market: &Market, id| market.ledger.venues.get(id).expect("registered").window();
+    for _ in 0..64 {
+        market.send_with(1, &unknown, 0);
+    }
+    let (_, places) = held(&market, 2);
+    // Venue 1 has forgotten all, and sends no more.
+    market.send_with(1, &unknown, 64);
+    for number in 0..500 {
+        market.send_with(2, &unknown, number / 64 * 64);
+        let (answers, now) = held(&market, 2);
+        assert!(answers <= 65 && now == places, "{answers} of {now}");
+    }
+    assert_eq!(held(&market, 1).0, 63);
+    market.ledger.forget_all();
+    assert_eq!(held(&market, 1).0, 1);
+    market.recount();
+}
+
 /// A venue is registered once, opened with rising epochs, closed and reopened.
 #[test]
 fn an_open_is_decided_by_this_table() {

@@ -14,7 +14,8 @@ use crate::posted::Posted;
 use crate::venue::OpenError;
 use crate::venues::{Venue, WindowAnswer};
 
-/// Acknowledged answers that leave with each command: more than it adds.
+/// Acknowledged answers of the venue that leave with each of its commands: more than it adds. So
+/// its window never outgrows its memory.
 const LEAVES: usize = 2;
 
 /// The way of a command through the door.
@@ -116,7 +117,7 @@ impl Ledger {
         let venue = self.venues.get_mut(posted.venue).expect("the door has found it");
         let fact = venue.push(answer);
         self.exchange(None, fact);
-        self.forget_answers(LEAVES);
+        self.forget_answers(Some(posted.venue), LEAVES);
         NumberedAnswer::new(&answer)
     }
 
