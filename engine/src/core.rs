@@ -166,6 +166,7 @@ impl<M: Medium> Core<M> {
         posted: &mut Posted,
         time_ns: u64,
     ) -> Result<NumberedAnswer, NoRoom> {
+        self.time_ns = time_ns;
         // An end finds room where new work does not.
         if posted.op.row().opens_work && self.writer.room() < VENUES_RESERVED_BYTES {
             return Err(NoRoom);
