@@ -18,7 +18,7 @@ use crate::fact::{Fact, HoldFact};
 use crate::ledger::{Answer, Ledger, Step};
 use crate::op::number::{Door, NumberedAnswer};
 use crate::order::Order;
-use crate::places::{HOLDS_MAX, Places, VenuePlaces};
+use crate::places::{ACCOUNTS_MAX, HOLDS_MAX, Places, VenuePlaces};
 use crate::posted::Posted;
 use crate::record::PAYLOAD_BYTES_MAX;
 use crate::replay::{self, replay};
@@ -398,6 +398,9 @@ fn a_full_table_of_holds_refuses_reserves_and_no_end() {
     let least = Places { venues: VenuePlaces { holds_max: 1, ..small.venues }, ..small };
     let full = market.replayed(least);
     assert!(matches!(full, Err(replay::Error::Full { key, .. }) if key == HOLDS_MAX));
+    let few = Places { accounts_max: 4, ..PLACES };
+    let full = market.replayed(few);
+    assert!(matches!(full, Err(replay::Error::Full { key, .. }) if key == ACCOUNTS_MAX));
 }
 
 /// L13: with full tables of balances, every hold still pays one new balance; a SETTLE that makes

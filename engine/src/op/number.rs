@@ -74,7 +74,7 @@ impl Ledger {
         (posted.leg, posted.imposed) = (0, false);
         let venue = self.venue(posted.venue);
         let refusal = match judge(self, venue, posted, parts) {
-            Ok(()) if posting::lacks_place(self, ask(posted), parts) => {
+            Ok(()) if self.lacks_place(posted, parts).is_some() => {
                 // By number nothing waits for a place: behind it stand the ends that make places.
                 posted.imposed = true;
                 Refusal { leg: 0, code: Code::Overloaded }
@@ -119,6 +119,11 @@ impl Ledger {
         self.exchange(None, fact);
         self.forget_answers(Some(posted.venue), LEAVES);
         NumberedAnswer::new(&answer)
+    }
+
+    /// The key that bounds a place which an admitted command lacks. `parts`: of its decision.
+    pub(crate) fn lacks_place(&self, posted: &Posted, parts: &Breakdown) -> Option<&'static str> {
+        posting::lacks_place(self, ask(posted), parts)
     }
 
     fn book_posted(
