@@ -46,7 +46,7 @@ use crate::shared::{Release, Shared};
 use crate::venue::{Look, Reason, Reply};
 
 /// The most commands taken off the ring before their slots are free again.
-const BATCH_MAX: u64 = 256;
+pub(crate) const BATCH_MAX: u64 = 256;
 /// Looks at the ring, with a pause each, before the core thread yields: about 20 us.
 const SPINS: u32 = 1_000;
 /// Yields before the core thread sleeps.
@@ -97,13 +97,18 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
     /// Syncs and answers until no record and no answer waits. Records that are appended during a
     /// sync form the next batch: no timer waits.
     fn answer_all(&mut self, shared: &Shared) -> Result<(), wal::Error> {
-        let (mut answers, mut held) = (0_u64, None);
+        let (mut answers, mut held, mut woken) = (0_u64, None, self.decided);
         loop {
             let before = shared.log.durable();
             let durable = self.sync(shared)?;
             if durable > before {
                 shared.prepare_bell.ring();
+            }
+            // A sync may cover a record whose reply is told a moment later.
+            let decided = shared.streams.decided.load(Ordering::Acquire);
+            if durable > before || decided != woken {
                 shared.streams.wake();
+                woken = decided;
             }
             while let Some(release) = held.take().or_else(|| shared.releases.pop()) {
                 if release.after > durable {
@@ -114,7 +119,6 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
                 answers += 1;
             }
             if held.is_none() && shared.log.appended() == durable {
-                let decided = shared.streams.decided.load(Ordering::Relaxed);
                 self.crowded = answers + (decided - self.decided) > 1;
                 self.decided = decided;
                 return Ok(());
@@ -350,7 +354,6 @@ impl Lines {
             Numbered::Answer(NumberedAnswer { decision, leg, record }) => {
                 // A repeat of an older number does not end the wait.
                 known.due = known.due.filter(|due| *due != number);
-                shared.streams.decided.fetch_add(1, Ordering::Relaxed);
                 let code = match decision {
                     Decision::Success => None,
                     Decision::Refused(code) => Some(code),
@@ -359,6 +362,7 @@ impl Lines {
                     shared.count(posted, code);
                 }
                 line.tell(Told::Reply(Reply::Answer { number, code, leg, record }));
+                shared.streams.decided.fetch_add(1, Ordering::Release);
                 if record > durable {
                     return true;
                 }
@@ -415,7 +419,8 @@ fn answer_alone<M: Medium>(
 ) -> Result<bool, wal::Error> {
     // A command takes its ticket before it is published, and gives it back with its answer.
     // A command of a venue has a cell meanwhile, and gives it back when it is decided.
-    if waiting > 1 || shared.tickets.in_use() + shared.streams.in_use() > 1 {
+    let own = usize::from(!shared.releases.is_empty());
+    if waiting > 1 || shared.tickets.in_use() + shared.streams.in_use() > own {
         return Ok(false);
     }
     let Some(mut disk) = disk.try_lock() else { return Ok(false) };
@@ -435,6 +440,7 @@ fn answer_alone<M: Medium>(
         assert!(release.after <= durable, "all that the core has appended is durable");
         shared.tickets.answer(release.ticket, release.answer);
     }
+    disk.decided = shared.streams.decided.load(Ordering::Relaxed);
     drop(disk);
     shared.streams.wake();
     // After the answer: each wake delays the caller's.

@@ -18,7 +18,7 @@ use crate::fact::{Fact, HoldFact};
 use crate::ledger::{Answer, Ledger, Step};
 use crate::op::number::{Door, NumberedAnswer};
 use crate::order::Order;
-use crate::places::{HOLDS_MAX, Places, VenuePlaces};
+use crate::places::{ACCOUNTS_MAX, HOLDS_MAX, Places, VenuePlaces};
 use crate::posted::Posted;
 use crate::record::PAYLOAD_BYTES_MAX;
 use crate::replay::{self, replay};
@@ -398,6 +398,9 @@ fn a_full_table_of_holds_refuses_reserves_and_no_end() {
     let least = Places { venues: VenuePlaces { holds_max: 1, ..small.venues }, ..small };
     let full = market.replayed(least);
     assert!(matches!(full, Err(replay::Error::Full { key, .. }) if key == HOLDS_MAX));
+    let few = Places { accounts_max: 4, ..PLACES };
+    let full = market.replayed(few);
+    assert!(matches!(full, Err(replay::Error::Full { key, .. }) if key == ACCOUNTS_MAX));
 }
 
 /// L13: with full tables of balances, every hold still pays one new balance; a SETTLE that makes
@@ -462,6 +465,31 @@ fn a_number_is_decided_once_and_kept_until_it_is_acknowledged() {
         let again = ledger.door(&Market::posted(1, 4, &first));
         assert_eq!(again, market.door_of(4, &first));
     }
+    market.recount();
+}
+
+/// Goal: a venue whose answers leave late does not hold back those of another: its window stays
+/// within its memory.
+#[test]
+fn the_answers_of_a_venue_leave_with_its_own_commands() {
+    let venues = VenuePlaces { window: 64, ..PLACES.venues };
+    let mut market = Market::new(Places { venues, ..PLACES });
+    let unknown = release(99, 1);
+    let held = |market: &Market, id| market.ledger.venues.get(id).expect("registered").window();
+    for _ in 0..64 {
+        market.send_with(1, &unknown, 0);
+    }
+    let (_, places) = held(&market, 2);
+    // Venue 1 has forgotten all, and sends no more.
+    market.send_with(1, &unknown, 64);
+    for number in 0..500 {
+        market.send_with(2, &unknown, number / 64 * 64);
+        let (answers, now) = held(&market, 2);
+        assert!(answers <= 65 && now == places, "{answers} of {now}");
+    }
+    assert_eq!(held(&market, 1).0, 63);
+    market.ledger.forget_all();
+    assert_eq!(held(&market, 1).0, 1);
     market.recount();
 }
 

@@ -186,7 +186,8 @@ pub enum OpenError {
     /// The venue is registered with another name.
     #[error("the number is another venue's, or the name is not 1 to 32 bytes")]
     Conflict,
-    /// The engine has stopped.
+    /// The engine has stopped. The command may be recorded or not: send it again after the next
+    /// start.
     #[error("UBSCore has stopped")]
     Stopped,
 }

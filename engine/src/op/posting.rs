@@ -11,6 +11,7 @@ use domain::transfer::op::Effect;
 use crate::fact::HoldFact;
 use crate::holds::{Hold, HoldKey, freeze_key, hold_key};
 use crate::ledger::Ledger;
+use crate::places::{ACCOUNTS_MAX, HOLDS_MAX};
 
 /// A posting to be judged and booked.
 #[derive(Clone, Copy)]
@@ -221,22 +222,24 @@ fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Breakdown) -> Resu
     }
 }
 
-/// Whether an account, a balance, a hold or a freeze of an admitted posting cannot be made.
+/// The key that bounds an account, a balance, a hold or a freeze of an admitted posting which
+/// cannot be made; `None` if all can.
 ///
 /// A hold keeps one balance for its life: the SETTLE that needs it always finds it.
 #[inline]
-pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Breakdown) -> bool {
+pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Breakdown) -> Option<&'static str> {
     let free = ledger.balances.places_left() - ledger.holds.kept();
     // Nearly always: no posting makes more.
     if [ledger.accounts_left(), free].into_iter().all(|left| left >= PLACES_MAX)
         && (ledger.holds.places_left() >= PLACES_MAX || !ask.op.is_posting())
     {
-        return false;
+        return None;
     }
     let made = made(ledger, ask, parts);
-    made.accounts > ledger.accounts_left()
-        || made.balances.saturating_sub(made.keepers) + made.holds > free
-        || made.holds + made.freezes > ledger.holds.places_left()
+    let accounts = made.accounts > ledger.accounts_left()
+        || made.balances.saturating_sub(made.keepers) + made.holds > free;
+    let holds = made.holds + made.freezes > ledger.holds.places_left();
+    accounts.then_some(ACCOUNTS_MAX).or(holds.then_some(HOLDS_MAX))
 }
 
 /// The rows that a posting makes.
@@ -455,7 +458,7 @@ mod tests {
         let mut legs: Vec<Leg> = legs.iter().map(leg).collect();
         let (mut took_all, mut parts) = (0, Breakdown::default());
         judge(ledger, ask, &mut legs, &mut took_all, &mut parts)?;
-        if lacks_place(ledger, ask, &parts) {
+        if lacks_place(ledger, ask, &parts).is_some() {
             return Err(Refusal { leg: 0, code: Code::Overloaded });
         }
         book(ledger, Booking { ask, reference: 0, record: 9, time_ns: 7 }, &parts);
