@@ -11,7 +11,8 @@
 //! lost and the log proves), [`redecision`] (decisions that a cut of the log has lost and
 //! PostgreSQL proves), [`rebuild`] (a lost log from PostgreSQL alone), [`halt`] (the flag that
 //! stops the service until an operator resumes), [`frequency`] (users with an abnormal number of
-//! transfers), [`statement`] (the account statement of one user), [`totals`] (the sums of each
+//! transfers), [`legs`] (the legs of the log added up, a second judge of postings), [`statement`]
+//! (the account statement of one user), [`totals`] (the sums of each
 //! asset, exact at every read).
 
 pub mod conservation;
@@ -21,6 +22,7 @@ pub mod failover;
 pub mod fit;
 pub mod frequency;
 pub mod halt;
+pub mod legs;
 pub mod mismatch;
 pub mod rebuild;
 pub mod redecision;

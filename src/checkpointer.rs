@@ -35,11 +35,12 @@ use engine::{Covered, Engine, Handle};
 use rustix::process::setpriority_process;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
-use wal::{Directory, Reader, Sequence};
+use wal::{Directory, Reader, Sequence, segment_name};
 
 use crate::alert::{Alert, alert};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::config::snapshot::Trades;
 use crate::data_dir;
 use crate::postgres::Superseded;
 use crate::stores;
@@ -71,6 +72,8 @@ pub struct Options {
     pub keep: usize,
     /// Command run for each closed segment before it is removed; empty: none.
     pub archive_command: String,
+    /// The removal of segments with postings, if there is no command.
+    pub trades: Trades,
 }
 
 impl Options {
@@ -87,6 +90,7 @@ impl Options {
             every_bytes: config.snapshot.every_bytes,
             keep: config.snapshot.keep,
             archive_command: config.snapshot.archive_command.clone(),
+            trades: config.snapshot.trades,
         })
     }
 }
@@ -97,6 +101,8 @@ pub struct Watch {
     pub needed_after: Box<dyn Fn() -> Sequence + Send>,
     /// Called with the reason if the log or the snapshots contradict UBSCore.
     pub mismatch: Box<dyn Fn(String) + Send>,
+    /// The balances and holds of snapshots that differ from the legs of the log, one sentence each.
+    pub differences: Box<dyn Fn() -> Vec<String> + Send>,
 }
 
 /// Why there is no new snapshot, or why old files cannot be removed.
@@ -181,6 +187,7 @@ impl Checkpointer {
             bytes_before: log_bytes,
             bytes_covered: 0,
             archived: 0,
+            without_postings: 0,
             held_at: None,
         };
         let (done, ended) = oneshot::channel::<()>();
@@ -228,6 +235,8 @@ struct Work {
     bytes_covered: u64,
     /// Number of the last segment that was archived.
     archived: u64,
+    /// Number of the last segment that was found to have no posting.
+    without_postings: u64,
     /// The record that another part needs, if only this keeps segments.
     held_at: Option<Sequence>,
 }
@@ -282,8 +291,12 @@ impl Work {
     }
 
     fn tell(&self, error: &Error) {
-        let why = chain(error);
+        let mut why = chain(error);
         if error.is_mismatch() {
+            for difference in (self.watch.differences)() {
+                why.push_str("; ");
+                why.push_str(&difference);
+            }
             alert(Alert::SnapshotMismatch, format_args!("{why}"));
             (self.watch.mismatch)(why);
         } else {
@@ -367,7 +380,8 @@ impl Work {
     }
 
     /// Removes old snapshots, and the segments below the oldest snapshot kept, each after it was
-    /// archived. Files that are still needed stay. Returns whether nothing is left to remove.
+    /// archived. Without an archive command a segment with postings stays: see [`Trades`]. Files
+    /// that are still needed stay. Returns whether nothing is left to remove.
     fn let_go(&mut self) -> Result<bool, Error> {
         let needed = (self.watch.needed_after)() + 1;
         if self.held_at == Some(needed) {
@@ -378,7 +392,8 @@ impl Work {
         };
         let (all, oldest) = (oldest <= needed, oldest.min(needed));
         self.held_at = (!all).then_some(needed);
-        if self.options.archive_command.is_empty() {
+        let archives = !self.options.archive_command.is_empty();
+        if !archives && self.options.trades == Trades::Discard {
             self.engine.remove_before(oldest);
             return Ok(all);
         }
@@ -392,6 +407,15 @@ impl Work {
                 break;
             }
             debug_assert!(next_first <= needed, "no record that another part needs is removed");
+            if !archives {
+                if segment > self.without_postings && self.has_posting(segment)? {
+                    // It stays, and so do all later ones: a log has no gap.
+                    return Ok(all);
+                }
+                self.without_postings = segment;
+                self.engine.remove_before(next_first);
+                continue;
+            }
             // The segment may be archived already but not yet removed.
             if segment > self.archived {
                 let archived =
@@ -407,5 +431,22 @@ impl Work {
             self.engine.remove_before(next_first);
         }
         Ok(all)
+    }
+
+    /// Whether a closed segment has a posting of a venue.
+    fn has_posting(&self, segment: u64) -> Result<bool, Error> {
+        let Options { log_dir, .. } = &self.options;
+        let failed = |source| Error::Log { dir: log_dir.clone(), source };
+        let mut reader =
+            Reader::open_path(&log_dir.join(segment_name(segment)), 0).map_err(failed)?;
+        while let Some(record) = reader.next().map_err(failed)? {
+            if record.kind == Kind::Posting as u8 {
+                return Ok(true);
+            }
+            if self.stopped() {
+                return Err(Error::Stopped);
+            }
+        }
+        Ok(false)
     }
 }

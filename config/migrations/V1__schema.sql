@@ -23,6 +23,8 @@ CREATE TABLE engine_state (
     watermark          BIGINT NOT NULL DEFAULT 0,    -- see watermark_totals
     -- Set by a first start with --dev. Development money is made only where it is set.
     development        BOOLEAN NOT NULL DEFAULT FALSE,
+    -- Set before the first record of a venue in the log. Spot can no longer be rebuilt from here.
+    posted             BOOLEAN NOT NULL DEFAULT FALSE,
     functions_hash     VARCHAR(16)               -- of the applied functions and triggers
 );
 

@@ -13,7 +13,8 @@ use crate::shared::Shared;
 use crate::venue::{AckError, BalanceRow, Command, Holds, OpenError, Opened, PushError, Reply};
 use crate::wait::wait;
 
-/// An open session of a venue. Dropping it ends the session; commands already pushed are still decided.
+/// An open session of a venue. Dropping it ends the session; commands already pushed are still
+/// decided.
 pub struct VenueSession {
     opened: Opened,
     line: Arc<Line>,

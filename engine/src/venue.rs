@@ -166,7 +166,7 @@ pub enum OpenError {
     #[error("another session of the venue is open")]
     Busy,
     /// The venue knows answers that the log does not hold. The caller must raise an alert and halt.
-    #[error("the venue has answers up to number {told}, and the log ends with {last}")]
+    #[error("the venue has answers up to number {}, and the log ends with {last}", .told)]
     AheadOfLog {
         /// The highest number answered to the venue.
         told: u64,

@@ -40,6 +40,12 @@ pub enum Error {
         /// The snapshot's file.
         path: PathBuf,
     },
+    /// The archive has segments of another log.
+    #[error("{} has segments of another log", path.display())]
+    ForeignArchive {
+        /// The archive's directory.
+        path: PathBuf,
+    },
     /// The log, as it is replayed.
     #[error("replay the log")]
     Replay(#[from] Box<replay::Error>),

@@ -86,6 +86,8 @@ pub enum Kind {
     Unbalanced(Unbalanced),
     /// A row of a transfer cannot be read.
     UnreadableRow(String),
+    /// A balance or a hold is not that of the log's legs.
+    Postings(String),
     /// Operations without a transfer.
     NoTransfer,
     /// The operation and its transfer have different bodies.
@@ -214,7 +216,7 @@ impl Mismatch {
             Kind::LostCommits(lacks) => {
                 format!("PostgreSQL lacks commits that it had answered: {lacks}")
             }
-            Kind::DamagedLog(why) | Kind::StrangeRow(why) => why.clone(),
+            Kind::DamagedLog(why) | Kind::StrangeRow(why) | Kind::Postings(why) => why.clone(),
             Kind::DamagedJournal(damaged) => {
                 let DamagedRow { shard, flight, .. } = damaged;
                 format!(

@@ -70,7 +70,10 @@ pub enum Refusal {
     #[error("PostgreSQL contradicts itself, and so proves no balance: {0}")]
     Contradiction(String),
     /// Spot was not moved by transfers alone.
-    #[error("not only transfers have moved Spot: {0}; a rebuild knows nothing of it")]
+    #[error(
+        "not only transfers have moved Spot: {0}; a rebuild knows nothing of it; next: restore the \
+         log from its archive or a backup"
+    )]
     Beside(String),
 }
 

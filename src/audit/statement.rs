@@ -2,19 +2,26 @@
 //! after it.
 //!
 //! Funding comes from the journal in PostgreSQL. Spot comes from the log as far back as it reaches.
-//! Before that it comes from the transfers, which PostgreSQL keeps for ever: every movement on Spot
-//! belongs to one. Balances are added up from zero, and compared with the balances that either
-//! store has recorded beside its operations.
+//! Before that it comes from the transfers, which PostgreSQL keeps for ever. Balances are added up
+//! from zero, and compared with the balances that either store has recorded beside its operations.
+//!
+//! Postings of venues are in the log only. If its first records are removed and no archive has
+//! them, one line per asset, EARLIER, is the sum of the postings up to the oldest snapshot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use engine::entry::Entry;
 use engine::order::Order;
+use engine::posted::Posted;
+use engine::snapshot::Snapshot;
+use engine::snapshot::store::SnapshotStore;
 use jiff::Timestamp;
-use wal::{Directory, Reader, Sequence};
+use ulid::Ulid;
+use wal::{Directory, Reader, Record, SegmentHeader, Sequence};
 
 use super::error::Error;
+use super::legs::{Holds, Share, Sums};
 use crate::postgres::movements::{FundingMovement, Movements, TransferMoves};
 use domain::account::UserId;
 use domain::amount::{signed_text, units_text};
@@ -32,20 +39,34 @@ pub struct Movement {
     pub at: Timestamp,
     /// The account.
     pub account: Participant,
-    /// The operation.
-    pub op: Op,
+    /// The operation; `None` for the sum of earlier postings.
+    pub op: Option<Op>,
     /// The asset.
     pub asset: AssetId,
-    /// The change of the balance, smallest units.
+    /// The change of the balance, with what is held, smallest units.
     pub effect: i128,
+    /// The change of what is held, smallest units.
+    pub held: i128,
     /// The balance that the store has recorded beside it, if any, smallest units.
     recorded: Option<i128>,
     /// The balance after it, smallest units.
     pub balance: i128,
-    /// The transfer's req_id, or the external operation's idem_key.
+    /// The transfer's req_id, the external operation's idem_key, or the name of a posting.
     pub reference: String,
     /// Its record in the log, while the log has it or PostgreSQL remembers its number.
     pub sequence: Option<Sequence>,
+}
+
+impl Movement {
+    /// The name of the operation.
+    pub fn name(&self) -> &'static str {
+        self.op.map_or("EARLIER", Op::name)
+    }
+
+    /// Whether it only moves money between the available and the held part of the balance.
+    pub fn only_holds(&self) -> bool {
+        self.effect == 0 && self.held != 0
+    }
 }
 
 /// The balances of one asset at one moment, smallest units.
@@ -66,7 +87,7 @@ impl Balances {
             Participant::Spot => self.spot += movement.effect,
         }
         // A movement that is not external comes from the money in flight, or goes there.
-        if movement.op.place_in_transfer().is_some() {
+        if movement.op.is_some_and(|op| op.place_in_transfer().is_some()) {
             self.in_flight -= movement.effect;
         }
     }
@@ -79,7 +100,7 @@ pub struct Statement {
     movements: Vec<(Timestamp, Movement)>,
     /// Sums that do not add up, one sentence each.
     pub mismatches: Vec<String>,
-    /// Operations on Spot of transfers that were accepted after PostgreSQL was read: left out.
+    /// Operations on Spot after PostgreSQL was read: left out.
     pub newer: usize,
 }
 
@@ -119,6 +140,10 @@ impl Statement {
 pub struct UserRecords {
     /// Successes, each with the sequence and time of its record.
     operations: HashMap<(ReqId, Op), LoggedMovement>,
+    /// The legs of postings, in order.
+    legs: Vec<Movement>,
+    /// The record of the snapshot that the legs begin with; 0 for the log's beginning.
+    begun: Sequence,
     /// The first record of the log; none in an empty log.
     first: Option<Sequence>,
     /// The last record that a later record knows durable.
@@ -131,42 +156,159 @@ pub struct UserRecords {
 #[derive(Clone, Copy, Debug)]
 struct LoggedMovement {
     order: Order,
-    balance_after: u128,
+    balance_after: Option<u128>,
     sequence: Sequence,
     at: Timestamp,
 }
 
-/// Reads the whole log for the operations of one user. Call it after the read of PostgreSQL: then
-/// the log has every operation that PostgreSQL claims.
+/// The log of a statement.
+#[derive(Clone, Copy, Debug)]
+pub struct Logs<'a> {
+    /// The directory of the log.
+    pub log: &'a Path,
+    /// The directory of its snapshots.
+    pub snapshots: &'a Path,
+    /// A directory with segments that are removed from the log, if any.
+    pub archive: Option<&'a Path>,
+}
+
+/// Reads the archive and the log for the operations of one user. Call it after the read of
+/// PostgreSQL: then the log has every operation that PostgreSQL claims.
 ///
 /// # Errors
-/// [`Error`]: the log cannot be read.
-pub fn read_log(log: &Path, user: UserId) -> Result<UserRecords, Error> {
-    let mut reader = Reader::<Directory>::open_path(log, 0)?;
-    let mut logged = UserRecords::default();
-    let mut decided = false;
+/// [`Error`]: the log cannot be read, or the archive does not continue in it.
+pub fn read_log(logs: Logs<'_>, user: UserId) -> Result<UserRecords, Error> {
+    let mut records = Reading { user: user.number(), ..Reading::default() };
+    let mut next = 0;
+    if let Some(archive) = logs.archive {
+        let mut archived = Reader::<Directory>::open_path(archive, 0)?;
+        let identity = Reader::<Directory>::open_path(logs.log, 0)?.identity();
+        if archived.identity().is_some() && archived.identity() != identity {
+            return Err(Error::ForeignArchive { path: archive.to_owned() });
+        }
+        records.begin(&archived, logs.snapshots)?;
+        while let Some(record) = archived.next()? {
+            records.take(&record)?;
+            next = record.sequence + 1;
+        }
+    }
+    let mut reader = Reader::<Directory>::open_path(logs.log, next)?;
+    if next == 0 {
+        records.begin(&reader, logs.snapshots)?;
+    }
     while let Some(record) = reader.next()? {
+        records.take(&record)?;
+    }
+    Ok(records.found)
+}
+
+/// The state of a read.
+#[derive(Default)]
+struct Reading {
+    user: u64,
+    found: UserRecords,
+    /// An order was read.
+    decided: bool,
+    holds: Holds,
+    /// What postings had moved up to the snapshot, by asset.
+    earlier: BTreeMap<AssetId, i128>,
+}
+
+impl Reading {
+    /// Without record 1, the holds and the sums of postings come from the oldest snapshot.
+    fn begin(&mut self, reader: &Reader<Directory>, snapshots: &Path) -> Result<(), Error> {
+        if reader.headers().next().is_none_or(|head| SegmentHeader::first(head) <= 1) {
+            return Ok(());
+        }
+        let named = SnapshotStore::at(snapshots).named().map_err(Box::new)?;
+        for (sequence, path) in named.into_iter().rev() {
+            match Snapshot::open(&path).and_then(|snapshot| Sums::of_snapshot(&snapshot)) {
+                Ok(sums) => {
+                    self.found.begun = sequence;
+                    self.earlier = sums.traded(self.user);
+                    self.holds = sums.into_holds();
+                    return Ok(());
+                }
+                Err(error) if error.is_damage() => {}
+                Err(error) => return Err(Box::new(error).into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, record: &Record<'_>) -> Result<(), Error> {
         let (sequence, time_ns) = (record.sequence, record.time_ns);
-        logged.first.get_or_insert(sequence);
-        logged.durable = logged.durable.max(record.durable);
+        let Reading { user, found, decided, holds, earlier } = self;
+        found.first.get_or_insert(sequence);
+        found.durable = found.durable.max(record.durable);
         let entry = Entry::decode(record.kind, record.payload)
             .map_err(|source| Error::Record { sequence, source })?;
         match entry {
             // A rebuilt log has all totals, then the watermark, and only then orders.
-            Entry::Watermark { order_number } if !decided => logged.carried = order_number,
-            Entry::Order { .. } => decided = true,
+            Entry::Watermark { order_number } if !*decided => found.carried = order_number,
+            Entry::Order { .. } => *decided = true,
             _ => {}
         }
-        if let Entry::Order { order, decision: Decision::Success, balance_after, .. } = entry
-            && order.user == user.number()
-            && let Some(req_id) = ReqId::new(order.req_id)
-        {
-            let at = Timestamp::from_nanosecond(time_ns.into()).expect("any u64 of ns is in range");
-            let movement = LoggedMovement { order, balance_after, sequence, at };
-            logged.operations.insert((req_id, order.op), movement);
+        let at = Timestamp::from_nanosecond(time_ns.into()).expect("any u64 of ns is in range");
+        if sequence == found.begun {
+            let earlier = std::mem::take(earlier).into_iter().filter(|(_, traded)| *traded != 0);
+            found.legs.extend(earlier.map(|(asset, effect)| Movement {
+                at,
+                account: Participant::Spot,
+                op: None,
+                asset,
+                effect,
+                held: 0,
+                recorded: None,
+                balance: 0,
+                reference: format!("postings up to record {sequence}"),
+                sequence: Some(sequence),
+            }));
         }
+        match entry {
+            Entry::Order { order, decision: Decision::Success, balance_after, .. }
+                if order.user == *user =>
+            {
+                let Some(req_id) = ReqId::new(order.req_id) else { return Ok(()) };
+                // Up to the snapshot the sum of the postings has no place among the orders.
+                let balance_after = (sequence > found.begun).then_some(balance_after);
+                let movement = LoggedMovement { order, balance_after, sequence, at };
+                found.operations.insert((req_id, order.op), movement);
+            }
+            Entry::Posting(ref posted) if sequence > found.begun => {
+                holds.book(posted, |share| {
+                    if share.user == Some(*user) {
+                        found.legs.push(leg_movement(posted, &share, sequence, at));
+                    }
+                });
+            }
+            _ => {}
+        }
+        Ok(())
     }
-    Ok(logged)
+}
+
+fn leg_movement(posted: &Posted, share: &Share, sequence: Sequence, at: Timestamp) -> Movement {
+    let Posted { venue, number, operator, reference, op, .. } = *posted;
+    let mut name = match operator {
+        0 => format!("venue {venue} #{number}"),
+        name => format!("venue {venue} operator {}", Ulid(name)),
+    };
+    if reference != 0 {
+        name.push_str(&format!(" reference {reference}"));
+    }
+    Movement {
+        at,
+        account: Participant::Spot,
+        op: Some(op),
+        asset: AssetId(share.asset),
+        effect: share.owned,
+        held: share.held,
+        recorded: None,
+        balance: 0,
+        reference: name,
+        sequence: Some(sequence),
+    }
 }
 
 /// Joins both stores. `catalog`: symbols and decimals for the mismatches.
@@ -177,7 +319,7 @@ pub fn statement(movements: Movements, logged: UserRecords, catalog: &Catalog) -
         let movement = funding_movement(movement);
         accounts.entry((movement.account, movement.asset)).or_default().push(movement);
     }
-    let UserRecords { mut operations, first, durable, carried } = logged;
+    let UserRecords { mut operations, mut legs, begun: _, first, durable, carried } = logged;
     let first = first.unwrap_or(1);
     for moves in &movements.transfers {
         let claimed = claimed(moves);
@@ -209,7 +351,15 @@ pub fn statement(movements: Movements, logged: UserRecords, catalog: &Catalog) -
             accounts.entry((movement.account, movement.asset)).or_default().push(movement);
         }
     }
-    statement.newer = operations.values().filter(|logged| logged.sequence <= durable).count();
+    let newer = operations.values().filter(|logged| logged.sequence <= durable);
+    // The legs after a transfer that is left out would be added to a balance without it.
+    let end = newer.clone().map(|logged| logged.sequence).min().unwrap_or(durable + 1);
+    statement.newer = newer.count();
+    let kept = legs.partition_point(|leg| leg.sequence.is_some_and(|sequence| sequence < end));
+    statement.newer += legs.split_off(kept).len();
+    for leg in legs {
+        accounts.entry((leg.account, leg.asset)).or_default().push(leg);
+    }
     for (asset, _) in &movements.balances {
         accounts.entry((Participant::Funding, *asset)).or_default();
     }
@@ -233,7 +383,7 @@ pub fn statement(movements: Movements, logged: UserRecords, catalog: &Catalog) -
         }
         for movement in chained {
             if let Some(recorded) = movement.recorded.filter(|r| *r != movement.balance) {
-                let Movement { op, reference, balance, .. } = &movement;
+                let (name, Movement { reference, balance, .. }) = (movement.name(), &movement);
                 let (symbol, precision) = named(catalog, asset);
                 let [recorded, balance] =
                     [recorded, *balance].map(|units| signed_text(units, precision));
@@ -241,7 +391,7 @@ pub fn statement(movements: Movements, logged: UserRecords, catalog: &Catalog) -
                     "{}, {symbol}: the balance recorded after the {} of {reference} is {recorded}, \
                      its operations add up to {balance}",
                     account.account(),
-                    op.name()
+                    name
                 ));
             }
             // The order of one account stands even if a clock went back.
@@ -278,7 +428,8 @@ fn funding_movement(movement: FundingMovement) -> Movement {
     let FundingMovement { at, op, asset, amount, balance_after, reference } = movement;
     let effect = op.effect(Decision::Success, amount.units());
     let (recorded, account) = (balance_after.map(signed), Participant::Funding);
-    Movement { at, account, op, asset, effect, recorded, balance: 0, reference, sequence: None }
+    let (op, held, balance, sequence) = (Some(op), 0, 0, None);
+    Movement { at, account, op, asset, effect, held, recorded, balance, reference, sequence }
 }
 
 fn spot_movement(
@@ -295,13 +446,14 @@ fn spot_movement(
     Movement {
         at,
         account: Participant::Spot,
-        op,
+        op: Some(op),
+        held: 0,
         asset: logged.map_or(transfer.intent.asset, |logged| AssetId(logged.order.asset)),
         effect: op.effect(
             Decision::Success,
             logged.map_or(transfer.intent.amount.units(), |logged| logged.order.amount),
         ),
-        recorded: logged.map(|logged| signed(logged.balance_after)),
+        recorded: logged.and_then(|logged| logged.balance_after).map(signed),
         balance: 0,
         reference: transfer.intent.req_id.to_string(),
         sequence: logged.map(|logged| logged.sequence).or(last),
@@ -360,9 +512,10 @@ mod tests {
         Movement {
             at: at(second),
             account: Participant::Funding,
-            op: if effect > 0 { Op::Deposit } else { Op::Withdraw },
+            op: Some(if effect > 0 { Op::Deposit } else { Op::Withdraw }),
             asset: AssetId(3),
             effect,
+            held: 0,
             recorded: Some(recorded),
             balance: 0,
             reference: second.to_string(),

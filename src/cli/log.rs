@@ -17,6 +17,9 @@ pub enum WalCommand {
     /// Print records, one per line: sequence, time, kind, req_id, op, user, asset, amount, balance
     /// after, outcome.
     ///
+    /// A posting of a venue has its operation, venue and number, then each leg, then the outcome.
+    /// If there are several legs, a refusal names the failing one, from 0.
+    ///
     /// An asset that the log has not defined before is #NUMBER, and its amounts are smallest units
     /// as NUMBERu. The end of the log is reported on stderr.
     Dump(WalDumpArgs),
@@ -68,9 +71,19 @@ pub struct WalDumpArgs {
     /// Only records of this transfer.
     #[arg(long, value_name = "ULID")]
     pub req_id: Option<Ulid>,
-    /// Only records of this user.
+    /// Only records of this user. Of a posting: one of its legs names the user, or a hold of the
+    /// user. The log is read from its beginning for the owners of its holds.
     #[arg(long, value_name = "ID", value_parser = user_id_parser())]
     pub user: Option<u64>,
+    /// Only records of this venue.
+    #[arg(long, value_name = "ID", value_parser = RangedU64ValueParser::<u32>::new().range(1..))]
+    pub venue: Option<u32>,
+    /// Only the postings with this number. Each venue has its own numbers.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
+    pub number: Option<u64>,
+    /// Only postings with this reference of their venue.
+    #[arg(long, value_name = "N")]
+    pub reference: Option<u64>,
     /// Only this operation.
     #[arg(long, value_name = "OP", value_parser = op_parser(), ignore_case = true)]
     pub op: Option<Op>,

@@ -81,6 +81,14 @@ pub struct StatementArgs {
     /// End time, not included.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub until: Option<Timestamp>,
+    /// Also movements between the available and the held part of a balance: RESERVE, RELEASE, and
+    /// legs of a SETTLE to the owner of the hold.
+    #[arg(long)]
+    pub holds: bool,
+    /// A directory with the segments that are removed from the log. Without it, postings before the
+    /// log's oldest snapshot are one line for each asset, EARLIER.
+    #[arg(long, value_name = "DIR")]
+    pub archive: Option<PathBuf>,
     /// Format of the statement.
     #[arg(long, value_enum, default_value_t = StatementFormat::Text)]
     pub format: StatementFormat,

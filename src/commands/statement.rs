@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::configured::load_config;
 use super::output::{HungUp, json};
-use crate::audit::statement::{Balances, Movement, Part, Statement, read_log, statement};
+use crate::audit::statement::{Balances, Logs, Movement, Part, Statement, read_log, statement};
 use crate::audit::verify::Stores;
 use crate::cli::{StatementArgs, StatementFormat};
 use crate::exit::Exit;
@@ -60,7 +60,9 @@ async fn read(
     // PostgreSQL first: then the log holds every record that it claims.
     let movements = movements::read(&target.address, &target.limits, &stores.catalog, user);
     let movements = movements.await.context("read PostgreSQL")?;
-    let logged = tokio::task::block_in_place(|| read_log(&stores.log, user));
+    let Stores { log, snapshots, .. } = &stores;
+    let logs = Logs { log, snapshots, archive: args.archive.as_deref() };
+    let logged = tokio::task::block_in_place(|| read_log(logs, user));
     let logged = logged.context("read the log")?;
     Ok((statement(movements, logged, &catalog), catalog))
 }
@@ -80,7 +82,7 @@ fn print(
         anyhow::Ok(wanted.then_some(asset))
     };
     let mut lines = Vec::with_capacity(movements.len());
-    for movement in movements {
+    for movement in movements.into_iter().filter(|one| args.holds || !one.only_holds()) {
         if let Some(asset) = wanted(movement.asset)? {
             lines.push((movement, asset));
         }
@@ -110,12 +112,16 @@ fn print_text(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     for (movement, asset) in lines {
-        let Movement { at, account, op, effect, balance, reference, .. } = movement;
+        let Movement { at, account, effect, held, balance, reference, .. } = movement;
+        let held = match held {
+            0 => String::new(),
+            held => format!(" held {}", signed_text(*held, asset.precision)),
+        };
         writeln!(
             out,
-            "{at:.6} {:<7} {:<12} {:<8} {:>20} {:>20} {}",
+            "{at:.6} {:<7} {:<12} {:<8} {:>20} {:>20} {}{held}",
             account.account(),
-            op.name(),
+            movement.name(),
             asset.symbol,
             signed_text(*effect, asset.precision),
             signed_text(*balance, asset.precision),
@@ -147,11 +153,13 @@ struct Row<'a> {
     asset: &'a str,
     /// Signed decimal text.
     amount: String,
-    /// Balance after the movement, decimal text.
+    /// Balance after the movement, with what is held, decimal text.
     balance: String,
-    /// The transfer's req_id, or the external operation's idem_key.
+    /// The transfer's req_id, the external operation's idem_key, or the name of a posting.
     reference: &'a str,
     log_sequence: Option<u64>,
+    /// The change of what is held, signed decimal text.
+    held: String,
 }
 
 impl<'a> Row<'a> {
@@ -159,12 +167,13 @@ impl<'a> Row<'a> {
         Row {
             at: format!("{:.9}", movement.at),
             account: movement.account.account(),
-            op: movement.op.name(),
+            op: movement.name(),
             asset: &asset.symbol,
             amount: signed_text(movement.effect, asset.precision),
             balance: signed_text(movement.balance, asset.precision),
             reference: &movement.reference,
             log_sequence: movement.sequence,
+            held: signed_text(movement.held, asset.precision),
         }
     }
 }
@@ -182,6 +191,7 @@ fn print_csv(lines: &[(&Movement, &Asset)], out: &mut impl Write) -> anyhow::Res
             "balance",
             "reference",
             "log_sequence",
+            "held",
         ])?;
         for (movement, asset) in lines {
             csv.serialize(Row::of(movement, asset))?;

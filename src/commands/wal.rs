@@ -11,6 +11,7 @@ mod finding;
 pub mod ink;
 pub(super) mod line;
 mod log;
+mod posting;
 mod read;
 pub(super) mod repair;
 mod stat;

@@ -16,6 +16,32 @@ pub struct Snapshot {
     pub keep: usize,
     /// Command run for each closed segment before it is removed; empty: none.
     pub archive_command: String,
+    /// The removal of segments with postings of venues, if there is no archive command.
+    pub trades: Trades,
+}
+
+/// The removal of segments with postings of venues, if there is no archive command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trades {
+    /// They stay: only the log has them.
+    Keep,
+    /// They are removed like others.
+    Discard,
+}
+
+/// The warning of [`Snapshot::keeps_postings`].
+pub const KEEPS_POSTINGS: &str = "only the log has the postings of venues, and no archive command \
+                                  is set: their segments stay, and the log grows without a bound";
+/// The remedy.
+pub const KEEPS_POSTINGS_CHANGE: &str =
+    "set snapshot.archive_command, or snapshot.trades = \"discard\" to lose old trades";
+
+impl Snapshot {
+    /// Whether segments with postings stay on the disk for ever.
+    pub fn keeps_postings(&self) -> bool {
+        self.archive_command.is_empty() && self.trades == Trades::Keep
+    }
 }
 
 impl Default for Snapshot {
@@ -25,6 +51,7 @@ impl Default for Snapshot {
             every_bytes: 1_073_741_824,
             keep: 4,
             archive_command: String::new(),
+            trades: Trades::Keep,
         }
     }
 }

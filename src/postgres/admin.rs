@@ -7,6 +7,7 @@ pub mod approvals;
 pub mod assets;
 pub mod halts;
 pub mod pauses;
+pub mod venues;
 pub mod webhooks;
 
 use std::sync::Arc;

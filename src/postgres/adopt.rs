@@ -26,6 +26,8 @@ pub struct Bound {
     pub watermark: u64,
     /// Whether that log is one that `ubscore engine adopt` has begun to rebuild, and has not finished.
     pub begun: bool,
+    /// Whether the log has venues: only the log has their postings.
+    pub posted: bool,
 }
 
 /// The binding of a database to a log that is rebuilt.
@@ -63,11 +65,12 @@ impl Asked {
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
     pub async fn bound(&self) -> Result<Bound, Error> {
-        let state = "SELECT log_identity, watermark FROM engine_state";
+        let state = "SELECT log_identity, watermark, posted FROM engine_state";
         let row = self.client.query_one(state, &[]).await?;
         let log = row.try_get::<_, Option<&str>>(0)?.and_then(identity_from_text);
         let watermark = columns::count(&row, 1, "engine_state")?;
-        Ok(Bound { log, watermark, begun: is_begun(&self.client).await? })
+        let (begun, posted) = (is_begun(&self.client).await?, row.try_get(2)?);
+        Ok(Bound { log, watermark, begun, posted })
     }
 
     /// The same, and the last record of its log that the database knows to have been durable; `None` where the database has
@@ -122,7 +125,9 @@ impl Asked {
              UNION ALL SELECT 'transfers_tb, direction ' || direction FROM \
               (SELECT DISTINCT direction FROM transfers_tb WHERE direction NOT IN (1, 2)) AS t \
              UNION ALL SELECT 'external_operations, op ' || op FROM \
-              (SELECT DISTINCT op FROM external_operations WHERE op NOT IN (4, 5)) AS e"
+              (SELECT DISTINCT op FROM external_operations WHERE op NOT IN (4, 5)) AS e \
+             UNION ALL SELECT 'engine_state.posted: venues have moved Spot, and only the log has \
+              their postings' FROM engine_state WHERE posted"
         );
         let rows = self.client.query(&beside, &[]).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()

@@ -11,6 +11,7 @@ use super::pair::Pair;
 use super::seen::{Seen, Unasked};
 use crate::config::Config;
 use crate::config::engine::Wait;
+use crate::config::snapshot::{KEEPS_POSTINGS, KEEPS_POSTINGS_CHANGE};
 use crate::postgres::horizon::Holder;
 use crate::postgres::settings::Settings;
 
@@ -21,6 +22,7 @@ pub(super) const CHECKS: &[fn(&Seen) -> Vec<Finding>] = &[
         postgres(seen.postgres.as_ref(), connections_needed(seen), old)
     },
     |seen| seen.pair.iter().map(pair).collect(),
+    |seen| trades(seen).into_iter().collect(),
     |seen| vec![disk_sync(&seen.machine.syncs)],
     |seen| vec![file_system(seen.machine.mounts.as_deref(), &seen.machine.log_dir_resolved)],
     |seen| vec![space(seen)],
@@ -285,6 +287,20 @@ fn pair(seen: &Pair) -> Finding {
             fine(check, format!("a pair: log {database}, up to record {}", log.last))
         }
     }
+}
+
+/// The segments with postings of venues. No finding without a venue.
+fn trades(seen: &Seen) -> Option<Finding> {
+    let (bound, _) = seen.pair.as_ref()?.database.as_ref()?;
+    let check = "trades";
+    let snapshot = &seen.config.snapshot;
+    bound.posted.then(|| match snapshot.keeps_postings() {
+        true => finding(check, Verdict::Warn, KEEPS_POSTINGS, KEEPS_POSTINGS_CHANGE),
+        false if snapshot.archive_command.is_empty() => {
+            fine(check, "postings of venues are removed with their segments, as configured")
+        }
+        false => fine(check, "segments with postings are archived before they are removed"),
+    })
 }
 
 /// Slower syncs of the log dominate the time of a transfer, p50 and p99.

@@ -21,6 +21,7 @@ use anyhow::{Context, anyhow, bail};
 use arc_swap::ArcSwap;
 use domain::asset::Catalog;
 use domain::transfer::ExternalOperation;
+use engine::ledger::Ledger;
 use engine::totals::Totals;
 use engine::{Closed, Engine};
 use parking_lot::Mutex;
@@ -40,6 +41,7 @@ use crate::audit::externals::Held;
 use crate::audit::failover;
 use crate::audit::frequency::Frequency;
 use crate::audit::halt::{self, Found, Halt};
+use crate::audit::legs;
 use crate::audit::mismatch::Mismatch;
 use crate::audit::rounds::Watching;
 use crate::audit::{rounds, totals};
@@ -48,6 +50,7 @@ use crate::cli::ServeArgs;
 use crate::clock::Clock;
 use crate::commands::dev;
 use crate::config::Config;
+use crate::config::snapshot::{KEEPS_POSTINGS, KEEPS_POSTINGS_CHANGE};
 use crate::config::tls::TlsFiles;
 use crate::coordinator::{self, Coordinator, Parts, watermark};
 use crate::data_dir;
@@ -82,7 +85,7 @@ use crate::quota::{self, Quotas};
 use crate::stores;
 use crate::stores::writer::{self, Begun, Postgres};
 use crate::task::Tasks;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, chain};
 
 /// How long a start waits until UBSCore has room for the records of external operations.
 const RECORDS_WAIT: Duration = Duration::from_secs(30);
@@ -344,6 +347,7 @@ impl Start<'_> {
             found,
         };
         let log_watermark = known.log_watermark;
+        self.know_venues(replayed.ledger(), &settings).await?;
         let clock = Arc::clone(self.clock);
         let engine = writer::start_engine(&postgres, &incarnation, log, replayed, clock).await?;
         let spot = self.register_assets(&engine, &settings).await?;
@@ -368,11 +372,26 @@ impl Start<'_> {
         let watch = checkpointer::Watch {
             needed_after: Box::new(move || kept.load(Ordering::Acquire)),
             mismatch: halting(&settings.halt),
+            differences: differences(config, &settings.catalog),
         };
         let checkpointer = self.start_checkpointer(&engine, watch)?;
         let front = Front { coordinator, hub, check, verifier, stopping };
         let service = self.service(front, &stores, settings, checkpointer.requests());
         Ok(Started { service: Arc::new(service), engine, checkpointer, pin: postgres.pin })
+    }
+
+    /// A log with venues: PostgreSQL is marked, also one that was restored from before the mark.
+    async fn know_venues(&self, ledger: &Ledger, settings: &Settings) -> anyhow::Result<()> {
+        let mut venues = Vec::new();
+        ledger.venues(&mut venues);
+        if venues.is_empty() {
+            return Ok(());
+        }
+        settings.admin.mark_posted().await.context("mark PostgreSQL for venues")?;
+        if self.config.snapshot.keeps_postings() {
+            warn!("{KEEPS_POSTINGS}; next: {KEEPS_POSTINGS_CHANGE}");
+        }
+        Ok(())
     }
 
     /// Reads the assets, the pauses and the flag that halts.
@@ -726,6 +745,23 @@ fn halting(halt: &Arc<Halt>) -> Box<dyn Fn(String) + Send + Sync> {
         }
         let halt = Arc::clone(&halt);
         runtime.spawn(async move { halt.halt("keeper", &reason).await });
+    })
+}
+
+/// Names the balances and holds of snapshots that differ from the legs of the log.
+fn differences(
+    config: &Config,
+    catalog: &Arc<ArcSwap<Catalog>>,
+) -> Box<dyn Fn() -> Vec<String> + Send> {
+    let (log, snapshots) = (data_dir::log(&config.data_dir), data_dir::snapshots(&config.data_dir));
+    let catalog = Arc::clone(catalog);
+    Box::new(move || match legs::judge(&log, &snapshots, None) {
+        Ok(found) => {
+            let catalog = catalog.load();
+            found.iter().map(|found| legs::mismatch(found, &catalog).to_string()).collect()
+        }
+        // The finding that led here is reported all the same.
+        Err(error) => vec![chain(&error)],
     })
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use engine::entry::Entry;
+use engine::posted::Posted;
 use engine::record;
 use engine::record::Kind;
 use serde::Serialize;
@@ -11,8 +12,9 @@ use wal::{Directory, Reader, SegmentHeader, Sequence};
 use super::error::Error;
 use super::finding::{EndingText, TornObject, ending_name};
 use super::ink::Ink;
-use super::line::{Assets, Integer, Printer, posted_users};
+use super::line::{Integer, Printer};
 use super::log::Log;
+use crate::audit::legs::Holds;
 use crate::cli::WalDumpArgs;
 use crate::commands::output::json;
 use crate::format::Format;
@@ -35,7 +37,10 @@ pub(super) fn dump(
     }
     let log = Log::find(&args.path)?;
     let mut printer = Printer::new(args.format, ink);
-    let (mut reader, mut last) = seek(&log, from, &mut printer.assets)?;
+    // A leg out of a hold does not name the hold's owner: the records before it do.
+    let mut holds = args.user.map(|_| Holds::default());
+    let start = if holds.is_some() { 0 } else { from };
+    let (mut reader, mut last) = seek(&log, start, &mut printer)?;
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut undecodable = 0;
     loop {
@@ -52,16 +57,22 @@ pub(super) fn dump(
         }
         last = record.sequence;
         let entry = Entry::decode(record.kind, record.payload);
+        let selected = record.sequence >= from;
+        if selected {
+            undecodable += u64::from(entry.is_err());
+            if wanted(args, &entry, holds.as_ref()) {
+                out.write_all(printer.print(&record, &entry))?;
+                left -= 1;
+            }
+        }
         if let Ok(entry) = &entry {
-            printer.assets.learn(entry);
+            printer.learn(entry);
+            if let (Some(holds), Entry::Posting(posted)) = (&mut holds, entry) {
+                holds.book(posted, |_| {});
+            }
         }
-        if record.sequence < from {
+        if !selected {
             continue;
-        }
-        undecodable += u64::from(entry.is_err());
-        if wanted(args, &entry) {
-            out.write_all(printer.print(&record, &entry))?;
-            left -= 1;
         }
         if left == 0 || record.sequence == to {
             return Ok(());
@@ -101,12 +112,19 @@ struct EndObject<'a> {
 
 /// Whether the record passes the filters. A record that cannot be decoded passes only if no filter
 /// needs its content.
-fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>) -> bool {
+fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>, holds: Option<&Holds>) -> bool {
+    let (mut venue, mut number, mut reference) = (None, None, None);
     let (req_id, user, op) = match entry {
         Ok(Entry::Order { order, .. }) => (Some(order.req_id), Some(order.user), Some(order.op)),
         Ok(Entry::Posting(posted)) => {
-            let named = |user: &u64| posted_users(posted).any(|other| other == *user);
-            (None, args.user.filter(|user| named(user)), Some(posted.op))
+            (venue, number) = (Some(posted.venue), Some(posted.number));
+            reference = Some(posted.reference);
+            let named = |user: &u64| holds.is_some_and(|holds| names(posted, *user, holds));
+            (None, args.user.filter(named), Some(posted.op))
+        }
+        Ok(Entry::Venue(entry)) => {
+            venue = Some(entry.id);
+            (None, None, None)
         }
         Ok(Entry::External(external)) => (None, Some(external.user), Some(external.op)),
         Ok(Entry::AccountStatus { user, .. } | Entry::Totals { user, .. }) => {
@@ -116,7 +134,6 @@ fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>) -> bool {
             Entry::Asset { .. }
             | Entry::Watermark { .. }
             | Entry::Outside { .. }
-            | Entry::Venue(_)
             | Entry::Mark
             | Entry::Digest { .. },
         )
@@ -125,14 +142,24 @@ fn wanted(args: &WalDumpArgs, entry: &Result<Entry, record::Error>) -> bool {
     args.req_id.is_none_or(|wanted| req_id == Some(wanted.0))
         && args.user.is_none_or(|wanted| user == Some(wanted))
         && args.op.is_none_or(|wanted| op == Some(wanted))
+        && args.venue.is_none_or(|wanted| venue == Some(wanted))
+        && args.number.is_none_or(|wanted| number == Some(wanted))
+        && args.reference.is_none_or(|wanted| reference == Some(wanted))
+}
+
+/// Whether a leg of a posting names the user, or a hold of the user.
+fn names(posted: &Posted, user: u64, holds: &Holds) -> bool {
+    posted.legs.iter().any(|leg| {
+        [leg.from, leg.to].into_iter().any(|place| holds.owner(posted, leg, place) == Some(user))
+    })
 }
 
 /// Returns a reader at the segment of the record `from`, and the sequence before its first record.
-/// Learns the assets that stand before it, within a bounded number of records.
+/// Learns the assets and venues that stand before it, within a bounded number of records.
 fn seek(
     log: &Log,
     from: Sequence,
-    assets: &mut Assets,
+    printer: &mut Printer,
 ) -> Result<(Reader<Directory>, Sequence), Error> {
     let mut reader = log.reader(0)?;
     let first = reader.headers().next().map(SegmentHeader::first);
@@ -146,10 +173,10 @@ fn seek(
         // Damage here is outside of the selection; the assets are then printed by number.
         match reader.next() {
             Ok(Some(record)) if record.sequence < start => {
-                if record.kind == Kind::Asset as u8
+                if [Kind::Asset as u8, Kind::Venue as u8].contains(&record.kind)
                     && let Ok(entry) = Entry::decode(record.kind, record.payload)
                 {
-                    assets.learn(&entry);
+                    printer.learn(&entry);
                 }
             }
             _ => break,

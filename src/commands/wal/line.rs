@@ -1,6 +1,6 @@
 //! Records of the log as lines, for people or for machines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display};
 use std::io::Write;
 
@@ -17,6 +17,7 @@ use ulid::{ULID_LEN, Ulid};
 use wal::Record;
 
 use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
+use super::posting::{leg_objects, outcome_text, posting_text, venue_event, venue_text};
 use crate::clock::NS_PER_S;
 use crate::format::Format;
 use domain::amount::{PRECISION_MAX, push_units, units_text};
@@ -28,6 +29,10 @@ const ABSENT: &str = "-";
 
 /// The most assets that are remembered; above it an asset is printed by its number.
 pub(super) const ASSETS_MAX: usize = 65_536;
+
+/// The most venues that are remembered. The record of a further venue that reopens is printed as
+/// one that adds it.
+const VENUES_MAX: usize = 65_536;
 
 /// The largest integer that every reader of JSON represents exactly.
 const JSON_INTEGER_MAX: u128 = 1 << 53;
@@ -152,7 +157,9 @@ macro_rules! member {
 /// Prints records into buffers that all records share.
 pub(super) struct Printer {
     /// The assets known so far.
-    pub(super) assets: Assets,
+    assets: Assets,
+    /// The venues of the records read so far.
+    venues: HashSet<u32, foldhash::fast::RandomState>,
     format: Format,
     ink: Ink,
     clock: Clock,
@@ -166,12 +173,23 @@ impl Printer {
     pub(super) fn new(format: Format, ink: Ink) -> Printer {
         Printer {
             assets: Assets::default(),
+            venues: HashSet::default(),
             format,
             ink,
             clock: Clock { second: u64::MAX, text: *b"____-__-__T__:__:__._________Z" },
             line: Vec::new(),
             amount: String::new(),
             balance_after: String::new(),
+        }
+    }
+
+    /// Remembers the asset or the venue of a record. Call it after [`Printer::print`].
+    pub(super) fn learn(&mut self, entry: &Entry) {
+        self.assets.learn(entry);
+        if let Entry::Venue(venue) = entry
+            && self.venues.len() < VENUES_MAX
+        {
+            self.venues.insert(venue.id);
         }
     }
 
@@ -196,7 +214,8 @@ impl Printer {
     ///
     /// An unknown asset is `#` and its number; its amounts are smallest units and `u`. The last
     /// column of a status is the status, of an asset its number and precision, of a mark the
-    /// durable sequence. A record that cannot be decoded has its bytes after the kind.
+    /// durable sequence. A record that cannot be decoded has its bytes after the kind. A posting has
+    /// words instead of columns: see [`posting_text`]. So has a venue.
     fn text(&mut self, record: &Record<'_>, entry: &Result<Entry, record::Error>) {
         let (ink, line) = (self.ink, &mut self.line);
         right(line, itoa::Buffer::new().format(record.sequence), 10);
@@ -210,9 +229,26 @@ impl Printer {
                 return;
             }
         };
-        let is_order = matches!(entry, Entry::Order { .. } | Entry::External(_));
+        let is_order =
+            matches!(entry, Entry::Order { .. } | Entry::External(_) | Entry::Posting(_));
         let kind_style = if is_order { Style::new() } else { QUIET };
         styled(line, ink.of(kind_style), |line| left(line, entry.kind().name(), 6));
+        match entry {
+            Entry::Posting(posted) => {
+                write(line, format_args!("{} ", posting_text(posted, &self.assets)));
+                let outcome = outcome_text(posted);
+                styled(line, ink.of(style_of(posted.decision)), |line| {
+                    line.extend(outcome.as_bytes());
+                });
+                return;
+            }
+            Entry::Venue(venue) => {
+                let known = self.venues.contains(&venue.id);
+                write(line, format_args!("{}", venue_text(venue, known)));
+                return;
+            }
+            _ => {}
+        }
         let (mut ulid, mut user, escaped, unknown, idem_key);
         let columns = match entry {
             Entry::Order { order, balance_after, .. } => {
@@ -288,10 +324,8 @@ impl Printer {
                 unknown = self.assets.name(*asset);
                 Columns { asset: &unknown, ..Columns::ABSENT }
             }
-            Entry::Posting(posted) => Columns { op: posted.op.name(), ..Columns::ABSENT },
-            Entry::Venue(_) | Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => {
-                Columns::ABSENT
-            }
+            Entry::Posting(_) | Entry::Venue(_) => unreachable!("printed above"),
+            Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => Columns::ABSENT,
         };
         columns.push(line);
         push_last_column(line, ink, &self.assets, record, entry);
@@ -374,8 +408,11 @@ impl Printer {
                 member!(line, "withdrawals", push_integer, outside.withdrawals.into());
                 member!(line, "withdrawn", push_amount, known, outside.withdrawn, text);
             }
-            Ok(Entry::Posting(posted)) => push_posted(line, posted),
-            Ok(Entry::Venue(venue)) => push_venue(line, venue),
+            Ok(Entry::Posting(posted)) => push_posting(line, posted, &self.assets),
+            Ok(Entry::Venue(venue)) => {
+                let known = self.venues.contains(&venue.id);
+                push_venue(line, venue, venue_event(venue, known));
+            }
             Ok(Entry::Mark) => {}
             Ok(Entry::Digest { digest }) => {
                 member!(line, "digest", plain, &format!("{digest:032x}"));
@@ -404,6 +441,45 @@ fn plain(line: &mut Vec<u8>, text: &str) {
 /// Appends any text, or `null`.
 fn push_text(line: &mut Vec<u8>, text: Option<&str>) {
     serde_json::to_writer(line, &text).expect("memory takes everything");
+}
+
+/// Appends a truth value.
+fn push_bool(line: &mut Vec<u8>, value: bool) {
+    line.extend_from_slice(if value { b"true" } else { b"false" });
+}
+
+/// Appends the members of a posting.
+fn push_posting(line: &mut Vec<u8>, posted: &Posted, assets: &Assets) {
+    member!(line, "op", plain, posted.op.name());
+    member!(line, "venue", push_integer, posted.venue.into());
+    match posted.operator {
+        0 => {
+            member!(line, "number", push_integer, posted.number.into());
+        }
+        name => {
+            member!(line, "operator", plain, &Ulid(name).to_string());
+        }
+    }
+    member!(line, "reference", push_integer, posted.reference.into());
+    line.extend(b",\"legs\":");
+    serde_json::to_writer(&mut *line, &leg_objects(posted, assets)).expect("memory");
+    member!(line, "outcome", plain, outcome(posted.decision));
+    if posted.decision != Decision::Success {
+        member!(line, "leg", push_integer, posted.leg.into());
+        member!(line, "imposed", push_bool, posted.imposed);
+    }
+    member!(line, "acknowledged", push_integer, posted.acknowledged.into());
+    member!(line, "state", plain, &format!("{:016x}", posted.state));
+}
+
+/// Appends the members of a venue.
+fn push_venue(line: &mut Vec<u8>, venue: &VenueEntry, event: &str) {
+    member!(line, "venue", push_integer, venue.id.into());
+    member!(line, "name", push_text, Some(venue.name.as_str()));
+    member!(line, "event", plain, event);
+    member!(line, "epoch", push_integer, venue.epoch.into());
+    member!(line, "closed", push_bool, venue.closed);
+    member!(line, "posts", push_bool, venue.posts);
 }
 
 /// Appends an [`Integer`].
@@ -496,11 +572,8 @@ fn push_last_column(
 ) {
     match entry {
         Entry::Order { decision, .. } | Entry::External(External { decision, .. }) => {
-            let style = match decision {
-                Decision::Success => GOOD,
-                Decision::Refused(_) => REFUSED,
-            };
-            styled(line, ink.of(style), |line| line.extend(outcome(*decision).as_bytes()));
+            let style = ink.of(style_of(*decision));
+            styled(line, style, |line| line.extend(outcome(*decision).as_bytes()));
         }
         Entry::AccountStatus { status, .. } => line.extend(status.name().as_bytes()),
         Entry::Asset { asset, precision, .. } => {
@@ -527,43 +600,23 @@ fn push_last_column(
                 ),
             );
         }
-        Entry::Posting(posted) => {
-            let style = match posted.decision {
-                Decision::Success => GOOD,
-                Decision::Refused(_) => REFUSED,
-            };
-            let Posted { venue, number, decision, .. } = **posted;
-            write(line, format_args!("venue {venue} #{number} "));
-            styled(line, ink.of(style), |line| line.extend(outcome(decision).as_bytes()));
-        }
-        Entry::Venue(venue) => {
-            let VenueEntry { id, epoch, closed, .. } = venue;
-            write(line, format_args!("venue={id} epoch={epoch} closed={closed}"));
-        }
+        Entry::Posting(_) | Entry::Venue(_) => unreachable!("they have no columns"),
         Entry::Mark => write(line, format_args!("durable={}", record.durable)),
         Entry::Digest { digest } => write(line, format_args!("digest={digest:032x}")),
     }
 }
 
-/// Appends the members of a posting.
-fn push_posted(line: &mut Vec<u8>, posted: &Posted) {
-    member!(line, "op", plain, posted.op.name());
-    member!(line, "venue", push_integer, posted.venue.into());
-    member!(line, "number", push_integer, posted.number.into());
-    member!(line, "reference", push_integer, posted.reference.into());
-    member!(line, "outcome", plain, outcome(posted.decision));
+fn style_of(decision: Decision) -> Style {
+    match decision {
+        Decision::Success => GOOD,
+        Decision::Refused(_) => REFUSED,
+    }
 }
 
-/// Appends the members of a venue.
-fn push_venue(line: &mut Vec<u8>, venue: &VenueEntry) {
-    member!(line, "venue", push_integer, venue.id.into());
-    member!(line, "name", push_text, Some(venue.name.as_str()));
-    member!(line, "epoch", push_integer, venue.epoch.into());
-}
-
-/// The users that a posting names.
+/// The users that a posting names. User 0 is the unknown owner of a hold that was not found.
 pub(in crate::commands) fn posted_users(posted: &Posted) -> impl Iterator<Item = u64> {
-    posted.legs.iter().flat_map(|leg| [leg.from.user(), leg.to.user()]).flatten()
+    let users = posted.legs.iter().flat_map(|leg| [leg.from.user(), leg.to.user()]).flatten();
+    users.filter(|user| *user != 0)
 }
 
 /// A decision in one word.

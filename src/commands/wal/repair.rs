@@ -31,7 +31,7 @@ use wal::{Directory, DirectoryLock, Identity, Medium, Sequence};
 
 use super::aside;
 use super::ink::Ink;
-use super::line::Printer;
+use super::line::{Printer, posted_users};
 use crate::cli::{StoreArgs, WalRepairArgs};
 use crate::clock::{Clock, SystemClock};
 use crate::commands::configured::load_config;
@@ -455,7 +455,7 @@ impl Repair<'_> {
             for asset in catalog.all() {
                 let symbol = Text::new(&asset.symbol).expect("checked by Catalog");
                 let (asset, precision) = (asset.id.0, asset.precision);
-                printer.assets.learn(&Entry::Asset { asset, precision, symbol });
+                printer.learn(&Entry::Asset { asset, precision, symbol });
             }
         }
         let mut rest = way.survey.rest();
@@ -478,11 +478,11 @@ impl Repair<'_> {
                         lost.users.insert(*user);
                         None
                     }
-                    Ok(entry) => {
-                        printer.assets.learn(entry);
+                    Ok(Entry::Posting(posted)) => {
+                        lost.users.extend(posted_users(posted));
                         None
                     }
-                    Err(_) => None,
+                    Ok(_) | Err(_) => None,
                 };
                 lost.readable += 1;
                 lost.last = lost.last.max(record.sequence);
@@ -490,6 +490,7 @@ impl Repair<'_> {
                 read.insert(record.sequence);
                 let line = String::from_utf8_lossy(printer.print(&record, &entry));
                 lines.push((line.trim().to_owned(), req_id));
+                entry.iter().for_each(|entry| printer.learn(entry));
             }
             if ended || lines.len() == LOOKED_UP {
                 self.tell_records(&mut lines, out).await?;
