@@ -377,8 +377,9 @@ impl Ledger {
     /// Holds and freezes at positions of the table below `before`, the highest first, at most
     /// `rows_max`. They are added to `found`.
     ///
-    /// Returns the position to ask with for the next ones; `None` at the end. A row takes the
-    /// position of one that has ended, always a lower one: none is missed, and a row may come twice.
+    /// Returns the position to ask with for the next ones; `None` at the end. A row may take the
+    /// position of one that has ended, always a lower one: so none is missed, and a row may come
+    /// twice.
     pub fn holds_below(
         &self,
         before: usize,

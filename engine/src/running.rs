@@ -1,7 +1,7 @@
 //! The running engine: its threads, and the handles through which commands come in.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use bell::Sleeper;
@@ -20,7 +20,7 @@ use crate::notice::{LOG_TARGET, Notice, Notify};
 use crate::options::Options;
 use crate::ring::{self, Overloaded, Pending, Publisher, Work};
 use crate::session::VenueSession;
-use crate::shared::{POSTINGS, Shared};
+use crate::shared::Shared;
 use crate::text::Text;
 use crate::threads::{self, Disk};
 use crate::venue::{Look, OpenError, Opened, Page, RefusedEnd};
@@ -277,11 +277,10 @@ impl Handle {
     }
 
     /// Decided postings of venues since the start: operation, successes, refusals.
-    pub fn postings(&self) -> [(Op, u64, u64); POSTINGS.len()] {
-        std::array::from_fn(|place| {
-            let [done, refused] = &self.shared.postings[place];
-            let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-            (POSTINGS[place], count(done), count(refused))
+    pub fn postings(&self) -> impl Iterator<Item = (Op, u64, u64)> + '_ {
+        let counted = Op::ALL.into_iter().zip(&self.shared.postings);
+        counted.filter(|(op, _)| op.is_posting()).map(|(op, [done, refused])| {
+            (op, done.load(Ordering::Relaxed), refused.load(Ordering::Relaxed))
         })
     }
 

@@ -17,8 +17,6 @@ use crate::posted::Posted;
 use crate::ring::Tickets;
 use crate::venue::{Page, RefusedEnd};
 
-/// The operations of a venue.
-pub(crate) const POSTINGS: [Op; 4] = [Op::Reserve, Op::Settle, Op::Release, Op::Post];
 /// Refused ends that are kept for an alert; the oldest is dropped.
 const REFUSED_ENDS_MAX: usize = 64;
 
@@ -49,7 +47,7 @@ pub(crate) struct Shared {
     /// Holds and freezes.
     pub(crate) holds: AtomicUsize,
     /// Decided postings of venues, by operation, each with its successes and its refusals.
-    pub(crate) postings: [[AtomicU64; 2]; POSTINGS.len()],
+    pub(crate) postings: [[AtomicU64; 2]; Op::ALL.len()],
     /// The last refused SETTLEs and RELEASEs.
     pub(crate) refused_ends: ArrayQueue<RefusedEnd>,
     /// The answer to a read of rows.
@@ -117,7 +115,7 @@ impl Shared {
     /// Counts a decided posting of a venue.
     pub(crate) fn count(&self, posted: &Posted, code: Option<Code>) {
         let &Posted { venue, number, op, leg, .. } = posted;
-        let place = POSTINGS.iter().position(|known| *known == op).expect("a posting");
+        let place = Op::ALL.iter().position(|known| *known == op).expect("one of all");
         self.postings[place][usize::from(code.is_some())].fetch_add(1, Ordering::Relaxed);
         if let Some(code) = code
             && !op.row().opens_work

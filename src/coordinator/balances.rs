@@ -5,8 +5,8 @@
 //! operation on Spot counts if its record is at or below the point of the first read. Everything
 //! else about a transfer comes from the snapshot. So the sum is exact while transfers move.
 //!
-//! A venue may pay the user after the first read, and the user may move that money to Funding before
-//! the second one. Then Spot lacks it, and everything is read again.
+//! A venue may pay the user after the first read, and the user may move that money to Funding
+//! before the second one. Then Spot lacks it, and everything is read again.
 
 use wal::Sequence;
 

@@ -113,6 +113,7 @@ CREATE TABLE engine_state (
     halt_reason text,
     watermark bigint NOT NULL DEFAULT 0,
     development boolean NOT NULL DEFAULT false,
+    posted boolean NOT NULL DEFAULT false,
     functions_hash character varying(16),
     CONSTRAINT engine_state_pkey PRIMARY KEY (singleton),
     CONSTRAINT engine_state_singleton_check CHECK (singleton)
@@ -412,6 +413,6 @@ CREATE TRIGGER transfers_guard BEFORE UPDATE OF state, funding_at, funding_code,
 CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 
 -- ROW audit_state {"singleton": true, "incarnation": 0, "log_sequence": 0}
--- ROW engine_state {"halted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null}
+-- ROW engine_state {"halted": false, "posted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null}
 -- ROW watermark_clock {"lived_ms": 0, "before_ms": 0, "singleton": true, "incarnation": 0}
 -- ROW watermark_open {"open_old": [], "open_from": 0, "singleton": true}

@@ -146,7 +146,7 @@ fn watch_ends(engine: &engine::Handle) {
     }
 }
 
-/// Alerts about venues whose window is full for a second, and about old holds.
+/// Alerts about venues with a full window for a second, and about old holds.
 async fn watch_venues(service: &Service, config: &Config) {
     let (spot, clock) = (&service.spot, &service.intake.clock);
     if config.engine.venues_max == 0 {

@@ -89,7 +89,7 @@ pub(super) async fn metrics(service: &Service, call: &Call) -> Answer {
     text(StatusCode::OK, EXPOSITION, metrics, &call.request_id)
 }
 
-/// Sets the metrics of venues and of what is held.
+/// Sets the metrics of venues and of held amounts.
 async fn set_venues(transfers: &Transfers, spot: &Spot) -> Result<(), Unanswered> {
     let now_ns = transfers.clock.now_ns();
     for venue in spot.venues().await? {

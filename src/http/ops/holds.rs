@@ -68,13 +68,13 @@ impl HoldBody {
     }
 }
 
-/// The symbol; of an asset whose row was deleted by hand its number.
+/// The symbol; the number of an asset without a row: it was deleted by hand.
 fn symbol(asset: AssetId, catalog: &Catalog) -> String {
     let known = catalog.by_id(asset).map(|asset| asset.symbol.clone());
     known.unwrap_or_else(|| format!("#{}", asset.0))
 }
 
-/// One Spot balance of a user, and whether its holds add up to what is held.
+/// One Spot balance of a user, and whether its holds add up to the sum that is carried along.
 #[derive(Serialize)]
 struct BalanceBody {
     asset: String,
@@ -247,8 +247,8 @@ struct ReleaseDraft {
     reason: String,
 }
 
-/// `POST /admin/v1/holds/{hold}/release`: all that remains goes back to its owner. The venue must be
-/// closed.
+/// `POST /admin/v1/holds/{hold}/release`: all that remains goes back to its owner. The venue must
+/// be closed.
 pub(super) async fn release(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
     let request_id = call.request_id.clone();
     let caller = service.intake.authenticate_admin(&call)?;

@@ -110,8 +110,9 @@ pub(super) async fn list(intake: &Intake, spot: &Spot, call: &Call) -> Outcome {
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
-/// `PUT /admin/v1/venues/{venue}`, `POST /admin/v1/venues/{venue}/close` and `…/open`: durable in the log
-/// when it is answered. A repeat changes nothing. PUT also opens a closed venue of the same name.
+/// `PUT /admin/v1/venues/{venue}`, `POST /admin/v1/venues/{venue}/close` and `…/open`: durable in
+/// the log when it is answered. A repeat changes nothing. PUT also opens a closed venue of the same
+/// name.
 pub(super) async fn change(
     service: Arc<Service>,
     change: Change,
@@ -146,6 +147,10 @@ pub(super) async fn change(
     let audit = transfers.admin.audit(&actor, change.name(), &subject, text.as_str(), &reason);
     audit.await.map_err(postgres_away)?;
     warn!(actor, reason, venue = id, change = change.name(), "a venue is changed");
+    if change == Change::Add {
+        // Before the first record of a venue: from then on PostgreSQL alone proves no Spot balance.
+        transfers.admin.mark_posted().await.map_err(postgres_away)?;
+    }
     for command in commands {
         spot.change_venue(command).await.map_err(refused)?;
     }
