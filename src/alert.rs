@@ -41,6 +41,8 @@ pub enum Alert {
     /// Other sessions of PostgreSQL stop every commit of a worker, for example by a lock on a
     /// table.
     FundingBlocked,
+    /// A hold of a venue is old.
+    HoldStuck,
     /// A row of Funding's journal cannot be read, or rows are missing.
     JournalDamaged,
     /// Half of `journal.bytes_max` is taken.
@@ -61,6 +63,8 @@ pub enum Alert {
     PostgresUnreachable,
     /// An operation was repeated with another body, or refunded without a withdrawal.
     ProtocolViolation,
+    /// A SETTLE or RELEASE of a venue was refused.
+    SettleRefused,
     /// A snapshot cannot be made, or the segments before it cannot be removed. The log and the time
     /// of a restart grow.
     SnapshotFailed,
@@ -72,6 +76,8 @@ pub enum Alert {
     UserFrequencyAbnormal,
     /// A venue has answers that the log does not hold: the log was restored to an earlier point.
     VenueAheadOfLog,
+    /// A venue does not acknowledge its answers: nothing more of it is decided.
+    VenueBehind,
     /// The log's disk failed.
     WalSyncFailed,
     /// No segment could be prepared ahead.
@@ -80,7 +86,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 24] = [
+    pub const ALL: [Alert; 27] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::ClockAhead,
@@ -89,6 +95,7 @@ impl Alert {
         Alert::ConservationViolated,
         Alert::Fenced,
         Alert::FundingBlocked,
+        Alert::HoldStuck,
         Alert::JournalDamaged,
         Alert::JournalFilling,
         Alert::NotTakingTransfers,
@@ -98,11 +105,13 @@ impl Alert {
         Alert::PostgresChanged,
         Alert::PostgresUnreachable,
         Alert::ProtocolViolation,
+        Alert::SettleRefused,
         Alert::SnapshotFailed,
         Alert::SnapshotMismatch,
         Alert::TransferStuck,
         Alert::UserFrequencyAbnormal,
         Alert::VenueAheadOfLog,
+        Alert::VenueBehind,
         Alert::WalSyncFailed,
         Alert::WalSpaceLow,
     ];
@@ -118,6 +127,7 @@ impl Alert {
             Alert::ConservationViolated => "conservation_violated",
             Alert::Fenced => "fenced",
             Alert::FundingBlocked => "funding_blocked",
+            Alert::HoldStuck => "hold_stuck",
             Alert::JournalDamaged => "journal_damaged",
             Alert::JournalFilling => "journal_filling",
             Alert::NotTakingTransfers => "not_taking_transfers",
@@ -127,11 +137,13 @@ impl Alert {
             Alert::PostgresChanged => "postgres_changed",
             Alert::PostgresUnreachable => "postgres_unreachable",
             Alert::ProtocolViolation => "protocol_violation",
+            Alert::SettleRefused => "settle_refused",
             Alert::SnapshotFailed => "snapshot_failed",
             Alert::SnapshotMismatch => "snapshot_mismatch",
             Alert::TransferStuck => "transfer_stuck",
             Alert::UserFrequencyAbnormal => "user_frequency_abnormal",
             Alert::VenueAheadOfLog => "venue_ahead_of_log",
+            Alert::VenueBehind => "venue_behind",
             Alert::WalSyncFailed => "wal_sync_failed",
             Alert::WalSpaceLow => "wal_space_low",
         }
@@ -149,6 +161,7 @@ impl Alert {
             | Alert::NotTakingTransfers
             | Alert::PostgresChanged
             | Alert::ProtocolViolation
+            | Alert::SettleRefused
             | Alert::SnapshotMismatch
             | Alert::TransferStuck
             | Alert::FundingBlocked
@@ -157,11 +170,13 @@ impl Alert {
             | Alert::VenueAheadOfLog
             | Alert::WalSyncFailed => CRITICAL,
             Alert::ClockAhead
+            | Alert::HoldStuck
             | Alert::JournalFilling
             | Alert::PlacesLow
             | Alert::PostgresUnreachable
             | Alert::SnapshotFailed
             | Alert::UserFrequencyAbnormal
+            | Alert::VenueBehind
             | Alert::OldSnapshot
             | Alert::WalSpaceLow => WARNING,
         }
@@ -190,6 +205,10 @@ impl Alert {
             Alert::PlacesLow => "raise its bound in [engine]; runbook, \"The tables fill\"",
             Alert::JournalDamaged => "ubscore journal dump; runbook, \"The journal is damaged\"",
             Alert::JournalFilling => "GET /metrics; runbook, \"The journal fills\"",
+            Alert::HoldStuck | Alert::SettleRefused => {
+                "ubscore hold list --venue ID; runbook, \"A venue holds money\""
+            }
+            Alert::VenueBehind => "ubscore venue list; runbook, \"A venue is behind\"",
             Alert::VenueAheadOfLog => "ubscore wal stat DATA_DIR; runbook, \"It has halted\"",
             Alert::Fenced => "runbook, \"The process has ended\"",
             Alert::PostgresChanged => "ubscore verify; runbook, \"After a failover\"",

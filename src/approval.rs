@@ -11,12 +11,14 @@ pub enum Action {
     Resume,
     /// Money from or to the outside.
     External,
+    /// The release of a closed venue's hold.
+    Hold,
 }
 
 impl Action {
     /// All of them.
-    pub const ALL: [Action; 4] =
-        [Action::Resolve, Action::Repair, Action::Resume, Action::External];
+    pub const ALL: [Action; 5] =
+        [Action::Resolve, Action::Repair, Action::Resume, Action::External, Action::Hold];
 
     /// The action with this name.
     pub fn from_name(name: &str) -> Option<Action> {
@@ -30,6 +32,7 @@ impl Action {
             Action::Repair => "repair",
             Action::Resume => "resume",
             Action::External => "external",
+            Action::Hold => "hold",
         }
     }
 }

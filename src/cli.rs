@@ -17,8 +17,9 @@ pub use self::log::{
 };
 pub use self::operator::{
     AccessArgs, AccountArgs, AccountCommand, ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs,
-    AssetAddArgs, AssetCommand, AssetSetArgs, ExternalArgs, HaltArgs, OperatorArgs, PauseArgs,
-    TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs, WebhookCommand,
+    AssetAddArgs, AssetCommand, AssetSetArgs, ExternalArgs, HaltArgs, HoldCommand, HoldListArgs,
+    HoldReleaseArgs, HoldShowArgs, OperatorArgs, PauseArgs, TransferAttendArgs, TransferCommand,
+    TransferListArgs, TransferShowArgs, VenueAddArgs, VenueArgs, VenueCommand, WebhookCommand,
     WebhookListArgs, WebhookResendArgs,
 };
 pub use self::stores::{
@@ -126,6 +127,16 @@ pub enum Command {
     /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Webhook(WebhookCommand),
+    /// List, add, open and close venues.
+    ///
+    /// Exit code 1: the service refuses or does not answer.
+    #[command(subcommand)]
+    Venue(VenueCommand),
+    /// Find holds on Spot, and release those of closed venues.
+    ///
+    /// Exit code 1: the service refuses or does not answer. 3: another operator must approve it.
+    #[command(subcommand)]
+    Hold(HoldCommand),
     /// Freeze, unfreeze or disable a user's accounts.
     ///
     /// Exit code 1: the service refuses or does not answer.
@@ -175,6 +186,14 @@ impl Command {
             }
             Command::Webhook(WebhookCommand::List(args)) => args.access.format,
             Command::Webhook(WebhookCommand::Resend(args)) => args.operator.access.format,
+            Command::Venue(VenueCommand::List(access)) => access.format,
+            Command::Venue(VenueCommand::Add(args)) => args.operator.access.format,
+            Command::Venue(VenueCommand::Open(args) | VenueCommand::Close(args)) => {
+                args.operator.access.format
+            }
+            Command::Hold(HoldCommand::List(args)) => args.access.format,
+            Command::Hold(HoldCommand::Show(args)) => args.access.format,
+            Command::Hold(HoldCommand::Release(args)) => args.operator.access.format,
             Command::Account(
                 AccountCommand::Freeze(args)
                 | AccountCommand::Unfreeze(args)
@@ -325,6 +344,16 @@ mod tests {
             "ubscore pause --asset USDT",
             "ubscore pause --asset US/DT --reason x",
             "ubscore unpause --direction SIDEWAYS --reason x",
+            "ubscore venue add 0 book --reason x",
+            "ubscore venue add 7 --reason x",
+            "ubscore venue close 7",
+            "ubscore hold list --venue 0",
+            "ubscore hold list --older soon",
+            "ubscore hold show 7",
+            "ubscore hold release --reason x",
+            "ubscore hold release 7:1",
+            "ubscore hold release 7:1 --venue 7 --all --reason x",
+            "ubscore hold release --venue 7 --reason x",
             "ubscore pauses --format xml",
             "ubscore doctor --format xml",
             "ubscore completions",

@@ -28,6 +28,7 @@ pub mod dev;
 pub mod doctor;
 pub mod external;
 pub mod halt;
+pub mod hold;
 pub mod journal;
 pub mod load;
 pub mod man;
@@ -43,6 +44,7 @@ pub mod statement;
 pub mod table;
 pub mod token;
 pub mod transfer;
+pub mod venue;
 pub mod verify;
 pub mod wal;
 pub mod webhook;
@@ -132,6 +134,8 @@ fn carry_out(command: Command) -> anyhow::Result<Exit> {
         Command::Account(command) => account::run(&command, clock, &mut Out::lock()),
         Command::Deposit(args) => external::run(&args, true, clock, &mut Out::lock()),
         Command::Withdraw(args) => external::run(&args, false, clock, &mut Out::lock()),
+        Command::Venue(command) => venue::run(&command, clock, &mut Out::lock()),
+        Command::Hold(command) => hold::run(&command, clock, &mut Out::lock(), notes),
         Command::Asset(command) => account::asset(&command, clock, &mut Out::lock()),
         Command::Completions(args) => completions::run(&args, &mut Out::lock()),
         Command::Man(args) => man::run(&args, &mut Out::lock()),

@@ -74,6 +74,20 @@ pub const ACCOUNTS_MAX: &str = "ubscore_accounts_max";
 pub const BALANCES: &str = "ubscore_balances";
 /// Gauge: Spot balances that the table has room for.
 pub const BALANCES_MAX: &str = "ubscore_balances_max";
+/// Gauge: holds and freezes on Spot.
+pub const HOLDS: &str = "ubscore_holds";
+/// Gauge: holds and freezes that the table has room for.
+pub const HOLDS_MAX: &str = "ubscore_holds_max";
+/// Gauge: set apart by holds and freezes on Spot, by `asset`, in whole units of it.
+pub const HELD: &str = "ubscore_held";
+/// Gauge, s: age of the oldest hold, by `venue`; 0 without one.
+pub const HOLD_OLDEST_SECONDS: &str = "ubscore_hold_oldest_seconds";
+/// Gauge: the last number decided, by `venue`.
+pub const VENUE_NUMBER: &str = "ubscore_venue_number";
+/// Gauge: answers without an acknowledgement, by `venue`.
+pub const VENUE_UNACKNOWLEDGED: &str = "ubscore_venue_unacknowledged";
+/// Counter: decided commands of venues, by `op` and `result`: success, refused.
+pub const POSTINGS_TOTAL: &str = "ubscore_postings_total";
 /// Gauge: outcomes in the engine's map.
 pub const OUTCOMES: &str = "ubscore_outcomes";
 /// Gauge: outcomes that the engine's map has room for.
@@ -446,6 +460,27 @@ pub fn in_flight(symbol: &str, amount: &str) {
     metrics::gauge!(IN_FLIGHT_AMOUNT, "asset" => symbol.to_owned()).set(rounded);
 }
 
+/// Sets the amount of an asset that is held. `amount`: decimal text; the gauge rounds it.
+pub fn held(symbol: &str, amount: &str) {
+    let rounded = amount.parse::<f64>().expect("decimal text");
+    metrics::gauge!(HELD, "asset" => symbol.to_owned()).set(rounded);
+}
+
+/// Sets the gauges of a venue. `oldest`: the age of its oldest hold.
+pub fn venue(id: u32, number: u64, unacknowledged: u64, oldest: Duration) {
+    let id = id.to_string();
+    metrics::gauge!(VENUE_NUMBER, "venue" => id.clone()).set(number as f64);
+    metrics::gauge!(VENUE_UNACKNOWLEDGED, "venue" => id.clone()).set(unacknowledged as f64);
+    metrics::gauge!(HOLD_OLDEST_SECONDS, "venue" => id).set(oldest.as_secs_f64());
+}
+
+/// Sets the counters of an operation of venues.
+pub fn postings(op: &'static str, successes: u64, refusals: u64) {
+    for (result, count) in [("success", successes), ("refused", refusals)] {
+        metrics::counter!(POSTINGS_TOTAL, "op" => op, "result" => result).absolute(count);
+    }
+}
+
 /// Sets the use of the pool for reads.
 pub fn pool(in_use: usize, max: usize, waiting: usize) {
     metrics::gauge!(POSTGRES_POOL_IN_USE).set(in_use as f64);
@@ -604,6 +639,13 @@ pub fn describe() {
     describe_gauge!(ACCOUNTS_MAX, Unit::Count, "Spot accounts that the table has room for.");
     describe_gauge!(BALANCES, Unit::Count, "Spot balances.");
     describe_gauge!(BALANCES_MAX, Unit::Count, "Spot balances that the table has room for.");
+    describe_gauge!(HOLDS, Unit::Count, "Holds and freezes on Spot.");
+    describe_gauge!(HOLDS_MAX, Unit::Count, "Holds and freezes that the table has room for.");
+    describe_gauge!(HELD, Unit::Count, "Set apart by holds and freezes on Spot.");
+    describe_gauge!(HOLD_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest hold of a venue.");
+    describe_gauge!(VENUE_NUMBER, Unit::Count, "Last number decided of a venue.");
+    describe_gauge!(VENUE_UNACKNOWLEDGED, Unit::Count, "Answers that a venue has not acknowledged.");
+    describe_counter!(POSTINGS_TOTAL, Unit::Count, "Decided commands of venues.");
     describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
     describe_gauge!(OUTCOMES_LEFT, Unit::Count, "Places for outcomes that are neither taken nor kept for a refund.");
     describe_gauge!(WATERMARK, Unit::Count, "Order number below which outcomes may be evicted.");

@@ -355,6 +355,8 @@ fn every_route_asks_for_its_role() {
             .replace("{req_id}", "01JFVQ2X8Z0Y1M3N4P5R6S7T8U")
             .replace("{approval_id}", "01JFVQ2X8Z0Y1M3N4P5R6S7T8U")
             .replace("{event_id}", "1")
+            .replace("{venue}", "7")
+            .replace("{hold}", "7:1")
             .replace("{file}", "console.js");
         assert!(!path.contains('{'), "{pattern}: what stands there?");
         let method = method.as_str();

@@ -27,6 +27,9 @@ mod limits;
 /// Sessions of venues: messages and sockets.
 mod stream;
 
+/// A matching engine that trades with money of Spot.
+mod trading;
+
 /// The operators' routes: external money, accounts and assets.
 mod admin;
 

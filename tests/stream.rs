@@ -3,6 +3,9 @@
 /// A venue, as the tests need it.
 mod client;
 
+/// The routes and commands of operators for venues and their holds.
+mod operators;
+
 /// The messages, against a reader of the schema that shares no code with ours.
 mod schema;
 

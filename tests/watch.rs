@@ -11,7 +11,7 @@ use domain::transfer::Op;
 use promql_parser::label::MatchOp;
 use promql_parser::parser::{self, Expr};
 use promql_parser::util::{ExprVisitor, walk_expr};
-use serde_json::Value;
+use serde_json::{Value, json};
 use ubscore::alert::Alert;
 
 use crate::harness::{Server, Site, Way, eventually};
@@ -65,6 +65,8 @@ fn assert_content(arguments: &[&str], input: &str) -> String {
 fn busy_server() -> (Site, Server) {
     let site = Site::new().with("UBSCORE__SNAPSHOT__EVERY_RECORDS", 100);
     let server = site.start();
+    let venue = json!({"name": "book", "reason": "a test"});
+    assert_eq!(server.admin("PUT", "/admin/v1/venues/7", &venue).status, 200);
     for _ in 0..60 {
         assert_eq!(server.transfer(USER, Way::ToSpot, "2").status, 200);
         assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
@@ -241,6 +243,12 @@ fn what_is_alerted_on_and_shown_is_served() {
         ("ubscore_accounts_max", &[]),
         ("ubscore_balances", &[]),
         ("ubscore_balances_max", &[]),
+        ("ubscore_holds", &[]),
+        ("ubscore_holds_max", &[]),
+        ("ubscore_held", &["asset"]),
+        ("ubscore_venue_number", &["venue"]),
+        ("ubscore_venue_unacknowledged", &["venue"]),
+        ("ubscore_postings_total", &["op", "result"]),
         ("ubscore_postgres_pool_in_use", &[]),
         ("ubscore_retries_total", &[]),
         ("ubscore_fenced_writes_total", &[]),
@@ -373,6 +381,7 @@ fn the_dashboard_is_whole() {
         "Engine and log",
         "PostgreSQL and HTTP",
         "Events and limits",
+        "Venues",
         "Process",
     ];
     assert_eq!(rows, expected);

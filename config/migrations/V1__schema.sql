@@ -412,7 +412,7 @@ CREATE TABLE pauses_tb (
 -- The request of one operator that a second operator must approve. A decision stands.
 CREATE TABLE approvals_tb (
     approval_id    VARCHAR(26) PRIMARY KEY,
-    action         TEXT NOT NULL CHECK (action IN ('resolve', 'resume', 'external')),
+    action         TEXT NOT NULL CHECK (action IN ('resolve', 'resume', 'external', 'hold')),
     subject        TEXT NOT NULL,                -- the transfer, the halt or the idem_key
     request        TEXT NOT NULL,                -- the action to carry out, JSON
     state          SMALLINT NOT NULL DEFAULT 1

@@ -1,8 +1,8 @@
 //! A posting: up to [`LEGS_MAX`] legs that are booked together or not at all. A leg moves an amount
 //! of one asset from one place to another, so a posting cannot make or lose money.
 //!
-//! [`Breakdown`] is the one calculation for any posting: per place the amount that must be there before
-//! the posting, and the amount that the posting leaves there. For each asset over all legs:
+//! [`Breakdown`] is the one calculation for any posting: per place the amount that must be there
+//! before the posting, and the amount that the posting leaves there. For each asset over all legs:
 //!
 //! ```text
 //! all that is set apart + all that enters from outside
@@ -122,7 +122,8 @@ impl Breakdown {
         parts
     }
 
-    /// An amount leaves a place: first from the amount that has arrived there. The rest is set apart.
+    /// An amount leaves a place: first from the amount that has arrived there. The rest is set
+    /// apart.
     ///
     /// Returns all that is set apart at this place so far, 0 for a place without a part.
     #[inline]
@@ -242,8 +243,8 @@ mod tests {
 
     proptest! {
         /// MLT-003. Goal: apart and entered are arriving and gone; booking by places is booking leg
-        /// by leg; with exactly the amount apart no place falls below 0 on the way, and with one unit
-        /// less it does. Method: random legs, booked leg by leg in a second model.
+        /// by leg; with exactly the amount apart no place falls below 0 on the way, and with one
+        /// unit less it does. Method: random legs, booked leg by leg in a second model.
         #[test]
         fn parts_are_the_smallest_balances_with_which_the_legs_can_be_booked(legs in legs()) {
             let parts = Breakdown::of(&legs, counts);

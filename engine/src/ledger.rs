@@ -287,12 +287,13 @@ impl Ledger {
     /// and digests do not depend on it.
     pub fn forget(&mut self, looks_max: usize, leaves_max: usize) {
         self.outcomes.forget(self.watermark, looks_max, leaves_max);
-        self.forget_answers(leaves_max);
+        self.forget_answers(None, leaves_max);
     }
 
-    /// Lets up to `leaves_max` acknowledged answers leave. Records and digests do not depend on it.
-    pub(crate) fn forget_answers(&mut self, leaves_max: usize) {
-        let left = self.venues.forget(leaves_max);
+    /// Lets up to `leaves_max` acknowledged answers leave, of one venue or of all. Records and
+    /// digests do not depend on it.
+    pub(crate) fn forget_answers(&mut self, of: Option<u32>, leaves_max: usize) {
+        let left = self.venues.forget(of, leaves_max);
         self.outcomes.add_evicted(left);
     }
 
@@ -376,8 +377,9 @@ impl Ledger {
     /// Holds and freezes at positions of the table below `before`, the highest first, at most
     /// `rows_max`. They are added to `found`.
     ///
-    /// Returns the position to ask with for the next ones; `None` at the end. A row takes the
-    /// position of one that has ended, always a lower one: none is missed, and a row may come twice.
+    /// Returns the position to ask with for the next ones; `None` at the end. A row may take the
+    /// position of one that has ended, always a lower one: so none is missed, and a row may come
+    /// twice.
     pub fn holds_below(
         &self,
         before: usize,
@@ -389,6 +391,11 @@ impl Ledger {
         let first = end.saturating_sub(rows_max);
         found.extend(rows[first..end].iter().rev().map(Hold::content));
         (first > 0).then_some(first)
+    }
+
+    /// A hold of a venue, if it is there.
+    pub fn hold(&self, venue: u32, number: u64) -> Option<HoldFact> {
+        self.holds.get(hold_key(venue, number)).map(Hold::content)
     }
 
     /// All venues, in the order of their registration. They are added to `found`.

@@ -3,23 +3,25 @@
 //!
 //! From the bottom up; no two files import each other:
 //!
-//! 1. The words: [`text`], [`totals`], [`places`], [`record`] (the kinds of records), [`order`] and
-//!    [`external`] (the two operations that a record may hold), [`recorded`] (one decision),
-//!    [`command`] (a question to UBSCore), [`entry`] (a record of the log), [`fact`] (a part of a
-//!    ledger, for snapshots and digests).
+//! 1. The words: [`text`], [`totals`], [`places`], [`record`] (the kinds of records), [`venue`]
+//!    (the front of a venue's session), [`order`], [`posted`] and [`external`] (the operations that
+//!    a record may hold), [`recorded`] (one decision), [`command`] (a question to UBSCore),
+//!    [`entry`] (a record of the log), [`fact`] (a part of a ledger, for snapshots and digests).
 //! 2. The tables: `memory` (huge pages, prefetching), `table` (rows by key, all memory taken at the
-//!    start), `accounts` (rows of accounts and balances), `outcomes` (the idempotent processed
-//!    map).
+//!    start), `accounts` (rows of accounts and balances), `holds` (amounts set apart), `venues`
+//!    (windows of answers), `outcomes` (the idempotent processed map).
 //! 3. The state: [`ledger`] holds it, `op` changes it with one file for each command, [`builder`]
 //!    makes it from facts, [`snapshot`] keeps it in a file, [`replay`] makes it from the log.
-//! 4. The threads: [`ring`] (commands in, answers out), [`core`] (state and log together),
+//! 4. The threads: [`ring`] (commands in, answers out), `line` (commands and replies of venues),
+//!    `session` (a venue's end of its line), [`core`] (state and log together),
 //!    `threads` (the core thread, the sync thread, the preparing thread), `guard` (their
 //!    panics end the process), `running` (all of them together), [`notice`] (their reports to the
 //!    process), `open` (from the files to a running engine). `crash` has the points at which tests
 //!    kill the process.
 //!
-//! Where a withdraw is refused: `op/order.rs`. Where the log is synced and an answer released:
-//! `threads::Disk`, on the sync thread, or on the core thread for a command without company.
+//! Where every operation is judged and booked: `op/posting.rs`. Where the log is synced and an
+//! answer released: `threads::Disk`, on the sync thread, or on the core thread for a command
+//! without company.
 
 mod accounts;
 pub mod builder;

@@ -4,7 +4,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 16 | name: venue << 64 plus number; of an operator a ULID |
-//! | 8 | acknowledged: the venue has forgotten answers up to this number; of an operator the venue |
+//! | 8 | acknowledged: the venue has forgotten answers up to this number; operator: the venue |
 //! | 8 | reference of the venue; of an operator 0 |
 //! | 8 | state: the lower half of the digest before this record |
 //! | 2 | code, 0 = success |

@@ -1,7 +1,7 @@
 //! The running engine: its threads, and the handles through which commands come in.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use bell::Sleeper;
@@ -20,7 +20,7 @@ use crate::notice::{LOG_TARGET, Notice, Notify};
 use crate::options::Options;
 use crate::ring::{self, Overloaded, Pending, Publisher, Work};
 use crate::session::VenueSession;
-use crate::shared::{POSTINGS, Shared};
+use crate::shared::Shared;
 use crate::text::Text;
 use crate::threads::{self, Disk};
 use crate::venue::{Look, OpenError, Opened, Page, RefusedEnd};
@@ -62,9 +62,16 @@ impl Engine {
         let (publisher, mut poller) =
             ring::ring(options.ring_slots, options.in_flight_max, core_sleeper.bell());
         let bells = [core_sleeper.bell(), sync_sleeper.bell(), prepare_sleeper.bell()];
-        // Half of the ring: the tickets are at most as many slots as the other half.
-        let cells = if options.places.venues.venues_max == 0 { 0 } else { options.ring_slots / 2 };
+        // The tickets are at most as many slots as half of the ring. In the other half, the slots
+        // of one batch stay taken for a moment after their cells are free.
+        let (slots, batch) =
+            (options.ring_slots, usize::try_from(threads::BATCH_MAX).expect("small"));
+        let cells = match options.places.venues.venues_max {
+            0 => 0,
+            _ => (slots / 2).saturating_sub(batch).max(slots / 4),
+        };
         let (window, now) = (options.places.venues.window as u64, options.now);
+        let holds_max = options.places.venues.holds_max;
         let identity = covered.identity;
         let shared = Arc::new(Shared::new(
             publisher.tickets(),
@@ -101,7 +108,7 @@ impl Engine {
             })?,
         ];
         Ok(Engine {
-            handle: Handle { publisher, shared, identity, window, now },
+            handle: Handle { publisher, shared, identity, window, holds_max, now },
             covered,
             notify,
             threads,
@@ -150,6 +157,8 @@ pub struct Handle {
     identity: Identity,
     /// See [`VenuePlaces::window`](crate::places::VenuePlaces::window).
     window: u64,
+    /// See [`VenuePlaces::holds_max`](crate::places::VenuePlaces::holds_max).
+    holds_max: usize,
     now: fn() -> u64,
 }
 
@@ -210,10 +219,10 @@ impl Handle {
     ///
     /// # Errors
     /// [`OpenError`]: nothing has changed. [`OpenError::Fenced`] may also come after the Open: a
-    /// newer one has overtaken it.
+    /// newer one or a close has overtaken it.
     pub fn open_venue(&self, id: u32, epoch: u64, told: u64) -> Result<VenueSession, OpenError> {
         let streams = &self.shared.streams;
-        if epoch == 0 && streams.line_of(id).is_some_and(|line| !line.fenced()) {
+        if epoch == 0 && streams.line_of(id).is_some_and(|line| line.open()) {
             return Err(OpenError::Busy);
         }
         let answer = self.ask(Command::OpenVenue { id, epoch, told })?;
@@ -268,11 +277,10 @@ impl Handle {
     }
 
     /// Decided postings of venues since the start: operation, successes, refusals.
-    pub fn postings(&self) -> [(Op, u64, u64); POSTINGS.len()] {
-        std::array::from_fn(|place| {
-            let [done, refused] = &self.shared.postings[place];
-            let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-            (POSTINGS[place], count(done), count(refused))
+    pub fn postings(&self) -> impl Iterator<Item = (Op, u64, u64)> + '_ {
+        let counted = Op::ALL.into_iter().zip(&self.shared.postings);
+        counted.filter(|(op, _)| op.is_posting()).map(|(op, [done, refused])| {
+            (op, done.load(Ordering::Relaxed), refused.load(Ordering::Relaxed))
         })
     }
 
@@ -291,6 +299,11 @@ impl Handle {
     /// Holds and freezes.
     pub fn holds(&self) -> usize {
         self.shared.holds.load(Ordering::Relaxed)
+    }
+
+    /// Holds and freezes that the table has room for.
+    pub fn holds_max(&self) -> usize {
+        self.holds_max
     }
 
     /// The highest sequence known durable.

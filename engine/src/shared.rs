@@ -17,8 +17,6 @@ use crate::posted::Posted;
 use crate::ring::Tickets;
 use crate::venue::{Page, RefusedEnd};
 
-/// The operations of a venue.
-pub(crate) const POSTINGS: [Op; 4] = [Op::Reserve, Op::Settle, Op::Release, Op::Post];
 /// Refused ends that are kept for an alert; the oldest is dropped.
 const REFUSED_ENDS_MAX: usize = 64;
 
@@ -43,11 +41,13 @@ pub(crate) struct Shared {
     pub(crate) marked: AtomicU64,
     pub(crate) stop: AtomicBool,
     pub(crate) core_stopped: AtomicBool,
+    /// The sync thread has ended: all that was decided is durable and answered.
+    pub(crate) released: AtomicBool,
     pub(crate) outcomes: AtomicUsize,
     /// Holds and freezes.
     pub(crate) holds: AtomicUsize,
     /// Decided postings of venues, by operation, each with its successes and its refusals.
-    pub(crate) postings: [[AtomicU64; 2]; POSTINGS.len()],
+    pub(crate) postings: [[AtomicU64; 2]; Op::ALL.len()],
     /// The last refused SETTLEs and RELEASEs.
     pub(crate) refused_ends: ArrayQueue<RefusedEnd>,
     /// The answer to a read of rows.
@@ -89,6 +89,7 @@ impl Shared {
             marked: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             core_stopped: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             outcomes: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
             postings: Default::default(),
@@ -114,7 +115,7 @@ impl Shared {
     /// Counts a decided posting of a venue.
     pub(crate) fn count(&self, posted: &Posted, code: Option<Code>) {
         let &Posted { venue, number, op, leg, .. } = posted;
-        let place = POSTINGS.iter().position(|known| *known == op).expect("a posting");
+        let place = Op::ALL.iter().position(|known| *known == op).expect("one of all");
         self.postings[place][usize::from(code.is_some())].fetch_add(1, Ordering::Relaxed);
         if let Some(code) = code
             && !op.row().opens_work

@@ -162,11 +162,17 @@ pub enum OpenError {
         /// The venue's last epoch.
         epoch: u64,
     },
+    /// The epoch is more than 2^32 above the venue's last one.
+    #[error("the epoch is more than 2^32 above the venue's, which is {epoch}")]
+    TooHigh {
+        /// The venue's last epoch.
+        epoch: u64,
+    },
     /// Epoch 0 was asked for, and another session is open.
     #[error("another session of the venue is open")]
     Busy,
     /// The venue knows answers that the log does not hold. The caller must raise an alert and halt.
-    #[error("the venue has answers up to number {told}, and the log ends with {last}")]
+    #[error("the venue has answers up to number {}, and the log ends with {last}", .told)]
     AheadOfLog {
         /// The highest number answered to the venue.
         told: u64,
@@ -180,7 +186,8 @@ pub enum OpenError {
     /// The venue is registered with another name.
     #[error("the number is another venue's, or the name is not 1 to 32 bytes")]
     Conflict,
-    /// The engine has stopped.
+    /// The engine has stopped. The command may be recorded or not: send it again after the next
+    /// start.
     #[error("UBSCore has stopped")]
     Stopped,
 }
@@ -245,6 +252,13 @@ pub enum Look {
     Holds {
         /// Positions below this one; `usize::MAX` for the first read.
         before: usize,
+    },
+    /// One hold of a venue, if it is there.
+    Hold {
+        /// The venue.
+        venue: u32,
+        /// The hold's number.
+        number: u64,
     },
     /// One balance, and its first holds and freezes, oldest first.
     Balance {

@@ -1,14 +1,15 @@
 //! The arguments of commands that call the operators' listener.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
 use clap::{Args, Subcommand};
 use ulid::Ulid;
 
 use super::values::{
-    account_parser, asset_status_parser, direction_parser, parse_cursor, parse_symbol, parse_url,
-    state_parser, user_id_parser,
+    account_parser, asset_status_parser, direction_parser, parse_cursor, parse_hold, parse_symbol,
+    parse_url, state_parser, user_id_parser, venue_parser,
 };
 use crate::format::Format;
 use domain::account::AccountType;
@@ -183,6 +184,119 @@ pub struct WebhookResendArgs {
     /// The event.
     #[arg(value_parser = RangedU64ValueParser::<u64>::new().range(1..=USER_ID_MAX))]
     pub event_id: u64,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Commands for venues, through the running service.
+#[derive(Debug, Subcommand)]
+pub enum VenueCommand {
+    /// Print the venues, with the numbers that they have reached.
+    List(AccessArgs),
+    /// Register a venue; a closed one of this name is opened again.
+    Add(VenueAddArgs),
+    /// Let a closed venue open sessions again.
+    Open(VenueArgs),
+    /// End the session of a venue and refuse further ones.
+    ///
+    /// Its holds stay. They can then be released.
+    Close(VenueArgs),
+}
+
+/// Arguments of `ubscore venue add`.
+#[derive(Debug, Args)]
+pub struct VenueAddArgs {
+    /// Its number.
+    #[arg(value_parser = venue_parser())]
+    pub id: u32,
+    /// Its name, 1 to 32 bytes.
+    pub name: String,
+    /// Whether it may move money between available balances (POST). It never changes afterwards.
+    #[arg(long)]
+    pub posts: bool,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore venue open` and `close`.
+#[derive(Debug, Args)]
+pub struct VenueArgs {
+    /// Its number.
+    #[arg(value_parser = venue_parser())]
+    pub id: u32,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Commands for holds on Spot, through the running service.
+#[derive(Debug, Subcommand)]
+pub enum HoldCommand {
+    /// Print holds and freezes; of one user also each Spot balance and whether its holds add up.
+    List(HoldListArgs),
+    /// Print one hold.
+    Show(HoldShowArgs),
+    /// Give a hold of a closed venue back to its owner, all that remains of it.
+    ///
+    /// A later SETTLE or RELEASE of it by the venue is refused as HOLD_NOT_FOUND.
+    Release(HoldReleaseArgs),
+}
+
+/// Arguments of `ubscore hold list`.
+#[derive(Debug, Args)]
+pub struct HoldListArgs {
+    /// Only this user.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user: Option<u64>,
+    /// Only this asset.
+    #[arg(long, value_name = "SYMBOL", value_parser = parse_symbol)]
+    pub asset: Option<String>,
+    /// Only this venue.
+    #[arg(long, value_name = "ID", value_parser = venue_parser())]
+    pub venue: Option<u32>,
+    /// Only freezes of this purpose.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u16>::new().range(1..))]
+    pub purpose: Option<u16>,
+    /// Only older ones, such as 90s or 2h.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub older: Option<Duration>,
+    /// At most this many; default: 100.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
+    pub limit: Option<u64>,
+    /// Cursor from the end of an earlier list.
+    #[arg(long, value_name = "CURSOR")]
+    pub cursor: Option<u64>,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore hold show`.
+#[derive(Debug, Args)]
+pub struct HoldShowArgs {
+    /// The hold, as VENUE:NUMBER.
+    #[arg(value_parser = parse_hold)]
+    pub id: String,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore hold release`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true))]
+pub struct HoldReleaseArgs {
+    /// The hold, as VENUE:NUMBER.
+    #[arg(group = "which", value_parser = parse_hold)]
+    pub id: Option<String>,
+    /// All holds of this venue; needs --all.
+    #[arg(long, group = "which", value_name = "ID", requires = "all", value_parser = venue_parser())]
+    pub venue: Option<u32>,
+    /// Release every hold of --venue.
+    #[arg(long, requires = "venue")]
+    pub all: bool,
     /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,

@@ -11,7 +11,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         "Act",
         &[
             "halt", "resume", "pause", "unpause", "transfer", "approval", "account", "asset",
-            "deposit", "withdraw", "webhook",
+            "deposit", "withdraw", "webhook", "venue", "hold",
         ],
     ),
     ("Repair", &["backup", "restore", "repair", "engine"]),

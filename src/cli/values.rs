@@ -66,6 +66,26 @@ pub(super) fn user_id_parser() -> RangedU64ValueParser<u64> {
     RangedU64ValueParser::new().range(1..=USER_ID_MAX)
 }
 
+pub(super) fn venue_parser() -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(1..)
+}
+
+/// Why a text names no hold.
+#[derive(Debug, thiserror::Error)]
+#[error("must be VENUE:NUMBER, such as 7:1042")]
+pub(super) struct HoldError;
+
+/// Checks a text that becomes a part of a path.
+pub(super) fn parse_hold(text: &str) -> Result<String, HoldError> {
+    let numbers = text.split_once(':').and_then(|(venue, number)| {
+        Some((venue.parse::<u32>().ok()?, number.parse::<u64>().ok()?))
+    });
+    match numbers {
+        Some((1.., 1..)) => Ok(text.to_owned()),
+        _ => Err(HoldError),
+    }
+}
+
 /// Why a text is not a cursor.
 #[derive(Debug, thiserror::Error)]
 #[error("must be the cursor at the end of an earlier list")]

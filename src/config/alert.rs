@@ -24,6 +24,8 @@ pub struct Alert {
     pub repeat_ms: u64,
     /// A transfer that is under way for longer is stuck, ms.
     pub stuck_ms: u64,
+    /// A hold of a venue that is older is reported, ms; 0: none is.
+    pub hold_stuck_ms: u64,
     /// A snapshot that holds back vacuum for longer is old, ms.
     pub old_snapshot_ms: u64,
     /// One user's transfers in a minute above which an alert is raised.
@@ -38,6 +40,7 @@ impl Default for Alert {
             webhook_timeout_ms: 2_000,
             repeat_ms: 60_000,
             stuck_ms: 60_000,
+            hold_stuck_ms: 0,
             old_snapshot_ms: 600_000,
             user_requests_per_minute_max: 600,
         }
@@ -50,6 +53,7 @@ pub(super) const BOUNDS: &[Bound] = &[
     bound("alert.webhook_timeout_ms", |c| Some(c.alert.webhook_timeout_ms), 100, MINUTE_MS, "ms"),
     bound("alert.repeat_ms", |c| Some(c.alert.repeat_ms), 0, HOUR_MS, "ms"),
     bound("alert.stuck_ms", |c| Some(c.alert.stuck_ms), 100, HOUR_MS, "ms"),
+    bound("alert.hold_stuck_ms", |c| Some(c.alert.hold_stuck_ms), 0, 365 * DAY_MS, "ms"),
     bound("alert.old_snapshot_ms", |c| Some(c.alert.old_snapshot_ms), 1_000, DAY_MS, "ms"),
     bound("alert.user_requests_per_minute_max", |c| Some(c.alert.user_requests_per_minute_max), 1, 1_000_000, "transfers"),
 ];

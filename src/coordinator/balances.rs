@@ -4,6 +4,9 @@
 //! the recorded outcomes of the few transfers that the two reads may count differently. An
 //! operation on Spot counts if its record is at or below the point of the first read. Everything
 //! else about a transfer comes from the snapshot. So the sum is exact while transfers move.
+//!
+//! A venue may pay the user after the first read, and the user may move that money to Funding
+//! before the second one. Then Spot lacks it, and everything is read again.
 
 use wal::Sequence;
 
@@ -15,6 +18,9 @@ use domain::account::UserId;
 use domain::asset::{Asset, AssetId};
 use domain::transfer::{Decision, Direction, Op, Participant};
 
+/// Reads in a row that venues may overtake.
+const READS_MAX: u32 = 3;
+
 /// One asset of one user. `None`: the account does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balance {
@@ -22,8 +28,8 @@ pub struct Balance {
     pub asset: Asset,
     /// Available and frozen, smallest units.
     pub funding: Option<(u128, u128)>,
-    /// Available, smallest units.
-    pub spot: Option<u128>,
+    /// Available, and held or frozen, smallest units.
+    pub spot: Option<(u128, u128)>,
     /// Taken from one account and not yet in the other, smallest units.
     pub in_flight: u128,
 }
@@ -66,6 +72,21 @@ impl<F: Adapter> Coordinator<Spot, F> {
     /// # Errors
     /// [`Error`]: a store does not answer. Nothing is estimated.
     pub async fn balances(
+        &self,
+        reads: &Reads,
+        user: UserId,
+        assets: &[Asset],
+    ) -> Result<Vec<Balance>, Error> {
+        for _ in 1..READS_MAX {
+            match self.read_balances(reads, user, assets).await {
+                Err(Error::Mismatch { .. }) => {}
+                read => return read,
+            }
+        }
+        self.read_balances(reads, user, assets).await
+    }
+
+    async fn read_balances(
         &self,
         reads: &Reads,
         user: UserId,
@@ -131,8 +152,11 @@ impl<F: Adapter> Coordinator<Spot, F> {
     }
 }
 
+/// Available and held on Spot, smallest units; `None` without an account.
+type OnSpot = Option<(u128, u128)>;
+
 /// Spot and in flight of one asset; `None` if the two stores contradict each other.
-fn add_up(spot: SpotBalance, moved: &[Moved]) -> Option<(Option<u128>, u128)> {
+fn add_up(spot: SpotBalance, moved: &[Moved]) -> Option<(OnSpot, u128)> {
     let (mut in_flight, mut left) = (0_u128, 0_u128);
     for transfer in moved {
         let out = transfer.deposited || transfer.refunded;
@@ -147,14 +171,23 @@ fn add_up(spot: SpotBalance, moved: &[Moved]) -> Option<(Option<u128>, u128)> {
             (false, true) => return None,
         }
     }
-    let held = spot.available.unwrap_or(0);
-    // Money that Spot lacked at our point came from money that still counts as in flight to it.
-    let (available, short) = (held.saturating_sub(left), left.saturating_sub(held));
+    let owned = spot.available.unwrap_or(0).checked_add(spot.held)?;
     let exists = spot.available.is_some() || left > 0;
-    let rest = in_flight.checked_sub(short)?;
-    let (before, after) = (held.wrapping_add(in_flight), available.wrapping_add(rest));
-    assert_eq!(after.wrapping_add(left), before, "{spot:?} {moved:?}");
-    Some((exists.then_some(available), rest))
+    // Money that was not available at our point came from money that still counts as in flight to
+    // Spot, or was released from a hold.
+    let mut parts = [spot.available.unwrap_or(0), in_flight, spot.held];
+    let mut rest = left;
+    for part in &mut parts {
+        let taken = rest.min(*part);
+        (*part, rest) = (*part - taken, rest - taken);
+    }
+    let [available, in_flight_left, held] = parts;
+    if rest > 0 {
+        return None;
+    }
+    let (before, after) = (owned.wrapping_add(in_flight), available.wrapping_add(held));
+    assert_eq!(after.wrapping_add(in_flight_left).wrapping_add(left), before, "{spot:?} {moved:?}");
+    Some((exists.then_some((available, held)), in_flight_left))
 }
 
 #[cfg(test)]
@@ -196,7 +229,7 @@ mod tests {
                         let read = SpotBalance { available: Some(spot), held: 0, sequence: 1 };
                         let (spot, in_flight) =
                             add_up(read, &[moved(direction, flags)]).expect("no contradiction");
-                        let sum = spot.expect("exists") + in_flight;
+                        let sum = spot.expect("exists").0 + in_flight;
                         let sum = i64::try_from(sum).expect("small") + funding;
                         assert_eq!(sum, 200, "{direction:?} {last:?} {spot_cut} {funding_cut}");
                     }
@@ -216,8 +249,19 @@ mod tests {
         ];
         for available in [None, Some(0)] {
             let read = SpotBalance { available, held: 0, sequence: 1 };
-            assert_eq!(add_up(read, &through), Some((Some(0), 0)));
+            assert_eq!(add_up(read, &through), Some((Some((0, 0)), 0)));
         }
+    }
+
+    /// Goal: what is held counts, also if it was released and has left between the reads.
+    #[test]
+    fn a_released_hold_that_has_left_adds_up() {
+        let left = [moved(Direction::SpotToFunding, [false, true, false])];
+        let read = |available, held| SpotBalance { available: Some(available), held, sequence: 1 };
+        assert_eq!(add_up(read(30, 5), &left), Some((Some((20, 5)), 0)));
+        assert_eq!(add_up(read(4, 26), &left), Some((Some((0, 20)), 0)));
+        // A venue has paid the rest after the read of Spot.
+        assert_eq!(add_up(read(4, 5), &left), None);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The operators' listener: health, metrics, money from and to the outside, accounts, assets,
-//! transfers, pauses, approvals, the halt, and the console.
+//! transfers, venues, holds, pauses, approvals, the halt, and the console.
 //!
 //! The table of routes is in `routes`. Each subject has a file of its own, and its handlers take
 //! the parts of the service that they use. Two kinds of handlers take the whole service: those that
@@ -16,6 +16,7 @@ mod detached;
 mod external;
 mod halts;
 mod health;
+mod holds;
 mod page;
 mod pauses;
 mod rejected;
@@ -54,7 +55,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
         match matched.route {
             Ops::Health => Ok(health::alive(&call)),
             Ops::Ready => Ok(health::ready(transfers, &call).await),
-            Ops::Metrics => Ok(health::metrics(transfers, operations, &call).await),
+            Ops::Metrics => Ok(health::metrics(&service, &call).await),
             Ops::Console | Ops::ConsoleFile => {
                 console::file(call.request.uri().path(), &call.request_id)
                     .ok_or_else(|| Code::NotFound.into())
@@ -91,6 +92,10 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             }
             Ops::Session => session::show(intake, transfers, approvals, operations, &call).await,
             Ops::Totals => detached(totals::show(service, call)).await,
+            Ops::Venues => venues::list(intake, spot, &call).await,
+            Ops::Holds => holds::list(intake, transfers, spot, &call).await,
+            Ops::Hold => holds::show(intake, transfers, spot, &parameters[0], &call).await,
+            Ops::ReleaseHold => detached(holds::release(service, parameters, call)).await,
             Ops::AddVenue | Ops::CloseVenue | Ops::OpenVenue => {
                 let change = match matched.route {
                     Ops::AddVenue => venues::Change::Add,

@@ -442,7 +442,7 @@ impl From<Balance> for BalanceBody {
             |(available, frozen)| SideBody { available: text(available), frozen: text(frozen) };
         BalanceBody {
             funding: balance.funding.map(side),
-            spot: balance.spot.map(|available| side((available, 0))),
+            spot: balance.spot.map(side),
             in_flight: text(balance.in_flight),
             asset: balance.asset.symbol,
         }

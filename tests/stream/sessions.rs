@@ -22,25 +22,25 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 use super::client::{BTC, Heard, USDT, Venue, leg, open, venue_token};
 use crate::harness::{Certificate, PATIENCE, Server, SetAtEnd, Site, Way, eventually, said, token};
 
-const VENUE: u32 = 7;
-const OTHER: u32 = 8;
-const BUYER: u64 = 3_001;
-const SELLER: u64 = 3_002;
+pub(super) const VENUE: u32 = 7;
+pub(super) const OTHER: u32 = 8;
+pub(super) const BUYER: u64 = 3_001;
+pub(super) const SELLER: u64 = 3_002;
 const FEES: u64 = 3_003;
 /// Commands with more answers than a socket holds.
 const SLOW: u64 = 12_000;
 /// One coin, smallest units.
-const COIN: u64 = 100_000_000;
+pub(super) const COIN: u64 = 100_000_000;
 
 /// A site with a socket for venues.
-fn site() -> (Site, PathBuf) {
+pub(super) fn site() -> (Site, PathBuf) {
     let site = Site::new();
     let socket = site.fresh_path("stream");
     (site.with("UBSCORE__STREAM__SOCKET", socket.display()), socket)
 }
 
 /// Registers the venues and gives their users Spot money: 1,000 USDT, 10 BTC.
-fn furnish(server: &Server) {
+pub(super) fn furnish(server: &Server) {
     for venue in [VENUE, OTHER] {
         let body = json!({"name": format!("book {venue}"), "reason": "a test"});
         let reply = server.admin("PUT", &format!("/admin/v1/venues/{venue}"), &body);

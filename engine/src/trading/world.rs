@@ -301,7 +301,7 @@ impl Trading {
                 let client = &self.clients[index(id)];
                 let told = client.told.get(&number);
                 ensure(known.is_some() && told.is_none_or(|told| *told == answer), || {
-                    format!("a repeat has the same answer: {told:?}, {answer:?}")
+                    format!("a repeat has the same answer: {answer:?}")
                 })
             }
             Numbered::Close(Ending::Forgotten) => ensure(number <= acknowledged, || {

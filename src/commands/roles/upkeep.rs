@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::venue::{RefusedEnd, VenueRow};
 use tracing::{debug, warn};
 
 use crate::alert::{Alert, alert, alert_about};
@@ -19,6 +20,10 @@ use crate::telemetry;
 
 /// Between two rounds of the upkeep.
 const EVERY: Duration = Duration::from_secs(5);
+/// A venue's window may be full for so long.
+const BEHIND: Duration = Duration::from_secs(1);
+/// Nanoseconds in a millisecond.
+const NS_PER_MS: u64 = 1_000_000;
 /// Milliseconds in a second.
 const MS_PER_S: u64 = 1_000;
 /// An alert comes when this part of a table's places is left, one in so many.
@@ -46,7 +51,9 @@ pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: en
         // Only for its alerts, so that a shortage is known before a client meets it.
         if let Some(service) = watched.upgrade() {
             service.transfers.readiness().await;
+            watch_venues(&service, &config).await;
         }
+        watch_ends(&engine);
         match reads.snapshot_holders().await {
             Ok(holders) => snapshots.watch(holders, clock.monotonic_ns()),
             Err(error) => debug!(%error, "the snapshots of PostgreSQL are not known"),
@@ -54,6 +61,7 @@ pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: en
         watch_space(&log_dir, config.wal.space_low_bytes);
         watch_places("accounts", engine.accounts(), engine.accounts_left());
         watch_places("balances", engine.balances(), engine.balances_left());
+        watch_places("holds", engine.holds(), engine.holds_max() - engine.holds());
         let (outcomes_max, left) = (config.engine.outcomes_max, engine.vacancy().outcomes);
         watch_places("outcomes", outcomes_max.saturating_sub(left), left);
         match files_bytes(&log_dir) {
@@ -122,10 +130,56 @@ fn watch_space(log_dir: &Path, low: u64) {
 
 /// Alerts when four fifths of a table of UBSCore are taken.
 fn watch_places(table: &'static str, taken: usize, left: usize) {
-    if taken >= left.saturating_mul(LOW_PART - 1) {
+    if taken > 0 && taken >= left.saturating_mul(LOW_PART - 1) {
         let places = taken + left;
         let what = format_args!("{taken} of {places} places for {table} are taken");
         alert_about(Alert::PlacesLow, &table, what);
+    }
+}
+
+/// Alerts about each refused end of a hold.
+fn watch_ends(engine: &engine::Handle) {
+    while let Some(RefusedEnd { venue, number, op, code, leg }) = engine.refused_end() {
+        let (op, code) = (op.name(), code.name());
+        let what = format_args!("venue {venue} #{number}: {op} is refused at leg {leg}: {code}");
+        alert_about(Alert::SettleRefused, &format_args!("venue {venue}"), what);
+    }
+}
+
+/// Alerts about venues with a full window for a second, and about old holds.
+async fn watch_venues(service: &Service, config: &Config) {
+    let (spot, clock) = (&service.spot, &service.intake.clock);
+    if config.engine.venues_max == 0 {
+        return;
+    }
+    let Ok(venues) = spot.venues().await else { return };
+    let stuck_ns = config.alert.hold_stuck_ms.saturating_mul(NS_PER_MS);
+    for venue in venues.iter().filter(|_| stuck_ns > 0) {
+        let Some((number, made_ns)) = venue.oldest else { continue };
+        let age_ns = clock.now_ns().saturating_sub(made_ns);
+        if age_ns > stuck_ns {
+            let (id, age_s) = (venue.id, age_ns / NS_PER_S);
+            let what = format_args!("venue {id}: hold {id}:{number} is {age_s} s old");
+            alert_about(Alert::HoldStuck, &format_args!("venue {id}"), what);
+        }
+    }
+    let window = config.engine.window as u64;
+    let full = |venue: &&VenueRow| venue.last - venue.acknowledged >= window;
+    let before: Vec<VenueRow> = venues.iter().filter(full).copied().collect();
+    if before.is_empty() {
+        return;
+    }
+    clock.sleep(BEHIND).await;
+    let Ok(venues) = spot.venues().await else { return };
+    for venue in venues.iter().filter(full) {
+        let &VenueRow { id, acknowledged, last, .. } = venue;
+        if before.iter().any(|known| (known.id, known.acknowledged) == (id, acknowledged)) {
+            let waiting = last - acknowledged;
+            let what = format_args!(
+                "venue {id} has acknowledged {acknowledged}, and {waiting} answers wait for it"
+            );
+            alert_about(Alert::VenueBehind, &format_args!("venue {id}"), what);
+        }
     }
 }
 

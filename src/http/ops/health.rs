@@ -6,18 +6,25 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 
+use tracing::debug;
+
 use super::console;
+use crate::adapters::spot::{Spot, Unanswered};
 use crate::http::answer::{Answer, text};
 use crate::http::readiness::Readiness;
 use crate::http::refusal::Refusal;
 use crate::http::request::Call;
 use crate::http::request_id::{X_REQUEST_ID, request_id};
-use crate::http::service::{Operations, Transfers};
+use crate::http::service::{Operations, Service, Transfers};
 use crate::postgres::reads::PoolUse;
 use crate::telemetry;
 use domain::amount::units_text;
+use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::State;
+
+/// The longest wait for UBSCore's sums: a scrape must also come through while its disk hangs.
+const VENUES_MAX: Duration = Duration::from_millis(500);
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 /// Prometheus' text format; every newer version accepts it.
@@ -66,11 +73,37 @@ pub(super) async fn ready(transfers: &Transfers, call: &Call) -> Answer {
 }
 
 /// `GET /metrics`.
-pub(super) async fn metrics(transfers: &Transfers, operations: &Operations, call: &Call) -> Answer {
+pub(super) async fn metrics(service: &Service, call: &Call) -> Answer {
+    let Service { transfers, operations, spot, .. } = service;
     // Sets the metric of readiness.
     transfers.readiness().await;
+    tokio::select! {
+        set = set_venues(transfers, spot) => {
+            if let Err(error) = set {
+                debug!(%error, "the metrics of venues are old");
+            }
+        }
+        () = transfers.clock.sleep(VENUES_MAX) => debug!("the metrics of venues are old"),
+    }
     let metrics = render(transfers, operations).into();
     text(StatusCode::OK, EXPOSITION, metrics, &call.request_id)
+}
+
+/// Sets the metrics of venues and of held amounts.
+async fn set_venues(transfers: &Transfers, spot: &Spot) -> Result<(), Unanswered> {
+    let now_ns = transfers.clock.now_ns();
+    for venue in spot.venues().await? {
+        let made_ns = venue.oldest.map_or(now_ns, |(_, time_ns)| time_ns);
+        let oldest = Duration::from_nanos(now_ns.saturating_sub(made_ns));
+        telemetry::venue(venue.id, venue.last, venue.last - venue.acknowledged, oldest);
+    }
+    let catalog = transfers.reads.catalog();
+    let assets = catalog.all();
+    let ids: Vec<AssetId> = assets.iter().map(|asset| asset.id).collect();
+    for (asset, total) in assets.iter().zip(spot.totals(&ids).await?) {
+        telemetry::held(&asset.symbol, &units_text(total.held, asset.precision));
+    }
+    Ok(())
 }
 
 fn render(transfers: &Transfers, operations: &Operations) -> String {
@@ -84,6 +117,11 @@ fn render(transfers: &Transfers, operations: &Operations) -> String {
     metrics::gauge!(telemetry::ACCOUNTS_MAX).set((accounts + engine.accounts_left()) as f64);
     metrics::gauge!(telemetry::BALANCES).set(balances as f64);
     metrics::gauge!(telemetry::BALANCES_MAX).set((balances + engine.balances_left()) as f64);
+    metrics::gauge!(telemetry::HOLDS).set(engine.holds() as f64);
+    metrics::gauge!(telemetry::HOLDS_MAX).set(engine.holds_max() as f64);
+    for (op, successes, refusals) in engine.postings() {
+        telemetry::postings(op.name(), successes, refusals);
+    }
     metrics::counter!(telemetry::SEGMENTS_REMOVED_TOTAL).absolute(engine.segments_removed());
     metrics::counter!(telemetry::WAL_WRITTEN_BYTES_TOTAL).absolute(engine.log_bytes());
     drop(engine);

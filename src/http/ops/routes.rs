@@ -39,9 +39,13 @@ pub(super) enum Ops {
     Resend,
     Session,
     Totals,
+    Venues,
     AddVenue,
     CloseVenue,
     OpenVenue,
+    Holds,
+    Hold,
+    ReleaseHold,
 }
 
 /// The table, by path and method.
@@ -108,16 +112,24 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         },
         Route { pattern: "/admin/v1/session", method: Method::GET, route: Ops::Session },
         Route { pattern: "/admin/v1/totals", method: Method::GET, route: Ops::Totals },
-        Route { pattern: "/admin/v1/venues/{id}", method: Method::PUT, route: Ops::AddVenue },
+        Route { pattern: "/admin/v1/venues", method: Method::GET, route: Ops::Venues },
+        Route { pattern: "/admin/v1/venues/{venue}", method: Method::PUT, route: Ops::AddVenue },
         Route {
-            pattern: "/admin/v1/venues/{id}/close",
+            pattern: "/admin/v1/venues/{venue}/close",
             method: Method::POST,
             route: Ops::CloseVenue,
         },
         Route {
-            pattern: "/admin/v1/venues/{id}/open",
+            pattern: "/admin/v1/venues/{venue}/open",
             method: Method::POST,
             route: Ops::OpenVenue,
+        },
+        Route { pattern: "/admin/v1/holds", method: Method::GET, route: Ops::Holds },
+        Route { pattern: "/admin/v1/holds/{hold}", method: Method::GET, route: Ops::Hold },
+        Route {
+            pattern: "/admin/v1/holds/{hold}/release",
+            method: Method::POST,
+            route: Ops::ReleaseHold,
         },
     ];
     Routes::new(TABLE)

@@ -1,0 +1,143 @@
+//! `ubscore hold`: finds holds on Spot, and releases those of closed venues.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::approval::refuse_pending;
+use super::ops::{Ops, Refused};
+use super::table::{aligned, text};
+use crate::cli::{HoldCommand, HoldListArgs, HoldReleaseArgs, HoldShowArgs};
+use crate::clock::Clock;
+use crate::exit::Exit;
+use crate::format::Format;
+use domain::code::Code;
+
+/// Runs one of the commands. Results go to `out`, notes to `notes`.
+///
+/// # Errors
+/// The configuration is wrong, the service cannot be reached, or it refuses.
+pub fn run(
+    command: &HoldCommand,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<Exit> {
+    match command {
+        HoldCommand::List(args) => list(args, clock, out, notes)?,
+        HoldCommand::Show(args) => show(args, clock, out)?,
+        HoldCommand::Release(args) => release(args, clock, out)?,
+    }
+    Ok(Exit::Done)
+}
+
+fn list(
+    args: &HoldListArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut path = "holds?".to_owned();
+    let parameters = [
+        ("user", args.user.map(|user| user.to_string())),
+        ("asset", args.asset.clone()),
+        ("venue", args.venue.map(|venue| venue.to_string())),
+        ("purpose", args.purpose.map(|purpose| purpose.to_string())),
+        ("older_ms", args.older.map(|older| older.as_millis().to_string())),
+        ("limit", args.limit.map(|limit| limit.to_string())),
+        ("cursor", args.cursor.map(|cursor| cursor.to_string())),
+    ];
+    for (name, value) in parameters {
+        if let Some(value) = value {
+            write!(path, "&{name}={value}")?;
+        }
+    }
+    let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
+    let holds = rows(&answer, "holds");
+    let balances = rows(&answer, "balances");
+    if args.access.format == Format::Json {
+        for line in holds.iter().chain(balances) {
+            writeln!(out, "{line}")?;
+        }
+    } else {
+        match holds {
+            [] => writeln!(out, "no holds")?,
+            holds => write_holds(holds, out)?,
+        }
+        if !balances.is_empty() {
+            let keys = ["asset", "available", "held", "exact"];
+            let row = |balance: &Value| keys.iter().map(|key| text(&balance[*key])).collect();
+            let head = ["SPOT", "AVAILABLE", "HELD", "ADDS UP"];
+            write!(out, "\n{}", aligned("", &head, balances.iter().map(row)))?;
+        }
+    }
+    if let Some(cursor) = answer["next_cursor"].as_str() {
+        writeln!(notes, "there may be more: --cursor {cursor}")?;
+    }
+    Ok(())
+}
+
+fn rows<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
+    answer[name].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn write_holds(holds: &[Value], out: &mut impl Write) -> anyhow::Result<()> {
+    let head = ["HOLD", "PURPOSE", "USER", "ASSET", "AMOUNT", "REFERENCE", "SINCE", "RECORD"];
+    let keys = ["id", "purpose", "user_id", "asset", "amount", "reference", "at", "sequence"];
+    let row = |hold: &Value| keys.iter().map(|key| text(&hold[*key])).collect();
+    Ok(write!(out, "{}", aligned("", &head, holds.iter().map(row)))?)
+}
+
+fn show(args: &HoldShowArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let hold = Ops::new(&args.access, clock)?.get("show", &format!("holds/{}", args.id))?;
+    match args.access.format {
+        Format::Json => writeln!(out, "{hold}")?,
+        Format::Text => write_holds(std::slice::from_ref(&hold), out)?,
+    }
+    Ok(())
+}
+
+fn release(args: &HoldReleaseArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let (access, body) = (&args.operator.access, json!({"reason": args.operator.reason}));
+    let ops = Ops::new(access, clock)?;
+    let one = |id: &str| ops.post("release", &format!("holds/{id}/release"), &body);
+    let Some(venue) = args.venue else {
+        let released = one(args.id.as_deref().expect("clap requires one of both"))?;
+        refuse_pending(&released, access.format, out)?;
+        return tell(&released, access.format, out);
+    };
+    let (mut cursor, mut pending) = (String::new(), None);
+    loop {
+        let answer = ops.get("list", &format!("holds?venue={venue}&limit=1000{cursor}"))?;
+        for hold in rows(&answer, "holds") {
+            match one(&text(&hold["id"])) {
+                Ok(released) => match refuse_pending(&released, access.format, out) {
+                    Ok(()) => tell(&released, access.format, out)?,
+                    Err(waits) => pending = Some(waits),
+                },
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match answer["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return pending.map_or(Ok(()), Err),
+        }
+    }
+}
+
+/// Whether another operator has released it meanwhile.
+fn is_gone(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<Refused>();
+    refused.is_some_and(|refused| refused.code == Code::HoldNotFound.name())
+}
+
+fn tell(released: &Value, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+    if format == Format::Json {
+        return Ok(writeln!(out, "{released}")?);
+    }
+    let of = |key: &str| text(&released[key]);
+    let (id, amount, asset, user) = (of("id"), of("amount"), of("asset"), of("user_id"));
+    Ok(writeln!(out, "released: {id}, {amount} {asset} to user {user}")?)
+}
