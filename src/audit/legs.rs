@@ -367,8 +367,8 @@ impl LegSums {
         wrong
     }
 
-    /// The contradictions within these sums: holds add up to the held part, and postings of an asset
-    /// make and lose nothing.
+    /// The contradictions within these sums: holds add up to the held part, and postings of an
+    /// asset make and lose nothing.
     pub fn recount(&self) -> Vec<Wrong> {
         let mut held = BTreeMap::<(u64, u32), (i128, Vec<Name>)>::new();
         for (name, row) in &self.holds.rows {
