@@ -66,7 +66,7 @@
 //!     configuration to both stores), [`task`] (the supervisor of background tasks).
 //! 12. [`commands`], [`cli`] and [`role`] (the roles of users): the binary.
 //!     [`commands::roles::primary`] starts the service in stages; a role without the engine begins
-//!     with `commands::roles::process` alone.
+//!     with `commands::roles::process` alone. [`service`] runs the same in another program.
 //! 13. The seams: [`clock`], [`entropy`], and [`environment`] (the variables of child processes).
 //!     The rest: [`config`], [`format`](mod@format) (text or JSON), [`telemetry`], [`alert`],
 //!     [`last_words`] (the alert of a process that must end), [`release`], [`exit`] (every exit
@@ -160,6 +160,7 @@ pub mod postgres;
 pub mod quota;
 pub mod release;
 pub mod role;
+pub mod service;
 pub mod stores;
 pub mod stream;
 pub mod task;

@@ -16,9 +16,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use engine::VenueSession;
-use engine::venue::{OpenError, Opened};
+use engine::venue::{Command, OpenError, Opened};
 use parking_lot::Mutex;
 use stream::block::{CloseReason, Open};
+use stream::leg;
 use stream::message::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -222,16 +223,15 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
         return Err(None);
     }
     let (epoch, told) = (open.epoch.get(), open.told.get());
-    let mut opened = open_venue(parts, venue, epoch, told).await;
-    if let Err(OpenError::AheadOfLog { told, last }) = opened {
-        halt_behind(parts, venue, told, last);
-        // The venue learns `last` from Opened, and sends the lost commands again.
-        opened = open_venue(parts, venue, epoch, last).await;
-    }
+    // On another thread: it waits for a sync.
+    let (engine, blocking) = (parts.engine.lock().clone(), Arc::clone(parts));
+    let opening = move || open_venue(&engine, &blocking.halt, venue, epoch, told);
+    let opened = tokio::task::spawn_blocking(opening).await.expect("no panic");
     let engine = opened.map_err(|error| {
         info!(venue, %error, "a venue's session was not opened");
         match error {
             OpenError::Unknown | OpenError::Conflict => CloseReason::Unauthorized,
+            OpenError::TooHigh { .. } => CloseReason::Malformed,
             OpenError::Closed => CloseReason::Closed,
             OpenError::Fenced { .. } | OpenError::Busy => CloseReason::Fenced,
             OpenError::NotClosed | OpenError::NoHold => unreachable!("an Open is no release"),
@@ -245,13 +245,27 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((venue, engine))
 }
 
-/// Halts: the log has lost answers that the venue knows.
-fn halt_behind(parts: &SessionParts, venue: u32, known: u64, last: u64) {
+/// Opens a session. If the log has lost answers that the venue knows, it halts the service first:
+/// the venue learns from [`Opened`] where the log ends, and sends the lost commands again. It waits
+/// for a sync.
+///
+/// # Errors
+/// As [`engine::Handle::open_venue`], without [`OpenError::AheadOfLog`].
+pub fn open_venue(
+    engine: &engine::Handle,
+    halt: &dyn Fn(String),
+    venue: u32,
+    epoch: u64,
+    told: u64,
+) -> Result<VenueSession, OpenError> {
+    let opened = engine.open_venue(venue, epoch, told);
+    let Err(OpenError::AheadOfLog { told: known, last }) = opened else { return opened };
     let reason = format!("venue {venue} has answers up to {known}, and the log ends with {last}");
     alert_about(Alert::VenueAheadOfLog, &format_args!("venue {venue}"), format_args!("{reason}"));
     // At once: the halt below takes effect a moment later.
-    parts.engine.lock().halt_venues(true);
-    (parts.halt)(reason);
+    engine.halt_venues(true);
+    halt(reason);
+    engine.open_venue(venue, epoch, last)
 }
 
 /// Checks the token: `None` if it is not valid for this venue.
@@ -263,16 +277,37 @@ fn admit(parts: &SessionParts, open: &Open) -> Option<()> {
     (claims.ok()?.role == Some(Role::Venue(venue))).then_some(())
 }
 
-/// Opens the session on another thread: it waits for a sync.
-async fn open_venue(
-    parts: &SessionParts,
-    venue: u32,
-    epoch: u64,
-    told: u64,
-) -> Result<VenueSession, OpenError> {
-    let engine = parts.engine.lock().clone();
-    let opening = tokio::task::spawn_blocking(move || engine.open_venue(venue, epoch, told));
-    opening.await.expect("no panic")
+/// The number and the command of a message; `None` if it is not a command.
+pub fn command(message: &Message<'_>) -> Option<(u64, Command)> {
+    Some(match message {
+        Message::Reserve(reserve) => {
+            let command = Command::Reserve {
+                reference: reserve.reference.get(),
+                user: reserve.user.get(),
+                asset: reserve.asset.get(),
+                amount: reserve.amount.get(),
+                onto: reserve.onto.get(),
+            };
+            (reserve.number.get(), command)
+        }
+        Message::Settle(set, rows) => {
+            let (reference, legs) = (set.reference.get(), leg::posting(rows));
+            (set.number.get(), Command::Settle { reference, legs })
+        }
+        Message::Release(release) => {
+            let command = Command::Release {
+                reference: release.reference.get(),
+                hold: release.hold.get(),
+                amount: release.amount.get(),
+            };
+            (release.number.get(), command)
+        }
+        Message::Post(set, rows) => {
+            let (reference, legs) = (set.reference.get(), leg::posting(rows));
+            (set.number.get(), Command::Post { reference, legs })
+        }
+        _ => return None,
+    })
 }
 
 fn send_opened<S: AsyncRead + AsyncWrite + Unpin>(connection: &mut Connection<S>, opened: &Opened) {

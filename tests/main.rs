@@ -27,6 +27,9 @@ mod limits;
 /// Sessions of venues: messages and sockets.
 mod stream;
 
+/// A matching engine that trades with money of Spot.
+mod trading;
+
 /// The operators' routes: external money, accounts and assets.
 mod admin;
 
@@ -152,6 +155,9 @@ mod doctor;
 
 /// One user's account statement across both stores.
 mod statement;
+
+/// Postings of venues in the log, snapshots, statements and audits.
+mod postings;
 
 /// A log that is cut at a record, and its repair from PostgreSQL.
 mod walrepair;

@@ -24,6 +24,9 @@ pub(crate) const ROOM_RESERVED_BYTES: u64 = 8 * 1024;
 /// A venue's RESERVE and POST are not decided while the log has room for fewer bytes: its SETTLEs
 /// and RELEASEs still find room then.
 pub(crate) const VENUES_RESERVED_BYTES: u64 = 64 * 1024;
+/// The smallest segment of a log with venues: that reserve takes a small part of one that is
+/// prepared ahead.
+pub const VENUES_SEGMENT_BYTES_MIN: u64 = 4 * VENUES_RESERVED_BYTES;
 
 /// The state and the log together, without a thread. The simulation drives it command by command.
 pub struct Core<M: Medium> {
@@ -163,6 +166,7 @@ impl<M: Medium> Core<M> {
         posted: &mut Posted,
         time_ns: u64,
     ) -> Result<NumberedAnswer, NoRoom> {
+        self.time_ns = time_ns;
         // An end finds room where new work does not.
         if posted.op.row().opens_work && self.writer.room() < VENUES_RESERVED_BYTES {
             return Err(NoRoom);
@@ -457,12 +461,11 @@ mod tests {
         }
     }
 
-    /// Amendment of the reserve: below it new work of a venue waits, and its ends do not.
-    #[test]
-    fn without_room_new_numbers_wait_and_ends_are_decided() {
+    /// A core with venue 1 and the rest of its log.
+    fn market(segment_bytes: u64) -> (Core<Memory>, wal::Syncer<Memory>, wal::Preparer<Memory>) {
         let mut recovery = Recovery::open(Memory::new(), 0, 0).expect("a directory");
         assert_eq!(recovery.next().expect("a log"), None);
-        let options = Options { segment_bytes: 128 * 1024, spares_ready: 1 };
+        let options = Options { segment_bytes, spares_ready: 1 };
         let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
         let venues = VenuePlaces { holds_max: 1_000, venues_max: 1, window: 10_000 };
         let places = Places { accounts_max: 1_000, outcomes_max: 100, venues };
@@ -473,12 +476,41 @@ mod tests {
         core.decide(&Command::AddVenue { id: 1, name, posts: true }, 0);
         core.decide(&Command::OpenVenue { id: 1, epoch: 1, told: 0 }, 0);
         assert!(succeeds(&mut core, 1));
-        let mut send = |number, command| {
-            let mut posted = Posted::empty();
-            posted.fill(1, number, &command);
-            let sent = Sent { epoch: 1, acknowledged: 0, halted: false };
-            core.number(&mut posted, sent, 0)
-        };
+        (core, log.syncer, log.preparer)
+    }
+
+    fn send(core: &mut Core<Memory>, number: u64, command: &venue::Command) -> Numbered {
+        let mut posted = Posted::empty();
+        posted.fill(1, number, command);
+        let sent = Sent { epoch: 1, acknowledged: 0, halted: false };
+        core.number(&mut posted, sent, 0)
+    }
+
+    /// Goal: at the smallest segment new work of a venue always finds room, if the next segment is
+    /// prepared in time.
+    #[test]
+    fn the_reserve_of_venues_fits_the_smallest_segment() {
+        let (mut core, mut syncer, mut preparer) = market(VENUES_SEGMENT_BYTES_MIN);
+        let (reference, user, onto) = (0, 7, 0);
+        // Refused ones are as long: there is only money for one.
+        let reserve = venue::Command::Reserve { reference, user, asset: 3, amount: 1, onto };
+        let mut number = 0;
+        while core.log_bytes() < 3 * VENUES_SEGMENT_BYTES_MIN {
+            while preparer.tick().expect("memory") == wal::Progress::Busy {}
+            for _ in 0..100 {
+                number += 1;
+                let answer = send(&mut core, number, &reserve);
+                assert!(matches!(answer, Numbered::Answer(_)), "{number}: {answer:?}");
+            }
+            syncer.sync().expect("synced");
+        }
+    }
+
+    /// Amendment of the reserve: below it new work of a venue waits, and its ends do not.
+    #[test]
+    fn without_room_new_numbers_wait_and_ends_are_decided() {
+        let (mut core, _syncer, _preparer) = market(128 * 1024);
+        let mut send = |number, command| send(&mut core, number, &command);
         let (reference, user, onto) = (0, 7, 0);
         let reserve = venue::Command::Reserve { reference, user, asset: 3, amount: 1, onto };
         let mut number = 1;

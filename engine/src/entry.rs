@@ -404,6 +404,9 @@ mod tests {
     #[test]
     fn foreign_bytes_are_refused() {
         assert_eq!(Entry::decode(7, &[]), Err(Error::Kind(7)));
+        // The next free kind: of a later version.
+        assert_eq!(Entry::decode(14, &[]), Err(Error::Kind(14)));
+        assert_eq!(Error::Kind(14).to_string(), "unknown record kind 14");
         assert_eq!(Entry::decode(5, &[0]), Err(Error::Payload { kind: Kind::Mark, bytes: 1 }));
         let mut bytes = encoded(&Entry::Order {
             order: order(),

@@ -595,6 +595,72 @@ mod tests {
         }
     }
 
+    /// The forms of the facts of venues, tags 8 to 11, field by field.
+    #[test]
+    fn the_bytes_of_the_facts_of_venues_stay_what_they_are() {
+        let name = Text::new("book").expect("short");
+        let totals = Totals { deposits: 0x21, withdrawals: 0x22, refunds: 0x23 };
+        let long = |byte: u8, bytes: usize| -> Vec<u8> {
+            [byte].into_iter().chain(std::iter::repeat(0)).take(bytes).collect()
+        };
+        let joined = |parts: &[(u8, usize)]| -> Vec<u8> {
+            parts.iter().flat_map(|(byte, bytes)| long(*byte, *bytes)).collect()
+        };
+        let balance =
+            Fact::Balance { user: 7, asset: 3, available: 1, held: 4, traded: -2, totals };
+        let mut traded = joined(&[(1, 16), (0x21, 16), (0x22, 16), (0x23, 16), (7, 8), (3, 4)]);
+        traded.extend(long(4, 16));
+        traded.extend((-2_i128).to_le_bytes());
+        let hold = HoldFact {
+            venue: 9,
+            number: 8,
+            purpose: 0,
+            user: 7,
+            asset: 3,
+            amount: 4,
+            reference: 5,
+            record: 6,
+            time_ns: 2,
+            keeps: true,
+        };
+        let held = joined(&[
+            (4, 16),
+            (8, 8),
+            (7, 8),
+            (5, 8),
+            (6, 8),
+            (2, 8),
+            (9, 4),
+            (3, 4),
+            (0, 2),
+            (1, 1),
+        ]);
+        let venue = VenueFact { id: 9, epoch: 3, acknowledged: 2, closed: true, posts: true, name };
+        let mut registered = joined(&[(3, 8), (2, 8), (9, 4), (3, 1), (4, 1)]);
+        registered.extend(b"book");
+        registered.resize(registered.len() + VENUE_NAME_BYTES_MAX - 4, 0);
+        let decision = Decision::Refused(Code::InsufficientBalance);
+        let answer = AnswerFact { venue: 9, number: 8, hash: 1, record: 6, decision, leg: 2 };
+        let answered = joined(&[(8, 8), (1, 8), (6, 8), (9, 4), (24, 2), (2, 1)]);
+        for (fact, tag, want) in [
+            (balance, 8, traded),
+            (Fact::Hold(hold), 9, held),
+            (Fact::Venue(venue), 10, registered),
+            (Fact::Answer(answer), 11, answered),
+        ] {
+            let mut buffer = [0; FACT_BYTES_MAX];
+            let (found, length) = fact.encode(&mut buffer);
+            assert_eq!((found, &buffer[..length]), (tag, &want[..]), "{fact:?}");
+            assert_eq!(Fact::decode(tag, &want), Ok(fact));
+        }
+        // Reserved, and of a later version.
+        for tag in [12, 13] {
+            assert_eq!(Fact::bytes_of(tag), None);
+            let unknown = Error::Field { field: "fact tag", number: tag.into() };
+            assert_eq!(Fact::decode(tag, &[]), Err(unknown));
+        }
+    }
+
     /// Found by a fuzz target: bytes after a symbol were ignored, so one fact had several forms.
     #[test]
     fn a_symbol_is_padded_with_zeros_and_nothing_else() {

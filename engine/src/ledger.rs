@@ -287,12 +287,13 @@ impl Ledger {
     /// and digests do not depend on it.
     pub fn forget(&mut self, looks_max: usize, leaves_max: usize) {
         self.outcomes.forget(self.watermark, looks_max, leaves_max);
-        self.forget_answers(leaves_max);
+        self.forget_answers(None, leaves_max);
     }
 
-    /// Lets up to `leaves_max` acknowledged answers leave. Records and digests do not depend on it.
-    pub(crate) fn forget_answers(&mut self, leaves_max: usize) {
-        let left = self.venues.forget(leaves_max);
+    /// Lets up to `leaves_max` acknowledged answers leave, of one venue or of all. Records and
+    /// digests do not depend on it.
+    pub(crate) fn forget_answers(&mut self, of: Option<u32>, leaves_max: usize) {
+        let left = self.venues.forget(of, leaves_max);
         self.outcomes.add_evicted(left);
     }
 

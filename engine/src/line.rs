@@ -34,6 +34,8 @@ pub(crate) struct Line {
     /// The last number that the session has acknowledged.
     pub(crate) acknowledged: AtomicU64,
     fenced: AtomicBool,
+    /// The session was dropped. Its commands on the ring are still decided.
+    left: AtomicBool,
     waker: Mutex<Option<Waker>>,
     /// The answer to a read of holds.
     pub(crate) holds: Mutex<Holds>,
@@ -48,6 +50,7 @@ impl Line {
             replies: ArrayQueue::new(places),
             acknowledged: AtomicU64::new(acknowledged),
             fenced: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             waker: Mutex::new(None),
             holds: Mutex::new(Holds { position: 0, holds, next: None }),
         }
@@ -81,15 +84,23 @@ impl Line {
         self.fenced.load(Ordering::Acquire)
     }
 
+    /// Whether a session is at work on it.
+    pub(crate) fn open(&self) -> bool {
+        !self.fenced() && !self.left.load(Ordering::Acquire)
+    }
+
     /// Adds the end of a command. There is a place for each.
     pub(crate) fn tell(&self, told: Told) {
         assert!(self.replies.push(told).is_ok(), "no place for a reply");
     }
 }
 
-/// The lines of all open sessions, and the slab of their commands.
+/// The lines of the venues' newest sessions, and the slab of their commands.
 pub(crate) struct Streams {
+    /// One for a venue. It stays when its session is dropped, until the next one comes.
     lines: Mutex<Vec<Arc<Line>>>,
+    /// For a venue, the last epoch that an Open or a close has shut out. Locked within `lines`.
+    shut: Mutex<Vec<(u32, u64)>>,
     free: ArrayQueue<u32>,
     cells: Box<[Mutex<Posted>]>,
     /// Sessions that are open.
@@ -109,6 +120,7 @@ impl Streams {
         }
         Streams {
             lines: Mutex::new(Vec::new()),
+            shut: Mutex::new(Vec::new()),
             free,
             cells: (0..cells).map(|_| Mutex::new(Posted::empty())).collect(),
             sessions: AtomicUsize::new(0),
@@ -148,9 +160,12 @@ impl Streams {
     }
 
     /// Adds the line of a session. The lines of its earlier epochs end. Returns false if a newer
-    /// one is there already.
+    /// one is there already, or a close has shut it out.
     pub(crate) fn add(&self, line: &Arc<Line>) -> bool {
         let mut lines = self.lines.lock();
+        if self.shut.lock().iter().any(|&(venue, last)| venue == line.venue && line.epoch <= last) {
+            return false;
+        }
         if lines.iter().any(|other| other.venue == line.venue && other.epoch >= line.epoch) {
             return false;
         }
@@ -162,15 +177,20 @@ impl Streams {
             stays
         });
         lines.push(Arc::clone(line));
-        self.sessions.store(lines.len(), Ordering::Relaxed);
+        self.count(&lines);
         true
     }
 
-    /// Removes the line of a session that has ended.
-    pub(crate) fn remove(&self, line: &Arc<Line>) {
-        let mut lines = self.lines.lock();
-        lines.retain(|other| !Arc::ptr_eq(other, line));
-        self.sessions.store(lines.len(), Ordering::Relaxed);
+    /// Takes the session of a line away. The line stays for its commands on the ring.
+    pub(crate) fn remove(&self, line: &Line) {
+        let lines = self.lines.lock();
+        line.left.store(true, Ordering::Release);
+        self.count(&lines);
+    }
+
+    fn count(&self, lines: &[Arc<Line>]) {
+        let at_work = |line: &&Arc<Line>| !line.left.load(Ordering::Relaxed);
+        self.sessions.store(lines.iter().filter(at_work).count(), Ordering::Relaxed);
     }
 
     /// The line of a venue's newest session.
@@ -178,10 +198,18 @@ impl Streams {
         self.lines.lock().iter().find(|line| line.venue == venue).cloned()
     }
 
-    /// Ends the sessions of a venue with epochs below `epoch`.
-    pub(crate) fn fence(&self, venue: u32, epoch: u64) {
-        for line in self.lines.lock().iter() {
-            if line.venue == venue && line.epoch < epoch {
+    /// Ends the sessions of a venue up to and including the epoch `last`, also those that are not
+    /// added yet.
+    pub(crate) fn fence(&self, venue: u32, last: u64) {
+        let lines = self.lines.lock();
+        let mut shut = self.shut.lock();
+        match shut.iter_mut().find(|(known, _)| *known == venue) {
+            Some((_, known)) => *known = last.max(*known),
+            None => shut.push((venue, last)),
+        }
+        drop(shut);
+        for line in lines.iter() {
+            if line.venue == venue && line.epoch <= last {
                 line.fence();
             }
         }
@@ -192,5 +220,25 @@ impl Streams {
         if self.sessions.load(Ordering::Relaxed) > 0 {
             self.lines.lock().iter().for_each(|line| line.wake());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a close also ends a session that was opened before it, and is added after it.
+    #[test]
+    fn a_session_that_a_close_has_overtaken_does_not_begin() {
+        let streams = Streams::new(4);
+        let line = |venue, epoch| Arc::new(Line::new(venue, epoch, 0, 4));
+        streams.fence(1, 5);
+        assert!(!streams.add(&line(1, 5)));
+        let (next, other) = (line(1, 6), line(2, 1));
+        assert!(streams.add(&next) && streams.add(&other));
+        streams.fence(1, 5);
+        assert!(!next.fenced());
+        streams.fence(1, 6);
+        assert!(next.fenced() && !other.fenced());
     }
 }

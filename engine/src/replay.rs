@@ -16,7 +16,7 @@ use crate::command::Command;
 use crate::entry::{Entry, VenueEntry};
 use crate::ledger::{FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
 use crate::op::number::Door;
-use crate::places::{ACCOUNTS_MAX, HOLDS_MAX};
+use crate::places::ACCOUNTS_MAX;
 use crate::posted::Posted;
 use crate::record;
 
@@ -306,7 +306,10 @@ fn replay_posted(
             ledger.apply_posted(&found, &parts, sequence, time_ns);
             Ok(())
         }
-        false if follows && again.imposed => Err(Error::Full { place: place(), key: HOLDS_MAX }),
+        false if follows && again.imposed => {
+            let key = ledger.lacks_place(&again, &parts).expect("it is refused for a place");
+            Err(Error::Full { place: place(), key })
+        }
         false => {
             let (found, decided) = (Box::new(Entry::Posting(found)), Entry::Posting(again));
             Err(Error::Mismatch { place: place(), found, decided: Box::new(Step::Append(decided)) })

@@ -33,7 +33,7 @@ pub(super) enum Work {
     /// A command of a venue's session, in a cell of the slab.
     Numbered { venue: u32, epoch: u64, cell: u32 },
     /// A read of a venue's holds into the session's line.
-    Holds { ticket: u32, venue: u32, after: u64 },
+    Holds { ticket: u32, venue: u32, epoch: u64, after: u64 },
     /// A read of rows for operators, into the shared page.
     Look { ticket: u32, look: Look },
 }

@@ -62,8 +62,14 @@ impl Engine {
         let (publisher, mut poller) =
             ring::ring(options.ring_slots, options.in_flight_max, core_sleeper.bell());
         let bells = [core_sleeper.bell(), sync_sleeper.bell(), prepare_sleeper.bell()];
-        // Half of the ring: the tickets are at most as many slots as the other half.
-        let cells = if options.places.venues.venues_max == 0 { 0 } else { options.ring_slots / 2 };
+        // The tickets are at most as many slots as half of the ring. In the other half, the slots
+        // of one batch stay taken for a moment after their cells are free.
+        let (slots, batch) =
+            (options.ring_slots, usize::try_from(threads::BATCH_MAX).expect("small"));
+        let cells = match options.places.venues.venues_max {
+            0 => 0,
+            _ => (slots / 2).saturating_sub(batch).max(slots / 4),
+        };
         let (window, now) = (options.places.venues.window as u64, options.now);
         let holds_max = options.places.venues.holds_max;
         let identity = covered.identity;
@@ -213,10 +219,10 @@ impl Handle {
     ///
     /// # Errors
     /// [`OpenError`]: nothing has changed. [`OpenError::Fenced`] may also come after the Open: a
-    /// newer one has overtaken it.
+    /// newer one or a close has overtaken it.
     pub fn open_venue(&self, id: u32, epoch: u64, told: u64) -> Result<VenueSession, OpenError> {
         let streams = &self.shared.streams;
-        if epoch == 0 && streams.line_of(id).is_some_and(|line| !line.fenced()) {
+        if epoch == 0 && streams.line_of(id).is_some_and(|line| line.open()) {
             return Err(OpenError::Busy);
         }
         let answer = self.ask(Command::OpenVenue { id, epoch, told })?;

@@ -164,11 +164,15 @@ impl VenueSession {
     /// # Errors
     /// [`OpenError::Fenced`], [`OpenError::Stopped`], [`OpenError::NoRoom`].
     pub fn holds(&mut self, after: u64) -> Result<Holds, OpenError> {
-        let venue = self.line.venue;
-        self.ask(|ticket| Work::Holds { ticket, venue, after })?;
-        // A newer session may have read into its own line meanwhile.
+        let fenced = OpenError::Fenced { epoch: self.opened.epoch };
         if self.fenced() {
-            return Err(OpenError::Fenced { epoch: self.opened.epoch });
+            return Err(fenced);
+        }
+        let Line { venue, epoch, .. } = *self.line;
+        self.ask(|ticket| Work::Holds { ticket, venue, epoch, after })?;
+        // A newer session may have come meanwhile: nothing was read then.
+        if self.fenced() {
+            return Err(fenced);
         }
         Ok(self.line.holds.lock().clone())
     }
@@ -194,10 +198,16 @@ impl VenueSession {
     }
 
     /// Wakes `waker` once when a reply comes without a sync (Back, Close, a repeat), when
-    /// [`VenueSession::durable`] may have risen, or when the session is fenced. Register, look
-    /// again, and only then wait.
+    /// [`VenueSession::durable`] may have risen, or when the session is fenced or stopped.
+    /// Register, look again, and only then wait.
     pub fn wake(&self, waker: &Waker) {
         self.line.register(waker);
+    }
+
+    /// Whether the engine has stopped. Ask before [`VenueSession::decided`]: what that returns
+    /// afterwards is the last and is durable, and a number without a reply was not decided.
+    pub fn stopped(&self) -> bool {
+        self.shared.released.load(Ordering::Acquire)
     }
 
     /// Whether a newer session is open, or the venue is closed.
@@ -413,14 +423,43 @@ mod tests {
         let mut new = handle.open_venue(1, 31, 1).expect("open");
         assert_eq!(old.push(2, &reserve(10)), Err(PushError::Fenced));
         assert_eq!(answer(&mut new, 2, &reserve(20)), None);
-        assert_eq!(new.holds(0).expect("read").holds.len(), 2);
+        let page = new.holds(0).expect("read");
+        assert_eq!(page.holds.len(), 2);
+        // A read that the old session has sent before it was shut out does not touch the page.
+        assert_eq!(old.holds(0), Err(OpenError::Fenced { epoch: 30 }));
+        let late = old.ask(|ticket| Work::Holds { ticket, venue: 1, epoch: 30, after: 2 });
+        assert_eq!(late, Ok(Answer::Done));
+        assert_eq!(*new.line.holds.lock(), page);
         handle.close_venue(1).expect("registered");
         assert!(new.fenced());
         assert_eq!(new.push(3, &release(1)), Err(PushError::Fenced));
         assert_eq!(handle.open_venue(1, 32, 2).err(), Some(OpenError::Closed));
         handle.reopen_venue(1).expect("registered");
+        // A command that passed the check before the close is not decided after the reopening.
+        let cell = new.shared.streams.take().expect("a free one");
+        new.shared.streams.cell(cell).lock().fill(1, 3, &release(1));
+        new.publisher.publish_numbered(1, 31, cell, 7).expect("room");
+        new.publisher.wake();
         drop((old, new));
-        assert_eq!(handle.open_venue(1, 0, 2).expect("open").opened().epoch, 32);
+        let session = handle.open_venue(1, 0, 2).expect("open");
+        assert_eq!((session.opened().epoch, session.opened().last), (32, 2));
+        engine.stop();
+    }
+
+    /// Goal: what a session has pushed before it was dropped is decided, also if nothing of it was
+    /// taken by then.
+    #[test]
+    fn commands_of_a_dropped_session_are_decided() {
+        let dir = tempdir().expect("a directory");
+        let (engine, handle) = market(dir.path());
+        for round in 0..50 {
+            let mut session = handle.open_venue(1, 0, 2 * round).expect("open");
+            assert_eq!(session.opened().last, 2 * round);
+            session.push(2 * round + 1, &reserve(1)).expect("sent");
+            session.push(2 * round + 2, &release(2 * round + 1)).expect("sent");
+        }
+        assert_eq!(handle.open_venue(1, 0, 100).expect("open").opened().last, 100);
+        comes(|| (handle.holds() == 0).then_some(()));
         engine.stop();
     }
 
@@ -462,6 +501,31 @@ mod tests {
         assert_eq!(handle.holds(), WINDOW + 2);
         drop((session, other));
         engine.stop();
+    }
+
+    /// Goal: a stop wakes a session that waits. Method: it looks again only when it was woken.
+    #[test]
+    fn a_stop_wakes_a_session() {
+        let dir = tempdir().expect("a directory");
+        let (engine, handle) = market(dir.path());
+        let mut session = handle.open_venue(1, 1, 0).expect("open");
+        assert_eq!(answer(&mut session, 1, &reserve(1)), None);
+        assert!(!session.stopped());
+        let rung = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&rung));
+        thread::scope(|scope| {
+            scope.spawn(|| engine.stop());
+            loop {
+                let before = rung.0.load(Ordering::Relaxed);
+                session.wake(&waker);
+                if session.stopped() {
+                    break;
+                }
+                comes(|| (rung.0.load(Ordering::Relaxed) > before).then_some(()));
+            }
+        });
+        assert_eq!((session.decided(), session.durable()), (None, 1));
+        assert_eq!(session.push(2, &reserve(1)), Err(PushError::Stopped));
     }
 
     struct Count(AtomicUsize);

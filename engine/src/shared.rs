@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) marked: AtomicU64,
     pub(crate) stop: AtomicBool,
     pub(crate) core_stopped: AtomicBool,
+    /// The sync thread has ended: all that was decided is durable and answered.
+    pub(crate) released: AtomicBool,
     pub(crate) outcomes: AtomicUsize,
     /// Holds and freezes.
     pub(crate) holds: AtomicUsize,
@@ -87,6 +89,7 @@ impl Shared {
             marked: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             core_stopped: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             outcomes: AtomicUsize::new(0),
             holds: AtomicUsize::new(0),
             postings: Default::default(),

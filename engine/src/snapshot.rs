@@ -288,9 +288,14 @@ impl Facts<'_> {
         let mut tag = [0];
         fill(&mut tag)?;
         let [tag] = tag;
-        let length = Fact::bytes_of(tag).ok_or_else(|| contradiction("an unknown kind of fact"))?;
-        fill(&mut buffer[..length])?;
         let index = self.index;
+        let unknown = || Error::Fact {
+            path: path.clone(),
+            index,
+            source: record::Error::Field { field: "fact tag", number: tag.into() },
+        };
+        let length = Fact::bytes_of(tag).ok_or_else(unknown)?;
+        fill(&mut buffer[..length])?;
         let fact = Fact::decode(tag, &buffer[..length]).map_err(|source| Error::Fact {
             path: path.clone(),
             index,
@@ -402,6 +407,7 @@ mod tests {
     use std::fs;
 
     use domain::account::AccountStatus;
+    use domain::chain::chain;
     use domain::transfer::{Direction, Op};
     use tempfile::{TempDir, tempdir};
 
@@ -586,7 +592,7 @@ mod tests {
         for change in [
             (facts, whole[facts] - 1, "bytes follow the last fact"),
             (facts, whole[facts] + 1, "ends before the last fact"),
-            (HEADER_BYTES, 99, "unknown kind of fact"),
+            (HEADER_BYTES, 99, "a.snap: fact 0: fact tag holds 99"),
             (8, 4, "version 4"),
         ] {
             let (at, byte, why) = change;
@@ -594,7 +600,7 @@ mod tests {
             bytes[at] = byte;
             written.put_sealed(bytes);
             let error = written.refusal();
-            assert!(!error.is_damage() && error.to_string().contains(why), "{error}");
+            assert!(!error.is_damage() && chain(&error).contains(why), "{error}");
         }
     }
 

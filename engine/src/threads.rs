@@ -46,7 +46,7 @@ use crate::shared::{Release, Shared};
 use crate::venue::{Look, Reason, Reply};
 
 /// The most commands taken off the ring before their slots are free again.
-const BATCH_MAX: u64 = 256;
+pub(crate) const BATCH_MAX: u64 = 256;
 /// Looks at the ring, with a pause each, before the core thread yields: about 20 us.
 const SPINS: u32 = 1_000;
 /// Yields before the core thread sleeps.
@@ -97,13 +97,18 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
     /// Syncs and answers until no record and no answer waits. Records that are appended during a
     /// sync form the next batch: no timer waits.
     fn answer_all(&mut self, shared: &Shared) -> Result<(), wal::Error> {
-        let (mut answers, mut held) = (0_u64, None);
+        let (mut answers, mut held, mut woken) = (0_u64, None, self.decided);
         loop {
             let before = shared.log.durable();
             let durable = self.sync(shared)?;
             if durable > before {
                 shared.prepare_bell.ring();
+            }
+            // A sync may cover a record whose reply is told a moment later.
+            let decided = shared.streams.decided.load(Ordering::Acquire);
+            if durable > before || decided != woken {
                 shared.streams.wake();
+                woken = decided;
             }
             while let Some(release) = held.take().or_else(|| shared.releases.pop()) {
                 if release.after > durable {
@@ -114,7 +119,6 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
                 answers += 1;
             }
             if held.is_none() && shared.log.appended() == durable {
-                let decided = shared.streams.decided.load(Ordering::Relaxed);
                 self.crowded = answers + (decided - self.decided) > 1;
                 self.decided = decided;
                 return Ok(());
@@ -211,11 +215,11 @@ fn decide_all<'a, M: Medium>(
             let (ticket, answer, after) = match slot.work {
                 Work::Asked { ticket, ref command } => {
                     let (answer, after) = core.decide(command, slot.time_ns);
-                    fence(command, &answer, shared);
+                    fence(command, &answer, core, shared);
                     (ticket, answer, after)
                 }
-                Work::Holds { ticket, venue, after } => {
-                    let after = read_holds(core, shared, venue, after);
+                Work::Holds { ticket, venue, epoch, after } => {
+                    let after = read_holds(core, shared, (venue, epoch), after);
                     (ticket, Answer::Done, after)
                 }
                 Work::Look { ticket, look } => (ticket, Answer::Done, read(core, shared, look)),
@@ -246,22 +250,29 @@ fn decide_all<'a, M: Medium>(
 }
 
 /// Ends the sessions that an Open or a close shuts out.
-fn fence(command: &Command, answer: &Answer, shared: &Shared) {
+fn fence<M: Medium>(command: &Command, answer: &Answer, core: &Core<M>, shared: &Shared) {
     match (command, answer) {
         (Command::OpenVenue { id, .. }, Answer::Opened { epoch, .. }) => {
-            shared.streams.fence(*id, *epoch);
+            shared.streams.fence(*id, *epoch - 1);
         }
         (Command::CloseVenue { id, closed: true }, Answer::Done) => {
-            shared.streams.fence(*id, u64::MAX);
+            let venue = core.ledger().venue_state(*id).expect("it is closed");
+            shared.streams.fence(*id, venue.epoch);
         }
         _ => {}
     }
 }
 
 /// Reads holds into the line of a venue's session. Returns the last record that they include.
-fn read_holds<M: Medium>(core: &Core<M>, shared: &Shared, venue: u32, after: u64) -> Sequence {
+/// An earlier session gets no page: the line is another's.
+fn read_holds<M: Medium>(
+    core: &Core<M>,
+    shared: &Shared,
+    (venue, epoch): (u32, u64),
+    after: u64,
+) -> Sequence {
     let position = core.ledger().sequence();
-    if let Some(line) = shared.streams.line_of(venue) {
+    if let Some(line) = shared.streams.line_of(venue).filter(|line| line.epoch == epoch) {
         let mut read = line.holds.lock();
         read.holds.clear();
         read.position = position;
@@ -317,9 +328,13 @@ impl Lines {
         core: &mut Core<M>,
         shared: &Shared,
     ) -> bool {
-        // Without a line its session has ended, and nothing waits for a reply.
+        // Without a line a newer session is open: the core would not decide it.
         let Some(known) = self.of(venue, epoch, shared) else { return false };
         let line = &known.line;
+        if line.fenced() {
+            // A close has ended it, even if the venue is open again.
+            return false;
+        }
         if known.ended {
             line.tell(Told::Dropped);
             return false;
@@ -339,7 +354,6 @@ impl Lines {
             Numbered::Answer(NumberedAnswer { decision, leg, record }) => {
                 // A repeat of an older number does not end the wait.
                 known.due = known.due.filter(|due| *due != number);
-                shared.streams.decided.fetch_add(1, Ordering::Relaxed);
                 let code = match decision {
                     Decision::Success => None,
                     Decision::Refused(code) => Some(code),
@@ -348,6 +362,7 @@ impl Lines {
                     shared.count(posted, code);
                 }
                 line.tell(Told::Reply(Reply::Answer { number, code, leg, record }));
+                shared.streams.decided.fetch_add(1, Ordering::Release);
                 if record > durable {
                     return true;
                 }
@@ -404,7 +419,8 @@ fn answer_alone<M: Medium>(
 ) -> Result<bool, wal::Error> {
     // A command takes its ticket before it is published, and gives it back with its answer.
     // A command of a venue has a cell meanwhile, and gives it back when it is decided.
-    if waiting > 1 || shared.tickets.in_use() + shared.streams.in_use() > 1 {
+    let own = usize::from(!shared.releases.is_empty());
+    if waiting > 1 || shared.tickets.in_use() + shared.streams.in_use() > own {
         return Ok(false);
     }
     let Some(mut disk) = disk.try_lock() else { return Ok(false) };
@@ -424,6 +440,7 @@ fn answer_alone<M: Medium>(
         assert!(release.after <= durable, "all that the core has appended is durable");
         shared.tickets.answer(release.ticket, release.answer);
     }
+    disk.decided = shared.streams.decided.load(Ordering::Relaxed);
     drop(disk);
     shared.streams.wake();
     // After the answer: each wake delays the caller's.
@@ -451,6 +468,8 @@ pub(crate) fn release<M: Medium>(
         let last_turn = shared.core_stopped.load(Ordering::Acquire);
         disk.lock().answer_all(shared)?;
         if last_turn {
+            shared.released.store(true, Ordering::Release);
+            shared.streams.wake();
             return Ok(());
         }
         let durable = shared.log.durable();

@@ -18,7 +18,7 @@ use crate::fact::{Fact, HoldFact};
 use crate::ledger::{Answer, Ledger, Step};
 use crate::op::number::{Door, NumberedAnswer};
 use crate::order::Order;
-use crate::places::{HOLDS_MAX, Places, VenuePlaces};
+use crate::places::{ACCOUNTS_MAX, HOLDS_MAX, Places, VenuePlaces};
 use crate::posted::Posted;
 use crate::record::PAYLOAD_BYTES_MAX;
 use crate::replay::{self, replay};
@@ -326,6 +326,24 @@ fn a_hold_is_settled_in_parts_and_its_rest_goes_back() {
     market.recount();
 }
 
+/// Goal: a refused body is recorded as it was sent, also where its failing leg takes all: a repeat
+/// has the same answer.
+#[test]
+fn all_into_a_hold_that_overflows_is_refused_as_sent() {
+    let mut market = Market::new(PLACES);
+    assert_eq!(market.order(Op::Deposit, 1, USD, u64::MAX - 1), Decision::Success);
+    assert_eq!(market.send(1, &reserve(1, USD, u64::MAX - 1)), SUCCESS);
+    for number in [2, 3] {
+        assert_eq!(market.send(1, &reserve(1, USD, 9)), SUCCESS, "{number}");
+    }
+    let all = |from, to| leg(Place::Hold(from), Place::Hold(to), USD, ALL);
+    let body = settle([all(2, 3), all(3, 1)]);
+    assert_eq!(market.send(1, &body), refused(Code::Overflow, 1));
+    assert_eq!(market.hold(1, 2), Some(9));
+    assert_eq!(market.replayed(PLACES).expect("a log").digest(), market.ledger.digest());
+    market.recount();
+}
+
 /// HLD-007: a status stops new work, and no end.
 #[test]
 fn a_frozen_account_begins_nothing_and_its_holds_end() {
@@ -380,6 +398,9 @@ fn a_full_table_of_holds_refuses_reserves_and_no_end() {
     let least = Places { venues: VenuePlaces { holds_max: 1, ..small.venues }, ..small };
     let full = market.replayed(least);
     assert!(matches!(full, Err(replay::Error::Full { key, .. }) if key == HOLDS_MAX));
+    let few = Places { accounts_max: 4, ..PLACES };
+    let full = market.replayed(few);
+    assert!(matches!(full, Err(replay::Error::Full { key, .. }) if key == ACCOUNTS_MAX));
 }
 
 /// L13: with full tables of balances, every hold still pays one new balance; a SETTLE that makes
@@ -447,6 +468,31 @@ fn a_number_is_decided_once_and_kept_until_it_is_acknowledged() {
     market.recount();
 }
 
+/// Goal: a venue whose answers leave late does not hold back those of another: its window stays
+/// within its memory.
+#[test]
+fn the_answers_of_a_venue_leave_with_its_own_commands() {
+    let venues = VenuePlaces { window: 64, ..PLACES.venues };
+    let mut market = Market::new(Places { venues, ..PLACES });
+    let unknown = release(99, 1);
+    let held = |market: &Market, id| market.ledger.venues.get(id).expect("registered").window();
+    for _ in 0..64 {
+        market.send_with(1, &unknown, 0);
+    }
+    let (_, places) = held(&market, 2);
+    // Venue 1 has forgotten all, and sends no more.
+    market.send_with(1, &unknown, 64);
+    for number in 0..500 {
+        market.send_with(2, &unknown, number / 64 * 64);
+        let (answers, now) = held(&market, 2);
+        assert!(answers <= 65 && now == places, "{answers} of {now}");
+    }
+    assert_eq!(held(&market, 1).0, 63);
+    market.ledger.forget_all();
+    assert_eq!(held(&market, 1).0, 1);
+    market.recount();
+}
+
 /// A venue is registered once, opened with rising epochs, closed and reopened.
 #[test]
 fn an_open_is_decided_by_this_table() {
@@ -460,6 +506,10 @@ fn an_open_is_decided_by_this_table() {
     assert_eq!(open(&mut market, 1, 5, 1), refused(OpenError::Fenced { epoch: 5 }));
     assert_eq!(open(&mut market, 1, 4, 1), refused(OpenError::Fenced { epoch: 5 }));
     assert_eq!(open(&mut market, 1, 0, 1), opened(6, 1));
+    for epoch in [7 + (1 << 32), u64::MAX] {
+        let too_high = refused(OpenError::TooHigh { epoch: 6 });
+        assert_eq!(open(&mut market, 1, epoch, 1), too_high);
+    }
     let before = market.ledger.sequence();
     let ahead = refused(OpenError::AheadOfLog { told: 2, last: 1 });
     assert_eq!(open(&mut market, 1, 7, 2), ahead);
@@ -470,7 +520,8 @@ fn an_open_is_decided_by_this_table() {
     assert_eq!(market.ask(close(1, true)), Answer::Done);
     assert_eq!(open(&mut market, 1, 7, 1), refused(OpenError::Closed));
     assert_eq!(market.ask(close(1, false)), Answer::Done);
-    assert_eq!(open(&mut market, 1, 7, 1), opened(7, 1));
+    let highest = 6 + (1 << 32);
+    assert_eq!(open(&mut market, 1, highest, 1), opened(highest, 1));
     assert_eq!(market.ask(close(9, true)), refused(OpenError::Unknown));
     let name = |text| Text::new(text).expect("short");
     let add = |id, text, posts| Asked::AddVenue { id, name: name(text), posts };

@@ -162,6 +162,12 @@ pub enum OpenError {
         /// The venue's last epoch.
         epoch: u64,
     },
+    /// The epoch is more than 2^32 above the venue's last one.
+    #[error("the epoch is more than 2^32 above the venue's, which is {epoch}")]
+    TooHigh {
+        /// The venue's last epoch.
+        epoch: u64,
+    },
     /// Epoch 0 was asked for, and another session is open.
     #[error("another session of the venue is open")]
     Busy,
@@ -180,7 +186,8 @@ pub enum OpenError {
     /// The venue is registered with another name.
     #[error("the number is another venue's, or the name is not 1 to 32 bytes")]
     Conflict,
-    /// The engine has stopped.
+    /// The engine has stopped. The command may be recorded or not: send it again after the next
+    /// start.
     #[error("UBSCore has stopped")]
     Stopped,
 }

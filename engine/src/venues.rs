@@ -104,6 +104,14 @@ impl Venue {
     }
 }
 
+#[cfg(test)]
+impl Venue {
+    /// Answers held, and the places of the window.
+    pub(crate) fn window(&self) -> (usize, usize) {
+        (self.answers.len(), self.answers.capacity())
+    }
+}
+
 /// At most `places` venues, all windows made at the start.
 pub(crate) struct Venues {
     rows: Vec<Venue>,
@@ -203,14 +211,15 @@ impl Venues {
         self.behind == 0
     }
 
-    /// Lets up to `leaves_max` acknowledged answers leave. Returns the sum of their digests.
-    pub(crate) fn forget(&mut self, leaves_max: usize) -> u128 {
+    /// Lets up to `leaves_max` acknowledged answers leave, of one venue or of all. Returns the sum
+    /// of their digests.
+    pub(crate) fn forget(&mut self, of: Option<u32>, leaves_max: usize) -> u128 {
         let mut left: u128 = 0;
         if self.behind == 0 {
             return 0;
         }
         let mut leaves = 0;
-        for venue in &mut self.rows {
+        for venue in self.rows.iter_mut().filter(|venue| of.is_none_or(|id| id == venue.id)) {
             while leaves < leaves_max
                 && let Some(fact) = venue.leave()
             {

@@ -27,7 +27,8 @@ impl Wake for Unpark {
 ///
 /// # Errors
 /// [`OpenError::NoRoom`]: nothing was sent, or the log or a table has no room.
-/// [`OpenError::Stopped`]: the engine has stopped. Other errors are those of the answer.
+/// [`OpenError::Stopped`]: the engine has stopped. The command may be recorded or not: the caller
+/// must ask again after the next start. Other errors are those of the answer.
 pub(crate) fn wait(
     pending: Result<Pending, Overloaded>,
     shared: &Shared,

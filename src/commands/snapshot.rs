@@ -148,6 +148,12 @@ impl Verdict {
             field("accounts", Some(held.accounts.to_string()));
             field("balances", Some(held.balances.to_string()));
             field("outcomes", Some(held.outcomes.to_string()));
+            // Most snapshots have none.
+            for (name, count) in
+                [("venues", held.venues), ("holds", held.holds), ("answers", held.answers)]
+            {
+                field(name, (count > 0).then(|| count.to_string()));
+            }
             field("watermark", Some(held.watermark.to_string()));
         }
         field("digest", self.digest.clone());

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use engine::core::VENUES_SEGMENT_BYTES_MIN;
 use wal::{PAGE_BYTES, SEGMENT_BYTES_MAX, SPARES_READY_MAX};
 
 use super::bound::{Bound, bound};
@@ -34,8 +35,12 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Wal {
-    /// Checks that a segment is whole pages.
-    pub(super) fn validate(&self) -> Result<(), Error> {
+    /// Checks that a segment is whole pages, and with `venues` that their reserve fits.
+    pub(super) fn validate(&self, venues: bool) -> Result<(), Error> {
+        if venues && self.segment_bytes < VENUES_SEGMENT_BYTES_MIN {
+            let allowed = format!("at least {VENUES_SEGMENT_BYTES_MIN} bytes with [stream]");
+            return Err(range("wal.segment_bytes", self.segment_bytes, allowed));
+        }
         if self.segment_bytes.is_multiple_of(PAGE_BYTES) {
             return Ok(());
         }
@@ -51,5 +56,11 @@ mod tests {
     #[test]
     fn a_segment_is_whole_pages() {
         assert_refused(&[("[wal]\nsegment_bytes = 67108865", "wal.segment_bytes = 67108865")]);
+    }
+
+    #[test]
+    fn a_segment_has_room_for_the_reserve_of_venues() {
+        let small = "[wal]\nsegment_bytes = 258048\n[stream]\nsocket = \"/run/venues\"";
+        assert_refused(&[(small, "wal.segment_bytes = 258048")]);
     }
 }

@@ -21,7 +21,6 @@ use engine::venue::{
     AckError, BalanceRow, Command, Ending, Holds, OpenError, PushError, Reason, Reply,
 };
 use stream::block::{Answer, Back, BackReason, Balance, CloseReason, HoldRow, HoldsPart, NO_LEG};
-use stream::leg;
 use stream::message::{HOLDS_MAX, Malformed, Message};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::info;
@@ -345,33 +344,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     /// Takes one frame. Returns a question that the session must wait for.
     fn take_frame(&mut self, frame: &[u8]) -> Option<Question> {
-        match Message::read(frame) {
-            Ok(Message::Reserve(reserve)) => {
-                let command = Command::Reserve {
-                    reference: reserve.reference.get(),
-                    user: reserve.user.get(),
-                    asset: reserve.asset.get(),
-                    amount: reserve.amount.get(),
-                    onto: reserve.onto.get(),
-                };
-                self.push(reserve.number.get(), command);
-            }
-            Ok(Message::Settle(set, rows)) => {
-                let (reference, legs) = (set.reference.get(), leg::posting(rows));
-                self.push(set.number.get(), Command::Settle { reference, legs });
-            }
-            Ok(Message::Release(release)) => {
-                let command = Command::Release {
-                    reference: release.reference.get(),
-                    hold: release.hold.get(),
-                    amount: release.amount.get(),
-                };
-                self.push(release.number.get(), command);
-            }
-            Ok(Message::Post(set, rows)) => {
-                let (reference, legs) = (set.reference.get(), leg::posting(rows));
-                self.push(set.number.get(), Command::Post { reference, legs });
-            }
+        let message = Message::read(frame);
+        if let Some((number, command)) = message.ok().as_ref().and_then(super::command) {
+            self.push(number, command);
+            return None;
+        }
+        match message {
             Ok(Message::Acknowledge(acknowledge)) => self.acknowledge(acknowledge.number.get()),
             Ok(Message::ReadHolds(read)) => {
                 return Some(Question::Holds { after: read.after.get() });

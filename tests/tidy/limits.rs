@@ -51,6 +51,7 @@ const NAMED_ALIKE: &[(&str, &str)] = &[
     ("Requests", "for a round of the audit; for a snapshot"),
     ("Route", "to a participant; of a listener"),
     ("Row", "of the table of operations; a transfer as a step reads it"),
+    ("Service", "the parts behind the listeners; the whole in another program"),
     ("Settled", "sums below the watermark; the end of a call"),
     ("State", "of a transfer; of an approval"),
     ("Step", "of the ledger; the label of a histogram"),

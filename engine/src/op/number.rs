@@ -14,7 +14,8 @@ use crate::posted::Posted;
 use crate::venue::OpenError;
 use crate::venues::{Venue, WindowAnswer};
 
-/// Acknowledged answers that leave with each command: more than it adds.
+/// Acknowledged answers of the venue that leave with each of its commands: more than it adds. So
+/// its window never outgrows its memory.
 const LEAVES: usize = 2;
 
 /// The way of a command through the door.
@@ -73,7 +74,7 @@ impl Ledger {
         (posted.leg, posted.imposed) = (0, false);
         let venue = self.venue(posted.venue);
         let refusal = match judge(self, venue, posted, parts) {
-            Ok(()) if posting::lacks_place(self, ask(posted), parts) => {
+            Ok(()) if self.lacks_place(posted, parts).is_some() => {
                 // By number nothing waits for a place: behind it stand the ends that make places.
                 posted.imposed = true;
                 Refusal { leg: 0, code: Code::Overloaded }
@@ -116,8 +117,13 @@ impl Ledger {
         let venue = self.venues.get_mut(posted.venue).expect("the door has found it");
         let fact = venue.push(answer);
         self.exchange(None, fact);
-        self.forget_answers(LEAVES);
+        self.forget_answers(Some(posted.venue), LEAVES);
         NumberedAnswer::new(&answer)
+    }
+
+    /// The key that bounds a place which an admitted command lacks. `parts`: of its decision.
+    pub(crate) fn lacks_place(&self, posted: &Posted, parts: &Breakdown) -> Option<&'static str> {
+        posting::lacks_place(self, ask(posted), parts)
     }
 
     fn book_posted(

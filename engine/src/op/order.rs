@@ -51,7 +51,7 @@ pub(super) fn decide(
         Err(Violation(why)) => return Step::Violation(why),
     };
     let mut imposed = imposed;
-    if decision == Decision::Success && lacks_place(ledger, ask(order), &parts) {
+    if decision == Decision::Success && lacks_place(ledger, ask(order), &parts).is_some() {
         // Its source has paid: a recorded refusal sends the money back, and without an answer it
         // would stay in flight. Only a deposit comes here: every other amount had a balance before.
         assert!(order.op.pays() && order.op.row().undoes.is_none(), "{order:?}");
@@ -68,7 +68,9 @@ pub(super) fn decide(
 pub(super) fn foresee(ledger: &Ledger, order: &Order) -> Result<(), Code> {
     let mut parts = Breakdown::default();
     match judge(ledger, order, &mut parts) {
-        Ok(Decision::Success) if lacks_place(ledger, ask(order), &parts) => Err(Code::Overloaded),
+        Ok(Decision::Success) if lacks_place(ledger, ask(order), &parts).is_some() => {
+            Err(Code::Overloaded)
+        }
         Ok(Decision::Success) => Ok(()),
         Ok(Decision::Refused(code)) => Err(code),
         Err(_) => Err(Code::InvalidRequest),

@@ -11,6 +11,7 @@ use domain::transfer::op::Effect;
 use crate::fact::HoldFact;
 use crate::holds::{Hold, HoldKey, freeze_key, hold_key};
 use crate::ledger::Ledger;
+use crate::places::{ACCOUNTS_MAX, HOLDS_MAX};
 
 /// A posting to be judged and booked.
 #[derive(Clone, Copy)]
@@ -56,7 +57,7 @@ pub(super) struct Refusal {
 /// [`ALL`] and the owner of a release are replaced, each with a bit in `took_all`.
 ///
 /// # Errors
-/// [`Refusal`]: `parts` and `legs` are of no use.
+/// [`Refusal`]: `parts` are of no use. `legs` and `took_all` give the body as it was sent.
 #[inline]
 pub(super) fn judge(
     ledger: &Ledger,
@@ -69,21 +70,24 @@ pub(super) fn judge(
         return Err(Refusal { leg: 0, code: Code::InvalidPosting });
     }
     for (index, leg) in (0..).zip(legs) {
-        let judged = judge_leg(ledger, ask, leg, parts);
-        let all = judged.map_err(|code| Refusal { leg: index, code })?;
+        let mut all = false;
+        let judged = judge_leg(ledger, ask, leg, &mut all, parts);
+        // Also of a leg that fails behind it: its amount is replaced already.
         *took_all |= u16::from(all) << index;
+        judged.map_err(|code| Refusal { leg: index, code })?;
     }
     Ok(())
 }
 
-/// Returns whether the leg has taken all that was left.
+/// `all` is set once the leg's amount is replaced by all that was left.
 #[inline]
 fn judge_leg(
     ledger: &Ledger,
     ask: Ask,
     leg: &mut Leg,
+    all: &mut bool,
     parts: &mut Breakdown,
-) -> Result<bool, Code> {
+) -> Result<(), Code> {
     let row = ask.op.row();
     check_form(ask, leg)?;
     let source = hold_of(ledger, ask, leg.from, leg.asset);
@@ -98,8 +102,8 @@ fn judge_leg(
     check_holds(ask.op, leg, source, target)?;
     check_accounts(ledger, ask.op, leg, parts)?;
     let (held, part) = (source.map_or(0, Hold::amount), parts.at(leg.from, leg.asset));
-    let all = leg.amount == ALL && leg.from.kind() == PlaceKind::Hold;
-    if all {
+    *all = leg.amount == ALL && leg.from.kind() == PlaceKind::Hold;
+    if *all {
         // Earlier legs have checked that it is not below 0.
         let left = held + part.arriving - part.apart;
         leg.amount = u64::try_from(left).expect("a hold is bounded by its legs");
@@ -123,7 +127,7 @@ fn judge_leg(
             return Err(Code::Overflow);
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// The checks that need no state.
@@ -218,22 +222,24 @@ fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Breakdown) -> Resu
     }
 }
 
-/// Whether an account, a balance, a hold or a freeze of an admitted posting cannot be made.
+/// The key that bounds an account, a balance, a hold or a freeze of an admitted posting which
+/// cannot be made; `None` if all can.
 ///
 /// A hold keeps one balance for its life: the SETTLE that needs it always finds it.
 #[inline]
-pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Breakdown) -> bool {
+pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Breakdown) -> Option<&'static str> {
     let free = ledger.balances.places_left() - ledger.holds.kept();
     // Nearly always: no posting makes more.
     if [ledger.accounts_left(), free].into_iter().all(|left| left >= PLACES_MAX)
         && (ledger.holds.places_left() >= PLACES_MAX || !ask.op.is_posting())
     {
-        return false;
+        return None;
     }
     let made = made(ledger, ask, parts);
-    made.accounts > ledger.accounts_left()
-        || made.balances.saturating_sub(made.keepers) + made.holds > free
-        || made.holds + made.freezes > ledger.holds.places_left()
+    let accounts = made.accounts > ledger.accounts_left()
+        || made.balances.saturating_sub(made.keepers) + made.holds > free;
+    let holds = made.holds + made.freezes > ledger.holds.places_left();
+    accounts.then_some(ACCOUNTS_MAX).or(holds.then_some(HOLDS_MAX))
 }
 
 /// The rows that a posting makes.
@@ -452,7 +458,7 @@ mod tests {
         let mut legs: Vec<Leg> = legs.iter().map(leg).collect();
         let (mut took_all, mut parts) = (0, Breakdown::default());
         judge(ledger, ask, &mut legs, &mut took_all, &mut parts)?;
-        if lacks_place(ledger, ask, &parts) {
+        if lacks_place(ledger, ask, &parts).is_some() {
             return Err(Refusal { leg: 0, code: Code::Overloaded });
         }
         book(ledger, Booking { ask, reference: 0, record: 9, time_ns: 7 }, &parts);

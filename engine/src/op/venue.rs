@@ -8,6 +8,10 @@ use crate::text::Text;
 use crate::venue::OpenError;
 use crate::venues::Venue;
 
+/// The most by which an Open raises the epoch. Without it one Open could take the last epoch, and
+/// no session would follow.
+const EPOCHS_AHEAD: u64 = 1 << 32;
+
 /// Decides a registration. A repeat must have the same fields.
 pub(super) fn step_add(
     ledger: &Ledger,
@@ -46,6 +50,9 @@ pub(super) fn step_open(ledger: &Ledger, id: u32, epoch: u64, told: u64) -> Step
     match next {
         _ if venue.closed => refused(OpenError::Closed),
         None => refused(OpenError::Fenced { epoch: current }),
+        Some(epoch) if epoch - current > EPOCHS_AHEAD => {
+            refused(OpenError::TooHigh { epoch: current })
+        }
         // Nothing is recorded: the service must halt first.
         Some(_) if told > last => refused(OpenError::AheadOfLog { told, last }),
         Some(epoch) => {

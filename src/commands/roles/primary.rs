@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::process::{self, Process, Serving, listen};
-use super::signals::notify_manager;
+use super::signals::{Signals, notify_manager};
 use super::{upkeep, venues};
 use crate::adapters::Adapter;
 use crate::adapters::funding::Funding;
@@ -101,10 +101,49 @@ const STOP_LOOK: Duration = Duration::from_millis(10);
 pub fn run(args: &ServeArgs) -> anyhow::Result<Exit> {
     let config = Config::load(args.stores.config.as_deref(), args.overrides(), args.stores.dev)
         .context("load the configuration")?;
-    process::run(config, async |process| serve(process, args.stores.dev).await)
+    let development = args.stores.dev;
+    let ready = |ready: Ready| {
+        announce(&ready, development)?;
+        notify_manager(NotifyState::Ready);
+        Ok(())
+    };
+    run_until(config, development, Signals::new, ready)
 }
 
-async fn serve(mut process: Process, development: bool) -> anyhow::Result<Exit> {
+/// Serves until one of `signals`. `ready` is called once.
+///
+/// # Errors
+/// The service cannot start, a listener broke during the stop, or `ready` refused.
+pub fn run_until(
+    config: Config,
+    development: bool,
+    signals: impl FnOnce() -> std::io::Result<Signals>,
+    ready: impl FnOnce(Ready) -> anyhow::Result<()>,
+) -> anyhow::Result<Exit> {
+    process::run(config, signals, async |process| serve(process, development, ready).await)
+}
+
+/// A service that serves.
+pub struct Ready {
+    /// Its configuration.
+    pub config: Config,
+    /// UBSCore.
+    pub engine: engine::Handle,
+    /// Halts the service for a reason.
+    pub halt: Box<dyn Fn(String) + Send + Sync>,
+    /// The public listener's address.
+    pub http: SocketAddr,
+    /// The operators' one.
+    pub ops: SocketAddr,
+    /// The time at which it was ready, s since the Unix epoch.
+    pub now_s: u64,
+}
+
+async fn serve(
+    mut process: Process,
+    development: bool,
+    announce: impl FnOnce(Ready) -> anyhow::Result<()>,
+) -> anyhow::Result<Exit> {
     let config = process.config.clone();
     let keys = Keys::read(&config)?;
     let closed = writer::open_log(&config)?;
@@ -145,7 +184,14 @@ async fn serve(mut process: Process, development: bool) -> anyhow::Result<Exit> 
     let watch = upkeep::keep_watch(Arc::clone(service), config.clone(), started.engine.handle());
     process.tasks.run_endless("upkeep", watch);
 
-    announce(&config, development, addresses, process.clock.now_s())?;
+    announce(Ready {
+        config: config.clone(),
+        engine: started.engine.handle(),
+        halt: halting(&service.transfers.halt),
+        http: addresses.0,
+        ops: addresses.1,
+        now_s: process.clock.now_s(),
+    })?;
     if let Err(ended) = process.ended(stores::keep_embedded(&config, &mut server)).await {
         process.end_at_once(&ended);
     }
@@ -217,21 +263,16 @@ fn serve_public(
 }
 
 /// Prints the line that reports readiness, and in development a guide for a new user.
-fn announce(
-    config: &Config,
-    development: bool,
-    (http, ops): (SocketAddr, SocketAddr),
-    now_s: u64,
-) -> anyhow::Result<()> {
+fn announce(ready: &Ready, development: bool) -> anyhow::Result<()> {
+    let Ready { config, http, ops, now_s, .. } = ready;
     let guide = match development {
-        true => dev::guide(config, http, ops, now_s)?,
+        true => dev::guide(config, *http, *ops, *now_s)?,
         false => String::new(),
     };
     let mut out = std::io::stdout().lock();
     // If stdout is closed, the service goes on.
     drop(writeln!(out, "ubscore ready http={http} ops={ops}\n{guide}"));
     drop(out.flush());
-    notify_manager(NotifyState::Ready);
     Ok(())
 }
 

@@ -98,12 +98,13 @@ impl From<&Config> for telemetry::Options {
     }
 }
 
-/// Runs a role to its end.
+/// Runs a role to its end. `signals` makes those that stop it.
 ///
 /// # Errors
 /// The role's error, or the process cannot begin.
 pub fn run(
     config: Config,
+    signals: impl FnOnce() -> std::io::Result<Signals>,
     role: impl AsyncFnOnce(Process) -> anyhow::Result<Exit>,
 ) -> anyhow::Result<Exit> {
     let traces = init_logging(&telemetry::Options::from(&config))?;
@@ -115,7 +116,7 @@ pub fn run(
         runtime.worker_threads(1);
     }
     let runtime = runtime.enable_all().build()?;
-    let done = runtime.block_on(async { role(Process::begin(config)?).await });
+    let done = runtime.block_on(async { role(Process::begin(config, signals()?)?).await });
     traces.stop(LAST_SPANS);
     if done.is_ok() {
         // An error is the last line itself, and is written after these lines.
@@ -125,13 +126,12 @@ pub fn run(
 }
 
 impl Process {
-    /// Begins to handle signals, to send alerts and to fold the metrics.
+    /// Begins to take the signals that stop it, to send alerts and to fold the metrics.
     ///
     /// # Errors
     /// The system allows no signal handlers, or the webhook of alerts cannot be used.
-    pub fn begin(config: Config) -> anyhow::Result<Process> {
-        // First, so that a signal during a long start ends the process in order as well.
-        let (signals, hangups) = (Signals::new()?, hangups()?);
+    pub fn begin(config: Config, signals: Signals) -> anyhow::Result<Process> {
+        let hangups = hangups()?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let metrics = Metrics::install();
         let options = alert::Options::from(&config);
@@ -311,7 +311,8 @@ mod tests {
     /// after it is ready, then ended by SIGTERM.
     #[tokio::test]
     async fn a_role_begins_without_the_engine() {
-        let mut process = Process::begin(Config::default()).expect("a process");
+        let process = Process::begin(Config::default(), Signals::new().expect("handlers"));
+        let mut process = process.expect("a process");
         let listener = listen(([127, 0, 0, 1], 0).into(), "ops.listen").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let is_open = Arc::new(AtomicBool::new(false));
@@ -355,7 +356,8 @@ mod tests {
 
         // The other end: a task that ends takes the process with it. In the same test, because a
         // signal reaches every process that runs here.
-        let mut process = Process::begin(Config::default()).expect("another process");
+        let process = Process::begin(Config::default(), Signals::new().expect("handlers"));
+        let mut process = process.expect("another process");
         process.tasks.run("work", async { Err(Superseded) });
         let ended = process.ended(std::future::pending()).await.expect_err("the task has ended");
         assert_eq!(ended.exit(), Exit::Superseded);

@@ -2,6 +2,7 @@
 
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tracing::warn;
 
 /// Files that the process may have open, if the system allows it: connections, segments,
@@ -9,9 +10,16 @@ use tracing::warn;
 pub const OPEN_FILES: u64 = 65_536;
 
 /// The signals that stop the process in order.
-pub struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
+pub enum Signals {
+    /// Of a process of its own.
+    Process {
+        /// SIGTERM.
+        terminate: Signal,
+        /// SIGINT.
+        interrupt: Signal,
+    },
+    /// Of a thread in another program: its sender is dropped, or sends.
+    Program(oneshot::Receiver<()>),
 }
 
 impl Signals {
@@ -20,7 +28,7 @@ impl Signals {
     /// # Errors
     /// The system allows no handler.
     pub fn new() -> std::io::Result<Signals> {
-        Ok(Signals {
+        Ok(Signals::Process {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
@@ -28,9 +36,16 @@ impl Signals {
 
     /// Waits for the next signal; returns its name.
     pub async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+        match self {
+            Signals::Process { terminate, interrupt } => tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            },
+            Signals::Program(stop) => {
+                // Both of its ends mean the same.
+                drop(stop.await);
+                "stop"
+            }
         }
     }
 }

@@ -15,19 +15,27 @@ use crate::commands::wal::line::{Assets, Integer};
 pub(super) struct SumObject {
     pub(super) asset: Option<String>,
     pub(super) asset_id: u32,
-    /// In the asset's decimals, like the other sums.
+    /// Without what is held; in the asset's decimals, like the other sums.
     pub(super) available: String,
+    /// All holds and freezes.
+    pub(super) held: String,
     pub(super) deposits: String,
     pub(super) withdrawals: String,
     pub(super) refunds: String,
     pub(super) available_units: Integer,
+    pub(super) held_units: Integer,
 }
 
 impl SumObject {
     pub(super) fn text(&self) -> String {
-        let SumObject { available, deposits, withdrawals, refunds, .. } = self;
+        let SumObject { available, held, deposits, withdrawals, refunds, held_units, .. } = self;
+        let held = match held_units.is_zero() {
+            true => String::new(),
+            false => format!(" held={held}"),
+        };
         format!(
-            "available={available} deposits={deposits} withdrawals={withdrawals} refunds={refunds}"
+            "available={available}{held} deposits={deposits} withdrawals={withdrawals} \
+             refunds={refunds}"
         )
     }
 }
@@ -39,6 +47,11 @@ pub(super) struct Held {
     pub(super) accounts: u64,
     pub(super) balances: u64,
     pub(super) outcomes: u64,
+    pub(super) venues: u64,
+    /// Holds of venues, and freezes.
+    pub(super) holds: u64,
+    /// Answers that venues have not acknowledged.
+    pub(super) answers: u64,
     pub(super) watermark: u64,
 }
 
@@ -49,33 +62,44 @@ pub(super) struct Contents {
     /// The sum over the evicted outcomes.
     pub(super) evicted: u128,
     pub(super) assets: Assets,
-    /// By asset: the available sum, and the sums of the operations.
-    pub(super) sums: BTreeMap<u32, (u128, Totals)>,
+    /// By asset.
+    pub(super) sums: BTreeMap<u32, Sum>,
+}
+
+/// The sums over the balances of one asset, smallest units.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sum {
+    available: u128,
+    held: u128,
+    totals: Totals,
 }
 
 impl Contents {
     pub(super) fn sum_object(&self, asset: u32) -> Option<SumObject> {
-        let (available, totals) = self.sums.get(&asset)?;
+        let Sum { available, held, totals } = *self.sums.get(&asset)?;
         let text = |units| self.assets.amount(asset, units);
         Some(SumObject {
             asset: self.assets.symbol(asset).map(str::to_owned),
             asset_id: asset,
-            available: text(*available),
+            available: text(available),
+            held: text(held),
             deposits: text(totals.deposits),
             withdrawals: text(totals.withdrawals),
             refunds: text(totals.refunds),
-            available_units: (*available).into(),
+            available_units: available.into(),
+            held_units: held.into(),
         })
     }
 
     /// Adds a balance; `None` if the sum exceeds a u128.
-    fn add(&mut self, asset: u32, available: u128, totals: &Totals) -> Option<()> {
-        let (available_sum, sums) = self.sums.entry(asset).or_default();
-        *available_sum = available_sum.checked_add(available)?;
-        *sums = Totals {
-            deposits: sums.deposits.checked_add(totals.deposits)?,
-            withdrawals: sums.withdrawals.checked_add(totals.withdrawals)?,
-            refunds: sums.refunds.checked_add(totals.refunds)?,
+    fn add(&mut self, asset: u32, available: u128, held: u128, totals: &Totals) -> Option<()> {
+        let sum = self.sums.entry(asset).or_default();
+        sum.available = sum.available.checked_add(available)?;
+        sum.held = sum.held.checked_add(held)?;
+        sum.totals = Totals {
+            deposits: sum.totals.deposits.checked_add(totals.deposits)?,
+            withdrawals: sum.totals.withdrawals.checked_add(totals.withdrawals)?,
+            refunds: sum.totals.refunds.checked_add(totals.refunds)?,
         };
         Some(())
     }
@@ -100,13 +124,16 @@ pub(super) fn check(snapshot: &Snapshot) -> Result<Contents, snapshot::Error> {
             Fact::Balance { asset, available, held: set_apart, totals, .. } => {
                 held.balances += 1;
                 contents
-                    .add(asset, available.saturating_add(set_apart), &totals)
+                    .add(asset, available, set_apart, &totals)
                     .ok_or_else(|| contradiction("its balances are more than there can be"))?;
             }
             Fact::Outcome { .. } => held.outcomes += 1,
             Fact::Watermark { order_number } => held.watermark = order_number,
             Fact::Evicted { digest } => contents.evicted = digest,
-            Fact::Outside { .. } | Fact::Hold(_) | Fact::Venue(_) | Fact::Answer(_) => {}
+            Fact::Venue(_) => held.venues += 1,
+            Fact::Hold(_) => held.holds += 1,
+            Fact::Answer(_) => held.answers += 1,
+            Fact::Outside { .. } => {}
         }
     }
     match digest == snapshot.header.digest {

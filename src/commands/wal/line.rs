@@ -88,6 +88,13 @@ impl Assets {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::commands) struct Integer(u128);
 
+impl Integer {
+    /// Whether it is 0.
+    pub(in crate::commands) fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+}
+
 impl From<u64> for Integer {
     fn from(value: u64) -> Integer {
         Integer(value.into())

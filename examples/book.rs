@@ -1,0 +1,398 @@
+//! A matching engine for one market, BTC against USDT. ubscore holds its money.
+//!
+//! ```text
+//! UBSCORE_TOKEN=$(ubscore token --user 1 --venue 7) \
+//!     cargo run --example book -- --socket /run/ubscore/stream.sock --venue 7 --fees 1003
+//! ```
+//!
+//! Reads one request a line: `buy USER PRICE LOTS [ioc]`, `sell USER PRICE LOTS [ioc]`,
+//! `cancel ORDER`, `reduce ORDER LOTS`. A price is whole USDT for one BTC; a lot is 0.001 BTC. An
+//! order is named by the number of the command that set its money apart.
+//!
+//! Why it is safe:
+//!
+//! - An order rests or trades only once its money is set apart. One set moves both sides of a
+//!   trade, both fees and the price improvement. All of its legs are booked, or none.
+//! - Each command is in the journal, synced, before it is sent. A command without an answer is sent
+//!   again with the same number and the same bytes, and has one effect.
+//! - An answer is in the journal, synced, before it is printed or acknowledged.
+//! - The journal decides the book: it is read in order at the start, through the same functions.
+//!   Then the holds of ubscore are compared. A difference ends the order and frees its money.
+//!
+//! It prints each answer, and at the end of the input the sums. It reconnects until then. Exit code
+//! 0: each answer has come and the holds are those of the open orders; 1: people must look; 2:
+//! wrong arguments. It is an example: self-trades are booked, the journal grows without end, and
+//! the token is not renewed.
+
+use std::io;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use bytes::BytesMut;
+use clap::Parser;
+use crossbeam::channel::{Receiver, bounded, never, select};
+use stream::block::{Acknowledge, Answer};
+use stream::message::Message;
+use ubscore::config::{Config, Overrides};
+use ubscore::service::Service;
+
+use self::door::{ALIVE_AFTER, Lost, Session};
+use self::journal::{Journal, number_of};
+use self::orders::{BTC, Book, Order, USDT};
+
+#[path = "book/door.rs"]
+mod door;
+#[path = "book/embed.rs"]
+mod embed;
+#[path = "book/journal.rs"]
+mod journal;
+#[path = "book/orders.rs"]
+mod orders;
+
+/// Commands without an answer at once, far below the window of ubscore.
+const WAITING_MAX: usize = 1_000;
+/// Bytes of the journal from which on one sync is made.
+const STEPS_BYTES: usize = 1 << 12;
+/// Between two tries to reach ubscore.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// A matching engine with its money in ubscore.
+#[derive(Parser)]
+struct Arguments {
+    /// The socket of ubscore.
+    #[arg(long, required_unless_present = "embed")]
+    socket: Option<PathBuf>,
+    /// Runs ubscore in this process, as `ubscore serve --dev` with the same environment, and adds
+    /// the venue.
+    #[arg(long, conflicts_with = "socket")]
+    embed: bool,
+    /// The number of this venue.
+    #[arg(long)]
+    venue: u32,
+    /// The user that receives the fees. It needs a Spot account.
+    #[arg(long)]
+    fees: u64,
+    /// The journal; made if absent.
+    #[arg(long, default_value = "book.journal")]
+    journal: PathBuf,
+    /// Makes so many requests instead of reading them.
+    #[arg(long)]
+    random: Option<u64>,
+    /// The seed of these requests.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Their users.
+    #[arg(long, value_delimiter = ',', default_value = "1001,1002")]
+    users: Vec<u64>,
+}
+
+/// A book at work.
+struct Market {
+    arguments: Arguments,
+    /// ubscore, if it is embedded.
+    service: Option<Service>,
+    journal: Journal,
+    book: Book,
+    /// Lines of the standard input.
+    lines: Receiver<String>,
+    has_ended: bool,
+    /// Requests that are still made, and the state of their generator.
+    random: (u64, u64),
+    /// Steps that are not in the journal yet, and the commands among them.
+    steps: BytesMut,
+    commands: BytesMut,
+}
+
+impl Market {
+    /// The state that the journal leads to.
+    fn new(arguments: Arguments) -> anyhow::Result<Market> {
+        let mut journal = Journal::open(&arguments.journal)?;
+        let mut book = Book::new(arguments.fees);
+        for frame in journal.frames()? {
+            let message = Message::read(&frame).ok().context("a frame of the journal")?;
+            if let Some(expected) = book.out.pop_front() {
+                ensure!(
+                    expected[4..] == frame[..],
+                    "the journal is of another program or fee user"
+                );
+                continue;
+            }
+            match message {
+                Message::Opened(opened) => book.told = opened.last.get(),
+                Message::Answer(answer) => book.answer(answer)?,
+                command => {
+                    ensure!(number_of(&command) == Some(book.next()), "{command:?} in the journal");
+                    book.apply(&command);
+                }
+            }
+        }
+        book.said.clear();
+        let service = match arguments.embed {
+            true => Some(start(arguments.venue)?),
+            false => None,
+        };
+        let random = (arguments.random.unwrap_or(0), arguments.seed);
+        let lines = if random.0 > 0 { never() } else { read_lines() };
+        let (steps, commands) = (BytesMut::new(), BytesMut::new());
+        let has_ended = random.0 > 0;
+        let mut market =
+            Market { arguments, service, journal, book, lines, has_ended, random, steps, commands };
+        // The commands of a torn end.
+        market.step(None);
+        Ok(market)
+    }
+
+    /// Opens a session, and brings book and ubscore to one state.
+    fn begin(&mut self) -> anyhow::Result<(Session, usize)> {
+        // The journal has all that is sent from here on.
+        self.keep_steps()?;
+        self.commands.clear();
+        let (venue, told) = (self.arguments.venue, self.book.told);
+        let (mut session, opened) = match (&self.arguments.socket, &self.service) {
+            (Some(socket), _) => Session::open(socket, venue, told)?,
+            (None, Some(service)) => Session::embed(service, venue, told)?,
+            (None, None) => bail!("neither a socket nor a service"),
+        };
+        let last = opened.last.get();
+        match self.journal.begun()? {
+            Some(first) => ensure!(first.log == opened.log, "ubscore has another log"),
+            None => {
+                Message::Opened(&opened).append_to(&mut self.steps);
+                self.keep_steps()?;
+                self.book.told = last;
+            }
+        }
+        let (told, end) = (self.book.told, self.book.next());
+        ensure!(last < end, "ubscore has number {last}, and the journal ends before {end}");
+        println!("opened: epoch {}, last {last}, told {told}", opened.epoch);
+        let mut decided = told.min(last);
+        session.say(&Message::Acknowledge(&Acknowledge { number: decided.into() }))?;
+        session.send(&self.journal.commands_from(decided + 1)?)?;
+        let mut answers = Vec::new();
+        while decided + 1 < end {
+            let frame = session.hear()?;
+            match Message::read(&frame) {
+                Ok(Message::Answer(answer)) => {
+                    decided = answer.number.get();
+                    if decided > told {
+                        answers.push(*answer);
+                    } else if self.journal.code(decided)? != Some(answer.code.get()) {
+                        // The log was restored to an earlier point, and now decides otherwise.
+                        bail!("{decided} was answered before with another code");
+                    }
+                }
+                _ => self.go_back(&mut session, &frame)?,
+            }
+        }
+        let holds = session.holds()?;
+        self.book.compare(&answers, &holds);
+        self.step(None);
+        for answer in &answers {
+            self.answer(answer)?;
+        }
+        let window = usize::try_from(opened.window.get()).unwrap_or(usize::MAX);
+        self.flush(&mut session)?;
+        Ok((session, WAITING_MAX.min(window / 2)))
+    }
+
+    /// Sends again from the number of a Back on.
+    fn go_back(&mut self, session: &mut Session, frame: &[u8]) -> anyhow::Result<()> {
+        let Ok(Message::Back(back)) = Message::read(frame) else {
+            bail!("{:?} came unasked", Message::read(frame));
+        };
+        thread::sleep(Duration::from_millis(back.after_ms.get().clamp(1, 1_000).into()));
+        session.send(&self.journal.commands_from(back.number.get())?)
+    }
+
+    /// Works until the input has ended and each command has its answer.
+    fn run(&mut self) -> anyhow::Result<()> {
+        let (mut session, waiting_max) = self.begin()?;
+        loop {
+            let mut is_idle = true;
+            while self.book.waiting.len() < waiting_max
+                && self.steps.len() < STEPS_BYTES
+                && let Some(request) = self.make_request()
+            {
+                self.request(&request);
+                is_idle = false;
+            }
+            let has_room = self.book.waiting.len() < waiting_max;
+            let silent = never();
+            let lines = if has_room && !self.has_ended { &self.lines } else { &silent };
+            select! {
+                recv(session.heard) -> frame => {
+                    let mut frame = Some(frame.map_err(|_| Lost("the server is gone"))?);
+                    while let Some(heard) = frame {
+                        self.hear(&mut session, heard)?;
+                        frame = session.heard.try_recv().ok();
+                    }
+                }
+                recv(lines) -> line => match line {
+                    Ok(line) => self.request(&line),
+                    Err(_) => self.has_ended = true,
+                },
+                default(if is_idle { ALIVE_AFTER } else { Duration::ZERO }) => {
+                    if is_idle {
+                        session.say(&Message::Alive)?;
+                    }
+                }
+            }
+            self.flush(&mut session)?;
+            if self.has_ended && self.random.0 == 0 && self.book.waiting.is_empty() {
+                return self.finish(&mut session);
+            }
+        }
+    }
+
+    fn hear(&mut self, session: &mut Session, frame: BytesMut) -> anyhow::Result<()> {
+        let Some(frame) = session.sort(frame)? else { return Ok(()) };
+        match Message::read(&frame) {
+            Ok(Message::Answer(answer)) => self.answer(answer),
+            _ => {
+                // All from the number on are sent again, out of the journal.
+                self.keep_steps()?;
+                self.commands.clear();
+                self.go_back(session, &frame)
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: &Answer) -> anyhow::Result<()> {
+        self.book.answer(answer)?;
+        self.step(Some(Message::Answer(answer)));
+        Ok(())
+    }
+
+    /// Notes a step for the journal: an answer, and the new commands of the book.
+    fn step(&mut self, answer: Option<Message<'_>>) {
+        if let Some(answer) = answer {
+            answer.append_to(&mut self.steps);
+        }
+        for command in self.book.out.drain(..) {
+            self.steps.extend_from_slice(&command);
+            self.commands.extend_from_slice(&command);
+        }
+    }
+
+    fn keep_steps(&mut self) -> anyhow::Result<()> {
+        match self.steps.is_empty() {
+            true => Ok(()),
+            false => self.journal.append(&self.steps.split()),
+        }
+    }
+
+    /// Journal, then the commands, the printed lines and the acknowledgement.
+    fn flush(&mut self, session: &mut Session) -> anyhow::Result<()> {
+        self.keep_steps()?;
+        self.book.said.drain(..).for_each(|line| println!("{line}"));
+        let mut out = self.commands.split();
+        Message::Acknowledge(&Acknowledge { number: self.book.told.into() }).append_to(&mut out);
+        session.send(&out)
+    }
+
+    /// Takes a request of a user.
+    fn request(&mut self, line: &str) {
+        if let Err(error) = self.try_request(line) {
+            println!("{line}: {error}");
+        }
+        self.step(None);
+    }
+
+    fn try_request(&mut self, line: &str) -> anyhow::Result<()> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |word: &str| word.parse::<u64>().context("a number is wanted");
+        match words[..] {
+            [side @ ("buy" | "sell"), user, price, lots, ref rest @ ..] => {
+                ensure!(matches!(rest, [] | ["ioc"]), "ioc is the only option");
+                let [user, price, lots] = [number(user)?, number(price)?, number(lots)?];
+                let (is_buy, ioc) = (side == "buy", !rest.is_empty());
+                self.book.order(Order { user, is_buy, price, lots, ioc })
+            }
+            ["cancel", order] => self.book.reduce(number(order)?, u64::MAX),
+            ["reduce", order, lots] => self.book.reduce(number(order)?, number(lots)?),
+            _ => bail!("no request"),
+        }
+    }
+
+    /// The next random request.
+    fn make_request(&mut self) -> Option<String> {
+        let (left, state) = &mut self.random;
+        *left = left.checked_sub(1)?;
+        // Knuth's generator, whose upper bits are good.
+        let mut below = |bound: u64| {
+            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (*state >> 33) % bound
+        };
+        let (kind, open) = (below(10), &self.book.open);
+        if kind < 3 && !open.is_empty() {
+            let at = usize::try_from(below(open.len() as u64)).expect("an order");
+            let order = open.keys().nth(at).expect("an order");
+            return Some(match kind {
+                0 => format!("reduce {order} {}", 1 + below(3)),
+                _ => format!("cancel {order}"),
+            });
+        }
+        let side = ["buy", "sell"][usize::from(below(2) == 0)];
+        let users = &self.arguments.users;
+        let user = users[usize::try_from(below(users.len() as u64)).expect("a user")];
+        let (price, lots, ioc) = (49_990 + below(20), 1 + below(9), below(5) == 0);
+        Some(format!("{side} {user} {price} {lots}{}", if ioc { " ioc" } else { "" }))
+    }
+
+    /// Prints the sums, and compares the holds with the open orders.
+    fn finish(&mut self, session: &mut Session) -> anyhow::Result<()> {
+        let (holds, needs) = (session.holds()?, self.book.needs());
+        ensure!(holds == needs, "the holds are {holds:?}, and the open orders need {needs:?}");
+        println!("open: {} orders, and each has its hold", needs.len());
+        let users: Vec<u64> = self.book.users.iter().copied().collect();
+        for (symbol, asset) in [("BTC", BTC), ("USDT", USDT)] {
+            let (mut available, mut held) = (0, 0);
+            for user in &users {
+                let balance = session.balance(*user, asset)?;
+                available += balance.0;
+                held += balance.1;
+            }
+            println!("sum: {symbol} available {available}, held {held}, of users {users:?}");
+        }
+        Ok(())
+    }
+}
+
+/// Starts ubscore in this process.
+fn start(venue: u32) -> anyhow::Result<Service> {
+    let config = Config::load(None, Overrides::default(), true)?;
+    let service = Service::start(config, true)?;
+    service.ready().engine.add_venue(venue, "book", false)?;
+    Ok(service)
+}
+
+/// The lines of the standard input.
+fn read_lines() -> Receiver<String> {
+    let (sender, lines) = bounded(1);
+    thread::spawn(move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut market = Market::new(Arguments::parse())?;
+    loop {
+        match market.run() {
+            Err(error) if error.is::<Lost>() => {
+                eprintln!("{error}; connecting again");
+                thread::sleep(RETRY);
+            }
+            ended => {
+                market.service.map_or(Ok(()), Service::stop)?;
+                return ended;
+            }
+        }
+    }
+}

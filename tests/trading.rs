@@ -1,0 +1,317 @@
+//! The book of `examples/`: a matching engine with its money in ubscore. Both are killed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use bytes::BytesMut;
+use domain::code::Code;
+use engine::entry::Entry;
+use serde_json::json;
+use stream::frame::cutter;
+use stream::message::Message;
+use tokio_util::codec::Decoder;
+use ubscore::http::auth::Role;
+use wal::{Directory, Reader};
+
+use crate::harness::{
+    ADMIN, COIN, PATIENCE, Server, Site, Way, eventually, soak_rounds, split_mix, token,
+};
+
+const VENUE: u32 = 7;
+const TRADERS: [u64; 4] = [4_001, 4_002, 4_003, 4_004];
+const FEES: u64 = 4_009;
+/// Each trader's money at the beginning, whole coins.
+const COINS: [(&str, u128); 2] = [("BTC", 2), ("USDT", 100_000)];
+
+/// Requests of one run: far more than are made before a kill.
+const ENDLESS: u64 = 1_000_000;
+
+/// A site with a socket for venues, a registered venue, and money of its traders on Spot.
+fn market() -> (Site, PathBuf, Server) {
+    let site = Site::new();
+    let socket = site.fresh_path("stream");
+    let site = site.with("UBSCORE__STREAM__SOCKET", socket.display());
+    let server = site.start();
+    let body = json!({"name": "book", "reason": "a test"});
+    let reply = server.admin("PUT", &format!("/admin/v1/venues/{VENUE}"), &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    for user in TRADERS.into_iter().chain([FEES]) {
+        for (symbol, coins) in COINS {
+            let amount = coins.to_string();
+            server.deposit(user, symbol, &amount);
+            let reply =
+                server.post_ended(user, &Way::ToSpot.body_with_cid(symbol, &amount, symbol));
+            assert_eq!(reply.status, 200, "{reply:?}");
+        }
+    }
+    (site, socket, server)
+}
+
+/// A running book. Dropping it kills it.
+struct Book {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Book {
+    fn command(socket: &Path, journal: &Path) -> Command {
+        let mut command = Book::anywhere(journal);
+        command.env("UBSCORE_TOKEN", token(ADMIN, Some(Role::Venue(VENUE))));
+        command.arg("--socket").arg(socket);
+        command
+    }
+
+    /// A book in one process with its server, which makes its own requests.
+    fn embedded(site: &Site, journal: &Path, requests: u64, seed: u64) -> Book {
+        let mut command = Book::anywhere(journal);
+        let server = site.command();
+        command.envs(server.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("UBSCORE__DATA_DIR", &site.data_dir);
+        command.env("UBSCORE__POSTGRES__URL", site.url());
+        command.env("UBSCORE__HTTP__LISTEN", "127.0.0.1:0");
+        command.env("UBSCORE__OPS__LISTEN", "127.0.0.1:0");
+        command.arg("--embed");
+        Book::with_random(command, requests, seed)
+    }
+
+    fn anywhere(journal: &Path) -> Command {
+        let binaries = Path::new(env!("CARGO_BIN_EXE_ubscore")).parent().expect("a directory");
+        let example = binaries.join("examples/book");
+        assert!(example.is_file(), "run: cargo build --example book --features crash");
+        let mut command = Command::new(example);
+        command.arg("--journal").arg(journal);
+        command.args(["--venue", &VENUE.to_string(), "--fees", &FEES.to_string()]);
+        command
+    }
+
+    /// A book that makes its own requests.
+    fn random(socket: &Path, journal: &Path, requests: u64, seed: u64) -> Book {
+        Book::with_random(Book::command(socket, journal), requests, seed)
+    }
+
+    fn with_random(mut command: Command, requests: u64, seed: u64) -> Book {
+        command.args(["--random", &requests.to_string(), "--seed", &seed.to_string()]);
+        command.args(["--users", &TRADERS.map(|user| user.to_string()).join(",")]);
+        Book::start(command)
+    }
+
+    fn start(mut command: Command) -> Book {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the example");
+        let (input, output) = (child.stdin.take(), child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            // The test may have ended.
+            lines.for_each(|line| drop(sender.send(line)));
+        });
+        Book { child, input, lines }
+    }
+
+    fn ask(&mut self, request: &str) {
+        writeln!(self.input.as_mut().expect("open"), "{request}").expect("sent");
+    }
+
+    /// The next printed line.
+    fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("a line")
+    }
+
+    /// Waits for so many lines more.
+    fn read(&self, count: u64) {
+        (0..count).for_each(|_| drop(self.line()));
+    }
+
+    /// Ends its input: the book ends once everything is answered.
+    fn without_input(mut self) -> Book {
+        drop(self.input.take());
+        self
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("our own child");
+        self.child.wait().expect("our own child");
+    }
+
+    /// Waits for its end: its exit code and its last lines.
+    fn end(mut self) -> (ExitStatus, Vec<String>) {
+        let lines = eventually("the book's end", || {
+            self.child.try_wait().expect("our own child")?;
+            Some(self.lines.iter().collect())
+        });
+        (self.child.wait().expect("our own child"), lines)
+    }
+}
+
+impl Drop for Book {
+    fn drop(&mut self) {
+        // It may have ended.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Asserts that the book ends well, and that the sums of each asset are those of the beginning.
+fn assert_whole(book: Book) {
+    let (status, lines) = book.end();
+    assert!(status.success(), "{status}: {lines:?}");
+    for (symbol, coins) in COINS {
+        let line = lines.iter().find(|line| line.starts_with(&format!("sum: {symbol} ")));
+        let line = line.unwrap_or_else(|| panic!("no sum: {lines:?}"));
+        let amounts = line.split([' ', ',']).filter_map(|word| word.parse::<u128>().ok());
+        let sum: u128 = amounts.take(2).sum();
+        assert_eq!(sum, coins * COIN * (TRADERS.len() as u128 + 1), "{line}");
+    }
+}
+
+/// The answers of a book's journal: a number and its code.
+fn answers(journal: &Path) -> BTreeMap<u64, u16> {
+    let mut input = BytesMut::from(&fs::read(journal).expect("the journal")[..]);
+    let (mut cutter, mut answers) = (cutter(), BTreeMap::new());
+    while let Some(frame) = cutter.decode(&mut input).expect("whole frames") {
+        if let Message::Answer(answer) = Message::read(&frame).expect("of the schema") {
+            let before = answers.insert(answer.number.get(), answer.code.get());
+            assert_eq!(before, None, "number {} is answered once", answer.number);
+        }
+    }
+    answers
+}
+
+/// The decisions of the venue in the log.
+fn decisions(site: &Site) -> BTreeMap<u64, u16> {
+    let mut reader = Reader::open(Directory::at(site.log_dir()), 0).expect("a log");
+    let mut decisions = BTreeMap::new();
+    while let Some(record) = reader.next().expect("sound") {
+        if let Entry::Posting(posted) = Entry::decode(record.kind, record.payload).expect("sound") {
+            let code = posted.code().map_or(0, |code| code as u16);
+            let before = decisions.insert(posted.number, code);
+            assert_eq!(before, None, "number {} is decided once", posted.number);
+        }
+    }
+    decisions
+}
+
+/// HLD-014. Goal: no kill of the book or of the server makes, loses or strands money, and none
+/// takes an answer back. Method: random orders of four traders; in each round SIGKILL comes behind
+/// a random number of printed answers, to the book, to the server, or to both. At the end the
+/// sums, the holds of the open orders, `verify`, and each answer of the journal against the log.
+#[test]
+fn kills_of_the_book_and_of_the_server_neither_lose_nor_strand_money() {
+    let (site, socket, server) = market();
+    let journal = site.fresh_path("journal");
+    let mut state = std::process::id().into();
+    println!("seed {state}");
+    let mut server = Some(server);
+    let mut book = Book::random(&socket, &journal, ENDLESS, state);
+    for _ in 0..soak_rounds().unwrap_or(8) {
+        book.read(split_mix(&mut state) % 400);
+        let kills = split_mix(&mut state) % 3;
+        if kills > 0 {
+            server.take().expect("a server").kill();
+        }
+        if kills < 2 {
+            book.kill();
+            book = Book::random(&socket, &journal, ENDLESS, split_mix(&mut state));
+        }
+        server = server.or_else(|| Some(site.start()));
+    }
+    book.read(100);
+    book.kill();
+    assert_whole(Book::random(&socket, &journal, 50, state));
+    site.assert_verified();
+    drop(server);
+    let answers = answers(&journal);
+    assert!(answers.len() > 300, "{}", answers.len());
+    assert_eq!(answers, decisions(&site), "none is taken back, and each one is told");
+    let refused: VecDeque<_> = answers.values().filter(|code| **code != 0).collect();
+    let poor = Code::InsufficientBalance as u16;
+    assert!(refused.iter().all(|code| **code == poor), "{refused:?}");
+    site.start().stop();
+}
+
+/// HLD-014, in one process. Goal: nothing at or below `durable()` is taken back. Method: as above,
+/// and a kill ends both sides at once. The book prints durable answers only.
+#[test]
+fn kills_of_a_book_with_its_server_inside_take_nothing_back() {
+    let (site, _, server) = market();
+    server.stop();
+    let journal = site.fresh_path("journal");
+    let mut state = std::process::id().into();
+    println!("seed {state}");
+    for _ in 0..soak_rounds().unwrap_or(4) {
+        let book = Book::embedded(&site, &journal, ENDLESS, split_mix(&mut state));
+        book.read(50 + split_mix(&mut state) % 400);
+        book.kill();
+    }
+    assert_whole(Book::embedded(&site, &journal, 50, state));
+    site.assert_verified();
+    let answers = answers(&journal);
+    assert!(answers.len() > 200, "{}", answers.len());
+    assert_eq!(answers, decisions(&site));
+}
+
+/// Goal: each kind of request, as the example explains it, and a book that has lost its journal:
+/// its orders are gone, and the money of each is free again.
+#[test]
+fn orders_trade_and_a_book_without_its_journal_frees_their_money() {
+    let (site, socket, server) = market();
+    let journal = site.fresh_path("journal");
+    let mut book = Book::start(Book::command(&socket, &journal));
+    assert_eq!(book.line(), "opened: epoch 1, last 0, told 0");
+    for (request, said) in [
+        ("sell 4001 50000 4", &["1 order: 4001 sells 4 at 50000: SUCCESS"][..]),
+        ("sell 4002 49999 2", &["2 order: 4002 sells 2 at 49999: SUCCESS"]),
+        // Price, then time; the improvement is given back, and the rest stays.
+        (
+            "buy 4003 50001 10",
+            &[
+                "3 order: 4003 buys 10 at 50001: SUCCESS",
+                "4 trade: 3 buys 2 of 2 at 49999: SUCCESS",
+                "5 trade: 3 buys 4 of 1 at 50000: SUCCESS",
+            ],
+        ),
+        ("reduce 3 1", &["6 release of 3: SUCCESS"]),
+        (
+            "sell 4003 50001 5 ioc",
+            &[
+                "7 order: 4003 sells 5 at 50001: SUCCESS",
+                "8 trade: 3 buys 3 of 7 at 50001: SUCCESS",
+                "9 release of 7: SUCCESS",
+            ],
+        ),
+        ("buy 4004 60000 100000", &["10 order: 4004 buys 100000 at 60000: INSUFFICIENT_BALANCE"]),
+        ("cancel 3", &["cancel 3: no open order"]),
+        ("sell 4004 60000 7", &["11 order: 4004 sells 7 at 60000: SUCCESS"]),
+        ("buy 4001 10 7", &["12 order: 4001 buys 7 at 10: SUCCESS"]),
+        ("cancel 12", &["13 release of 12: SUCCESS"]),
+    ] {
+        book.ask(request);
+        for line in said {
+            assert_eq!(book.line(), *line, "{request}");
+        }
+    }
+    book.kill();
+
+    // With its journal it goes on.
+    let book = Book::start(Book::command(&socket, &journal)).without_input();
+    assert_eq!(book.line(), "opened: epoch 2, last 13, told 13");
+    assert_eq!(book.line(), "open: 1 orders, and each has its hold");
+    assert_whole(book);
+
+    fs::remove_file(&journal).expect("the journal");
+    let book = Book::start(Book::command(&socket, &journal)).without_input();
+    assert_eq!(book.line(), "opened: epoch 3, last 13, told 13");
+    assert_eq!(book.line(), "11 is cancelled: it needs 0, and holds 700000");
+    assert_eq!(book.line(), "14 release of 11: SUCCESS");
+    assert_eq!(book.line(), "open: 0 orders, and each has its hold");
+    let (status, lines) = book.end();
+    assert!(status.success(), "{status}: {lines:?}");
+    site.assert_verified();
+    drop(server);
+}
