@@ -172,7 +172,7 @@ fn an_operator_releases_holds_of_a_closed_venue_only() {
     server.stop();
 }
 
-/// Goal: what is held counts in every balance and sum. Method: transfers of the same users around
+/// Goal: held amounts count in every balance and sum. Method: transfers of the same users around
 /// open holds, a snapshot, a restart, a comparison of both stores at each step.
 #[test]
 fn open_holds_count_in_balances_totals_and_the_audit() {
