@@ -1,4 +1,4 @@
-//! The calls of the engine's benches: rounds of orders with a sum known beforehand, one at a time.
+//! The engine of the default configuration, and a caller of it that waits for each answer.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -7,22 +7,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use domain::transfer::{Direction, Op};
 use engine::command::Command;
 use engine::ledger::Answer;
-use engine::order::Order;
 use engine::places::Places;
-use engine::text::Text;
 use engine::{Handle, Options};
 use ubscore::clock::{Clock, SystemClock};
 use ubscore::config::Config;
 use ubscore::config::engine::Wait;
-
-const ASSET: u32 = 1;
-/// The amount of a deposit, smallest units.
-const DEPOSIT: u64 = 2;
-/// The amount of a withdrawal, smallest units.
-const WITHDRAWAL: u64 = 1;
 
 /// The engine of the default configuration, with as many places for outcomes as `orders` orders
 /// need.
@@ -47,36 +38,6 @@ pub(crate) fn options(log_dir: PathBuf, orders: u64) -> Options {
         now: ubscore::clock::system_ns,
         notify: ubscore::last_words::notice,
     }
-}
-
-/// The commands before any order.
-pub(crate) fn asset() -> Command {
-    Command::RegisterAsset { asset: ASSET, precision: 8, symbol: Text::EMPTY }
-}
-
-/// A user's order of a round, counted from 0: deposits in even rounds, withdrawals in odd ones.
-pub(crate) fn order(user: u64, round: u64) -> Command {
-    let (op, amount, direction) = match round.is_multiple_of(2) {
-        true => (Op::Deposit, DEPOSIT, Direction::FundingToSpot),
-        false => (Op::Withdraw, WITHDRAWAL, Direction::SpotToFunding),
-    };
-    let req_id = (u128::from(user) << u64::BITS) | u128::from(round);
-    let cid = Text::EMPTY;
-    Command::Order(Order {
-        op,
-        req_id,
-        cid,
-        user,
-        asset: ASSET,
-        amount,
-        direction,
-        order_number: round,
-    })
-}
-
-/// A user's balance after this many rounds, smallest units.
-pub(crate) fn balance_after(rounds: u64) -> u128 {
-    u128::from(rounds.div_ceil(2) * DEPOSIT - rounds / 2 * WITHDRAWAL)
 }
 
 /// A caller that waits for each answer. It belongs to one thread, because the engine wakes that
@@ -106,14 +67,6 @@ impl Caller {
                 Poll::Ready(answer) => return answer.expect("the engine answers every command"),
                 Poll::Pending => thread::park(),
             }
-        }
-    }
-
-    /// A user's balance, smallest units; `None` if there is no account.
-    pub(crate) fn balance(&mut self, user: u64) -> Option<u128> {
-        match self.ask(Command::ReadBalance { user, asset: ASSET }) {
-            Answer::Balance { available, .. } => available,
-            other => panic!("a balance was requested, not {other:?}"),
         }
     }
 }

@@ -12,6 +12,7 @@
 
 mod caller;
 mod environment;
+mod rounds;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -30,8 +31,9 @@ use ubscore::checkpointer::{self, Checkpointer};
 use ubscore::clock::SystemClock;
 use wal::Identity;
 
-use crate::caller::{Caller, balance_after, order};
+use crate::caller::Caller;
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
+use crate::rounds::{balance_after, order};
 
 /// Orders of each caller.
 const ORDERS: u64 = 10_000;
@@ -60,7 +62,7 @@ fn main() -> anyhow::Result<()> {
     let closed = Closed::open(options.clone())?;
     let engine = closed.replay(0, |_| {})?.start(Identity(1), |sync| sync())?;
     let mut first = Caller::new(engine.handle());
-    assert_eq!(first.ask(caller::asset()), Answer::Done, "the asset");
+    assert_eq!(first.ask(rounds::asset()), Answer::Done, "the asset");
 
     // The first user belongs to the single caller, the later ones to the many.
     run(&mut first, 1, 0, WARM_UP);
@@ -74,9 +76,9 @@ fn main() -> anyhow::Result<()> {
         run(&mut first, 1, WARM_UP + 2 * orders, orders)
     })?;
 
-    assert_eq!(first.balance(1), Some(balance_after(WARM_UP + 3 * orders)), "user 1");
+    assert_eq!(rounds::balance(&mut first, 1), Some(balance_after(WARM_UP + 3 * orders)), "user 1");
     for user in many_users() {
-        assert_eq!(first.balance(user), Some(balance_after(orders)), "user {user}");
+        assert_eq!(rounds::balance(&mut first, user), Some(balance_after(orders)), "user {user}");
     }
     engine.stop();
 

@@ -11,6 +11,7 @@
 
 mod caller;
 mod environment;
+mod rounds;
 
 use std::collections::VecDeque;
 use std::hint::spin_loop;
@@ -29,8 +30,9 @@ use engine::{Closed, Engine, Handle};
 use ubscore::clock::{Clock, SystemClock};
 use wal::{Directory, Identity, Log, Progress, Recovery};
 
-use crate::caller::{Caller, balance_after, order};
+use crate::caller::Caller;
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
+use crate::rounds::{balance_after, order};
 
 const COMMANDS: u64 = 200_000;
 /// The warm-up after a start, during which the spare segment is filled.
@@ -58,7 +60,11 @@ fn main() -> anyhow::Result<()> {
     let mut handle = engine.handle();
     let one = one_at_a_time(&mut handle, commands, read);
     let paced = open_loop(&mut handle, commands, READS_RATE, read);
-    assert_eq!(Caller::new(engine.handle()).balance(1), None, "no account exists yet");
+    assert_eq!(
+        rounds::balance(&mut Caller::new(engine.handle()), 1),
+        None,
+        "no account exists yet"
+    );
     engine.stop();
 
     let engine = start(scratch.path().join("orders"), 2 * commands, false)?;
@@ -66,8 +72,8 @@ fn main() -> anyhow::Result<()> {
     let durable = open_loop(&mut handle, commands / 10, ORDERS_RATE, |n| order(2, n));
     let (batched, took) = batches(&mut handle, commands, |n| order(3, n));
     let mut caller = Caller::new(engine.handle());
-    assert_eq!(caller.balance(2), Some(balance_after(commands / 10)), "user 2");
-    assert_eq!(caller.balance(3), Some(balance_after(commands)), "user 3");
+    assert_eq!(rounds::balance(&mut caller, 2), Some(balance_after(commands / 10)), "user 2");
+    assert_eq!(rounds::balance(&mut caller, 3), Some(balance_after(commands)), "user 3");
     engine.stop();
 
     environment.table(&[
@@ -114,7 +120,7 @@ fn start(log_dir: PathBuf, orders: u64, busy: bool) -> anyhow::Result<Engine> {
     let mut options = caller::options(log_dir, orders);
     options.busy = busy;
     let engine = Closed::open(options)?.replay(0, |_| {})?.start(Identity(1), |sync| sync())?;
-    assert_eq!(Caller::new(engine.handle()).ask(caller::asset()), Answer::Done, "the asset");
+    assert_eq!(Caller::new(engine.handle()).ask(rounds::asset()), Answer::Done, "the asset");
     thread::sleep(SETTLE);
     Ok(engine)
 }

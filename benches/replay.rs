@@ -10,6 +10,7 @@
 
 mod caller;
 mod environment;
+mod rounds;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -27,8 +28,9 @@ use ubscore::cli::{Cli, Command};
 use ubscore::commands::wal::ink::Ink;
 use wal::{Directory, Identity, Log, Progress, Recovery};
 
-use crate::caller::{Caller, balance_after, order};
+use crate::caller::Caller;
 use crate::environment::{Environment, per_second, ratio, scratch};
+use crate::rounds::{balance_after, order};
 
 const ORDERS: u64 = 1_000_000;
 const USERS: u64 = 10_000;
@@ -118,7 +120,7 @@ fn write(options: &Options, orders: u64) -> anyhow::Result<u64> {
     let (log, _report) = recovery.start(IDENTITY, wal_options)?;
     let Log { writer, mut syncer, mut preparer, durable } = log;
     let mut core = Core::new(Ledger::new(options.places), writer);
-    assert_eq!(core.decide(&caller::asset(), 0).0, Answer::Done, "the asset");
+    assert_eq!(core.decide(&rounds::asset(), 0).0, Answer::Done, "the asset");
     for number in 0..orders {
         if number.is_multiple_of(SYNC_ORDERS) {
             syncer.sync()?;
@@ -180,7 +182,7 @@ fn check_balances(options: Options, orders: u64) -> anyhow::Result<()> {
         // A user has the same place in each round.
         let (user, _) = place(number);
         let rounds = orders / USERS + u64::from(number < orders % USERS);
-        assert_eq!(caller.balance(user), Some(balance_after(rounds)), "user {user}");
+        assert_eq!(rounds::balance(&mut caller, user), Some(balance_after(rounds)), "user {user}");
     }
     engine.stop();
     Ok(())
