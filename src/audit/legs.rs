@@ -420,8 +420,8 @@ pub fn mismatch((file, wrong): &Differing, catalog: &Catalog) -> Mismatch {
 /// Adds up every leg of the log, and compares the sums with each snapshot at its record, and with
 /// `stated` after its record. Both are also compared with themselves.
 ///
-/// If the first records are removed, the sums begin with the oldest snapshot. `stated`: a ledger's
-/// last record and its facts.
+/// If the first records are removed, the sums begin with the oldest snapshot that the log continues.
+/// `stated`: a ledger's last record and its facts.
 ///
 /// # Errors
 /// [`Error`]: the log or a snapshot cannot be read.
@@ -435,11 +435,16 @@ pub fn judge(
     let mut reader = Reader::<Directory>::open_path(log, 0)?;
     let mut found = Vec::new();
     let mut sums = LegSums::default();
-    if reader.headers().next().is_some_and(|head| SegmentHeader::first(head) > 1) {
+    let first = reader.headers().next().map_or(1, SegmentHeader::first);
+    if first > 1 {
         let mut base = None;
         while let Some((sequence, path)) = snapshots.pop_first() {
             let Some((file, facts)) = of_snapshot(&path)? else { continue };
             found.extend(facts.recount().into_iter().map(|wrong| (Some(file.clone()), wrong)));
+            if sequence + 1 < first {
+                // Records behind it are removed.
+                continue;
+            }
             base = Some((sequence, facts));
             break;
         }
