@@ -420,8 +420,8 @@ pub fn mismatch((file, wrong): &Differing, catalog: &Catalog) -> Mismatch {
 /// Adds up every leg of the log, and compares the sums with each snapshot at its record, and with
 /// `stated` after its record. Both are also compared with themselves.
 ///
-/// If the first records are removed, the sums begin with the oldest snapshot that the log continues.
-/// `stated`: a ledger's last record and its facts.
+/// If the first records are removed, the sums begin with the oldest snapshot that the log
+/// continues. `stated`: a ledger's last record and its facts.
 ///
 /// # Errors
 /// [`Error`]: the log or a snapshot cannot be read.
