@@ -239,12 +239,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 debug_assert_eq!(asked, Some(number), "replies come in the order of the pushes");
             }
             Reply::Back { number, .. } => {
-                // UBSCore drops all behind it, up to this number if that was pushed meanwhile.
+                // Up to this number, if it was pushed meanwhile, UBSCore drops all higher ones. It
+                // still answers repeats.
                 self.asked.pop_front();
-                while self.asked.front().is_some_and(|asked| *asked != number) {
-                    self.asked.pop_front();
-                }
-                self.wanted = self.asked.is_empty().then_some(number);
+                let again = self.asked.iter().position(|asked| *asked == number);
+                let mut left = again.unwrap_or(self.asked.len());
+                self.asked.retain(|asked| {
+                    let is_before = left > 0;
+                    left = left.saturating_sub(1);
+                    !is_before || *asked < number
+                });
+                self.wanted = again.is_none().then_some(number);
             }
             // The answers before it still become durable, and leave.
             Reply::Close { number, reason } => return self.end_for(number, reason),

@@ -402,6 +402,13 @@ fn halted_a_session_uses_no_number_and_goes_on_after_the_resume() {
     });
     venue.reserve(3, BUYER, USDT, COIN);
     assert_eq!(venue.holds(), [(1, COIN)], "no message stands between");
+    // UBSCore answers a repeat that was on its way with the number of a Back.
+    venue.reserve_each(&[2, 1, 3, 2], BUYER, USDT, COIN);
+    assert_eq!(venue.hear(), halted);
+    match venue.hear() {
+        Heard::Answer { number: 1, code: None, .. } => assert_eq!(venue.hear(), halted),
+        heard => assert_eq!(heard, halted, "the repeat was read behind the Back"),
+    }
     drop(venue);
     let mut venue = Venue::connect(&socket);
     venue.send(&Message::Open(&open(VENUE, 9, 1, &venue_token(VENUE))));
