@@ -291,14 +291,13 @@ impl Work {
     }
 
     fn tell(&self, error: &Error) {
-        let mut why = chain(error);
+        let why = chain(error);
         if error.is_mismatch() {
-            for difference in (self.watch.differences)() {
-                why.push_str("; ");
-                why.push_str(&difference);
-            }
-            alert(Alert::SnapshotMismatch, format_args!("{why}"));
-            (self.watch.mismatch)(why);
+            // First the halt: to name the differences takes as long as to read the whole log.
+            (self.watch.mismatch)(why.clone());
+            let named = (self.watch.differences)();
+            let all: Vec<String> = std::iter::once(why).chain(named).collect();
+            alert(Alert::SnapshotMismatch, format_args!("{}", all.join("; ")));
         } else {
             alert(Alert::SnapshotFailed, format_args!("{why}; it is retried"));
         }
