@@ -312,6 +312,10 @@ async fn carry_out(
     let text = name.to_string();
     let audit = transfers.admin.audit(actor, "hold release", id, &text, reason);
     audit.await.map_err(postgres_away)?;
+    // The wait may have been long. The audit row stays as the intent.
+    if transfers.halt.is_halted() {
+        return Err(Code::ServiceHalted.into());
+    }
     warn!(actor, reason, hold = id, %name, "a hold is released by an operator");
     Ok(spot.release_hold(name.0, venue, number).await)
 }

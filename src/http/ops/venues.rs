@@ -135,16 +135,18 @@ pub(super) async fn change(
         (Change::Close | Change::Open, None, None) => Text::EMPTY,
         (Change::Close | Change::Open, ..) => return Err(invalid("Name and posts stay.")),
     };
+    let mut detail = text.as_str().to_owned();
     let mut commands = vec![Command::CloseVenue { id, closed: change == Change::Close }];
     if change == Change::Add {
         // Without a word on it, a registered venue keeps its right to POST.
         let known = spot.venues().await.map_err(unanswered)?;
         let known = known.iter().find(|venue| venue.id == id).map(|venue| venue.posts);
         let posts = posts.or(known).unwrap_or(false);
+        detail.push_str(&format!(" posts={posts}"));
         commands.insert(0, Command::AddVenue { id, name: text, posts });
     }
     let (actor, subject) = (actor(caller), format!("venue {id}"));
-    let audit = transfers.admin.audit(&actor, change.name(), &subject, text.as_str(), &reason);
+    let audit = transfers.admin.audit(&actor, change.name(), &subject, &detail, &reason);
     audit.await.map_err(postgres_away)?;
     warn!(actor, reason, venue = id, change = change.name(), "a venue is changed");
     if change == Change::Add {
