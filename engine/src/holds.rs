@@ -183,6 +183,9 @@ pub(crate) struct Holds {
     table: Table<Hold>,
     /// Holds that keep a place for a balance.
     kept: usize,
+    /// A planted bug of the tests: no hold keeps a place.
+    #[cfg(test)]
+    pub(crate) keeps_none: bool,
 }
 
 /// The owners of chains, by row: the ledger's venues and sums.
@@ -195,7 +198,12 @@ pub(crate) trait Chains {
 
 impl Holds {
     pub(crate) fn new(places: usize) -> Holds {
-        Holds { table: Table::new(places), kept: 0 }
+        Holds {
+            table: Table::new(places),
+            kept: 0,
+            #[cfg(test)]
+            keeps_none: false,
+        }
     }
 
     pub(crate) fn prefault(&mut self) {
@@ -208,6 +216,15 @@ impl Holds {
 
     pub(crate) fn places_left(&self) -> usize {
         self.table.places_left()
+    }
+
+    /// Whether a new hold of a venue keeps a place for a balance.
+    pub(crate) fn keeps_places(&self) -> bool {
+        #[cfg(test)]
+        if self.keeps_none {
+            return false;
+        }
+        true
     }
 
     /// Places for balances that the holds keep free.

@@ -394,7 +394,7 @@ fn insert_hold(
         Place::Frozen { purpose, .. } => (0, 0, purpose, 0),
         _ => (ask.venue, ask.number, 0, reference),
     };
-    let keeps = venue != 0;
+    let keeps = venue != 0 && ledger.holds.keeps_places();
     let fact =
         HoldFact { venue, number, purpose, user, asset, amount, reference, record, time_ns, keeps };
     let sums = ledger.balances.get(user, asset).expect("its balance is booked before").sums;
