@@ -43,6 +43,42 @@ fn a_load_tells_what_it_offered_and_what_came_of_it() {
     site.assert_in_order(&server);
 }
 
+/// Goal: the commands of a venue are offered in full, and the balances are those of the answers.
+/// Method: before the venue is registered; at two rates; as fast as answers come back.
+#[test]
+fn a_load_of_a_venue_tells_what_it_offered_and_what_came_of_it() {
+    let site = Site::new();
+    let socket = site.fresh_path("stream");
+    let site = site.with("UBSCORE__STREAM__SOCKET", socket.display());
+    let server = site.start();
+    let place = socket.display().to_string();
+    let offer = |more: &[&str]| {
+        load(&server, &[&["--venue", "7", "--socket", &place, "--connections", "3"], more].concat())
+    };
+    let refused = offer(&[]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("open venue 7; next: ubscore venue list"), "{said}");
+
+    let body = json!({"name": "load", "reason": "a test"});
+    let reply = server.admin("PUT", "/admin/v1/venues/7", &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let said = report(&offer(&["--rate", "100,200", "--format", "json"]));
+    let rows = said["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2);
+    for (row, rate) in rows.iter().zip([100, 200]) {
+        assert_eq!((&row["offered"], &row["done"]), (&json!(rate), &json!(rate * 4 / 10)), "{row}");
+        assert_eq!(row["refused"], json!(0), "{row}");
+    }
+    for window in ["1", "100"] {
+        let output = offer(&["--window", window]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(said.contains("done/s") && said.contains("nothing is held"), "{said}");
+    }
+    site.assert_verified();
+}
+
 /// Story: a statement for many calls always failed without notice, since single statements took its
 /// place. Withdraws of transfers that commit every state went unnoticed too: no statement for many
 /// calls covered them.

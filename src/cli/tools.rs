@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use clap_complete::Shell;
 
-use super::values::{count_parser, parse_ttl, parse_url, user_id_parser};
+use super::values::{count_parser, parse_ttl, parse_url, user_id_parser, venue_parser};
 use crate::format::Format;
 use crate::role::Role;
 
@@ -60,8 +60,19 @@ pub struct LoadArgs {
     /// URL of the operators' listener; default: from the configuration.
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub ops: Option<String>,
-    /// Offered rate, transfers per second (open loop); a comma list is measured in turn. Default:
-    /// as fast as answers come back.
+    /// Offer RESERVE and SETTLE of this venue over the Unix socket, instead of transfers. The venue
+    /// must be registered and have no other session. Its numbers are used up.
+    #[arg(long, value_name = "ID", value_parser = venue_parser())]
+    pub venue: Option<u32>,
+    /// The Unix socket of venues; default: from the configuration.
+    #[arg(long, value_name = "PATH", requires = "venue")]
+    pub socket: Option<PathBuf>,
+    /// Commands of the venue without an answer at each moment, if no rate is given. At most half of
+    /// the venue's window.
+    #[arg(long, value_name = "N", default_value_t = 1_000, requires = "venue", conflicts_with = "rate", value_parser = count_parser())]
+    pub window: u64,
+    /// Offered rate, transfers or commands per second (open loop); a comma list is measured in
+    /// turn. Default: as fast as answers come back.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = count_parser())]
     pub rate: Vec<u64>,
     /// How long each rate is measured.
@@ -77,12 +88,12 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count_parser())]
     pub connections: u64,
     /// Percentage of transfers from Funding to Spot; the others go back.
-    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = RangedU64ValueParser::<u64>::new().range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, conflicts_with = "venue", value_parser = RangedU64ValueParser::<u64>::new().range(0..=100))]
     pub to_spot: u64,
     /// Asset of the transfers.
     #[arg(long, value_name = "SYMBOL", default_value = "USDT")]
     pub asset: String,
-    /// Amount of each transfer.
+    /// Amount of each transfer or RESERVE.
     #[arg(long, value_name = "AMOUNT", default_value = "0.01")]
     pub amount: String,
     /// Give the users money even if `serve --dev` did not make this database. The money stays

@@ -6,8 +6,11 @@
 //! service; its latencies mean little.
 //!
 //! Its own test users get money first. At the end every balance must equal the sum of the answers.
+//!
+//! With a venue it offers that venue's commands instead, see `venue`.
 
 pub mod client;
+mod venue;
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,6 +81,9 @@ async fn offer(
         [] => vec![None],
         rates => rates.iter().copied().map(Some).collect(),
     };
+    let configured = args.socket.as_ref().or(config.stream.socket.as_ref());
+    let missing = "the configuration names no socket of venues; name it with --socket";
+    let socket = args.venue.map(|_| configured.context(missing)).transpose()?;
     let plan = Arc::new(Plan::new(args, config, rates.len(), clock.now_s()).await?);
     plan.refuse_real_money(args.mint_on.as_deref()).await?;
     let mut clients = Vec::new();
@@ -85,6 +91,13 @@ async fn offer(
         clients.push(Client::connect(&plan.host).await?);
     }
     clients = plan.endow(clients).await.context("give the users their money")?;
+    if let Some((venue, socket)) = args.venue.zip(socket) {
+        let life = life(args, rates.len())?;
+        let role = Some(Role::Venue(venue));
+        let token = auth::sign(&config.auth, OPERATOR, role, life, clock.now_s())?;
+        let session = venue::Session::open(socket, venue, &token)?;
+        return venue::offer(&plan, session, &rates, args, clock, out).await;
+    }
     let mut rows = Vec::new();
     for (phase, rate) in rates.into_iter().enumerate() {
         let (row, back) = plan.phase(phase, rate, args, clients, clock).await?;
@@ -185,8 +198,7 @@ impl Plan {
             })
         };
         let (http_tls, ops_tls) = (config.http.tls_files(), config.ops.tls_files());
-        let seconds = args.duration + args.warm_up;
-        let life = seconds * u32::try_from(phases)? + TOKEN_MARGIN;
+        let (seconds, life) = (args.duration + args.warm_up, life(args, phases)?);
         let most =
             args.rate.iter().sum::<u64>().max(if args.rate.is_empty() { RATE_MAX } else { 0 });
         let host = url(&args.url, config.http.listen, http_tls.is_some())?;
@@ -239,6 +251,18 @@ impl Plan {
              Offer the load to a service of its own (serve --dev), or repeat with --mint-on {database}"
         );
         Ok(())
+    }
+
+    /// The asset's number, as venues name it.
+    async fn asset_number(&self, ops: &mut Client) -> anyhow::Result<u32> {
+        let path = "/admin/v1/assets";
+        let (status, answer) = ops.send(Method::GET, path, &self.operator, String::new()).await?;
+        ensure!(status == StatusCode::OK, "read the assets: {status} {answer}");
+        let answer: Value = serde_json::from_str(&answer)?;
+        let mut assets = answer["assets"].as_array().into_iter().flatten();
+        let found = assets.find(|found| found["symbol"] == json!(self.asset));
+        let number = found.and_then(|found| found["id"].as_u64()?.try_into().ok());
+        number.with_context(|| format!("the service has no asset {}", self.asset))
     }
 
     /// Gives every user the same amount in Funding and in Spot.
@@ -544,6 +568,11 @@ impl Pace {
         self.due.add_permits(connections);
         late
     }
+}
+
+/// How long the tokens of a load are valid.
+fn life(args: &LoadArgs, phases: usize) -> anyhow::Result<Duration> {
+    Ok((args.duration + args.warm_up) * u32::try_from(phases)? + TOKEN_MARGIN)
 }
 
 /// A histogram of latencies in ns with three digits; for `saturating_record`.
