@@ -5,7 +5,9 @@
 #   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, PostgreSQL away for minutes,
 #                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs;
 #                FAMILY=growth alone: the best rate for MINUTES=60, with a table of what grows;
-#                FAMILY=takeovers alone: 1,000 take-overs; FAMILY=reads alone: 24,000 reads by 1,000 clients
+#                FAMILY=takeovers alone: 1,000 take-overs; FAMILY=reads alone: 24,000 reads by 1,000 clients;
+#                FAMILY=trades alone: ROUNDS=200 kills under a book's load, as many of a book with its server inside, as many
+#                power cuts
 #   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
 #   make instructions  counts what orders, lookups and records take, by callgrind; installs valgrind and gungraun-runner
@@ -64,7 +66,9 @@ soak: need-rust need-postgres
 	    export UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$(SEEDS) ;;
 	  growth) tests=(growth::); export UBSCORE_SOAK_MINUTES=$(MINUTES) ;;
 	  takeovers | reads) tests=("$(FAMILY)::"); export UBSCORE_SOAK_ROUNDS=$(ROUNDS) ;;
-	  *) echo "no family $(FAMILY): faults, growth, takeovers or reads" >&2; exit 1 ;;
+	  trades) tests=(trading::); export UBSCORE_SOAK_ROUNDS=$(ROUNDS)
+	    $(CARGO) build --profile soak --features crash --locked --example book ;;
+	  *) echo "no family $(FAMILY): faults, growth, takeovers, reads or trades" >&2; exit 1 ;;
 	esac
 	RUST_TEST_THREADS=1 $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture "$${tests[@]}"
 

@@ -1,6 +1,6 @@
 //! The book of `examples/`: a matching engine with its money in ubscore. Both are killed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -15,12 +15,16 @@ use serde_json::json;
 use stream::frame::cutter;
 use stream::message::Message;
 use tokio_util::codec::Decoder;
+use ubscore::entropy::{Entropy, SystemEntropy};
 use ubscore::http::auth::Role;
 use wal::{Directory, Reader};
 
 use crate::harness::{
-    ADMIN, COIN, PATIENCE, Server, Site, Way, eventually, soak_rounds, split_mix, token,
+    ADMIN, COIN, PATIENCE, Server, Site, Way, eventually, soak_rounds, split_mix, text, token,
+    units,
 };
+#[cfg(feature = "crash")]
+use crate::power::Powered;
 
 const VENUE: u32 = 7;
 const TRADERS: [u64; 4] = [4_001, 4_002, 4_003, 4_004];
@@ -31,9 +35,8 @@ const COINS: [(&str, u128); 2] = [("BTC", 2), ("USDT", 100_000)];
 /// Requests of one run: far more than are made before a kill.
 const ENDLESS: u64 = 1_000_000;
 
-/// A site with a socket for venues, a registered venue, and money of its traders on Spot.
-fn market() -> (Site, PathBuf, Server) {
-    let site = Site::new();
+/// The site with a socket for venues, a registered venue, and money of its traders on Spot.
+fn market(site: Site) -> (Site, PathBuf, Server) {
     let socket = site.fresh_path("stream");
     let site = site.with("UBSCORE__STREAM__SOCKET", socket.display());
     let server = site.start();
@@ -157,19 +160,6 @@ impl Drop for Book {
     }
 }
 
-/// Asserts that the book ends well, and that the sums of each asset are those of the beginning.
-fn assert_whole(book: Book) {
-    let (status, lines) = book.end();
-    assert!(status.success(), "{status}: {lines:?}");
-    for (symbol, coins) in COINS {
-        let line = lines.iter().find(|line| line.starts_with(&format!("sum: {symbol} ")));
-        let line = line.unwrap_or_else(|| panic!("no sum: {lines:?}"));
-        let amounts = line.split([' ', ',']).filter_map(|word| word.parse::<u128>().ok());
-        let sum: u128 = amounts.take(2).sum();
-        assert_eq!(sum, coins * COIN * (TRADERS.len() as u128 + 1), "{line}");
-    }
-}
-
 /// The answers of a book's journal: a number and its code.
 fn answers(journal: &Path) -> BTreeMap<u64, u16> {
     let mut input = BytesMut::from(&fs::read(journal).expect("the journal")[..]);
@@ -197,70 +187,193 @@ fn decisions(site: &Site) -> BTreeMap<u64, u16> {
     decisions
 }
 
+/// Held amounts of both assets, by the lines of a book that has ended well. The sums of each asset
+/// are those of the beginning.
+fn held_by_users(book: Book) -> BTreeMap<&'static str, u128> {
+    let (status, lines) = book.end();
+    assert!(status.success(), "{status}: {lines:?}");
+    let sums = COINS.map(|(symbol, coins)| {
+        let line = lines.iter().find(|line| line.starts_with(&format!("sum: {symbol} ")));
+        let line = line.unwrap_or_else(|| panic!("no sum: {lines:?}"));
+        let amounts = line.split([' ', ',']).filter_map(|word| word.parse::<u128>().ok());
+        let [available, held] = amounts.take(2).collect::<Vec<_>>()[..] else { panic!("{line}") };
+        assert_eq!(available + held, coins * COIN * (TRADERS.len() as u128 + 1), "{line}");
+        (symbol, held)
+    });
+    BTreeMap::from(sums)
+}
+
+/// The sums of all holds in the engine's table, by asset.
+fn held_in_rows(server: &Server) -> BTreeMap<&'static str, u128> {
+    let held = |symbol: &'static str| {
+        let (mut sum, mut cursor) = (0, String::new());
+        loop {
+            let page = server.admin_get(&format!("/admin/v1/holds?asset={symbol}{cursor}")).json();
+            let rows = page["holds"].as_array().unwrap_or_else(|| panic!("{page}"));
+            sum += rows.iter().map(|row| units(text(&row["amount"]))).sum::<u128>();
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return (symbol, sum),
+            }
+        }
+    };
+    BTreeMap::from(COINS.map(|(symbol, _)| held(symbol)))
+}
+
+/// A book that makes orders by chance, and the deaths that it meets.
+struct Soak {
+    site: Site,
+    socket: PathBuf,
+    journal: PathBuf,
+    /// Of SplitMix64.
+    state: u64,
+    answered: usize,
+}
+
+/// The process that a round kills.
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    OfBook,
+    OfServer,
+    OfBoth,
+    /// One process has the book and the server.
+    OfOne,
+}
+
+impl Soak {
+    /// A market. Segments roll and snapshots are taken during a run.
+    fn new(site: Site, seed: u64) -> Soak {
+        let site = site
+            .with("UBSCORE__WAL__SEGMENT_BYTES", 1 << 18)
+            .with("UBSCORE__SNAPSHOT__EVERY_RECORDS", 500);
+        let (site, socket, server) = market(site);
+        let journal = site.fresh_path("journal");
+        // Its sums name every trader from here on.
+        held_by_users(Book::random(&socket, &journal, 200, seed));
+        server.kill();
+        Soak { site, socket, journal, state: seed, answered: 0 }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        split_mix(&mut self.state) % bound
+    }
+
+    /// Orders until a death at a random answer.
+    fn trade_until(&mut self, death: Death) {
+        let (answers, seed) = (self.below(400), split_mix(&mut self.state));
+        if let Death::OfOne = death {
+            let book = Book::embedded(&self.site, &self.journal, ENDLESS, seed);
+            book.read(50 + answers);
+            return book.kill();
+        }
+        let server = self.site.start();
+        let book = Book::random(&self.socket, &self.journal, ENDLESS, seed);
+        book.read(answers);
+        match death {
+            Death::OfBook => book.kill(),
+            Death::OfBoth => {
+                server.kill();
+                book.kill();
+            }
+            _ => {
+                server.kill();
+                let _server = self.site.start();
+                // It connects again by itself.
+                book.read(100);
+                book.kill();
+            }
+        }
+    }
+
+    /// After a death: each answer stands, each one is told, all sums are those of the beginning,
+    /// and what users hold are the rows of holds, which are those of the open orders.
+    fn assert_whole(&mut self) {
+        let server = self.site.start();
+        let book = Book::start(Book::command(&self.socket, &self.journal)).without_input();
+        assert_eq!(held_by_users(book), held_in_rows(&server));
+        self.site.assert_verified();
+        server.kill();
+        let answers = answers(&self.journal);
+        assert_eq!(answers, decisions(&self.site), "none is taken back, and each one is told");
+        let poor = Code::InsufficientBalance as u16;
+        assert!(answers.values().all(|code| [0, poor].contains(code)), "{answers:?}");
+        assert!(answers.len() >= self.answered.max(100), "{}", answers.len());
+        self.answered = answers.len();
+    }
+}
+
+/// Rounds of several sites: the journal and the log of each one grow, and are read after each
+/// death. Prints one line for each.
+fn soak(rounds: usize, site: impl Fn() -> Site, mut round: impl FnMut(&mut Soak) -> String) {
+    /// Rounds of one site.
+    const SITE_ROUNDS: usize = 50;
+    let seed = SystemEntropy::default().u64();
+    println!("seed {seed}");
+    let mut answered = 0;
+    for first in (0..rounds).step_by(SITE_ROUNDS) {
+        let mut soak = Soak::new(site(), seed.wrapping_add(first as u64));
+        for number in first..rounds.min(first + SITE_ROUNDS) {
+            let what = round(&mut soak);
+            soak.assert_whole();
+            println!("round {number}: {what}; {} answers", soak.answered);
+        }
+        answered += soak.answered;
+    }
+    println!("{rounds} rounds, {answered} answers compared: 0 violations");
+}
+
 /// HLD-014. Goal: no kill of the book or of the server makes, loses or strands money, and none
 /// takes an answer back. Method: random orders of four traders; in each round SIGKILL comes behind
-/// a random number of printed answers, to the book, to the server, or to both. At the end the
+/// a random number of printed answers, to the book, to the server, or to both. After each one the
 /// sums, the holds of the open orders, `verify`, and each answer of the journal against the log.
+/// `make soak FAMILY=trades` runs more rounds ([`soak_rounds`]).
 #[test]
 fn kills_of_the_book_and_of_the_server_neither_lose_nor_strand_money() {
-    let (site, socket, server) = market();
-    let journal = site.fresh_path("journal");
-    let mut state = std::process::id().into();
-    println!("seed {state}");
-    let mut server = Some(server);
-    let mut book = Book::random(&socket, &journal, ENDLESS, state);
-    for _ in 0..soak_rounds().unwrap_or(8) {
-        book.read(split_mix(&mut state) % 400);
-        let kills = split_mix(&mut state) % 3;
-        if kills > 0 {
-            server.take().expect("a server").kill();
-        }
-        if kills < 2 {
-            book.kill();
-            book = Book::random(&socket, &journal, ENDLESS, split_mix(&mut state));
-        }
-        server = server.or_else(|| Some(site.start()));
-    }
-    book.read(100);
-    book.kill();
-    assert_whole(Book::random(&socket, &journal, 50, state));
-    site.assert_verified();
-    drop(server);
-    let answers = answers(&journal);
-    assert!(answers.len() > 300, "{}", answers.len());
-    assert_eq!(answers, decisions(&site), "none is taken back, and each one is told");
-    let refused: VecDeque<_> = answers.values().filter(|code| **code != 0).collect();
-    let poor = Code::InsufficientBalance as u16;
-    assert!(refused.iter().all(|code| **code == poor), "{refused:?}");
-    site.start().stop();
+    soak(soak_rounds().unwrap_or(4), Site::new, |soak| {
+        let deaths = [Death::OfBook, Death::OfServer, Death::OfBoth];
+        let death = deaths[usize::try_from(soak.below(3)).expect("small")];
+        soak.trade_until(death);
+        format!("{death:?}")
+    });
 }
 
 /// HLD-014, in one process. Goal: nothing at or below `durable()` is taken back. Method: as above,
 /// and a kill ends both sides at once. The book prints durable answers only.
 #[test]
 fn kills_of_a_book_with_its_server_inside_take_nothing_back() {
-    let (site, _, server) = market();
-    server.stop();
-    let journal = site.fresh_path("journal");
-    let mut state = std::process::id().into();
-    println!("seed {state}");
-    for _ in 0..soak_rounds().unwrap_or(4) {
-        let book = Book::embedded(&site, &journal, ENDLESS, split_mix(&mut state));
-        book.read(50 + split_mix(&mut state) % 400);
-        book.kill();
-    }
-    assert_whole(Book::embedded(&site, &journal, 50, state));
-    site.assert_verified();
-    let answers = answers(&journal);
-    assert!(answers.len() > 200, "{}", answers.len());
-    assert_eq!(answers, decisions(&site));
+    soak(soak_rounds().unwrap_or(2), Site::new, |soak| {
+        soak.trade_until(Death::OfOne);
+        format!("{:?}", Death::OfOne)
+    });
+}
+
+/// HLD-014. Goal: no power cut takes back an answer. Method: as above, and after each kill of the
+/// server its log is the synced bytes and a random part of the others. The journal of the book is
+/// on another machine's disk.
+#[test]
+#[cfg(feature = "crash")]
+fn power_cuts_under_a_book_take_nothing_back() {
+    let powered = std::cell::RefCell::new(None);
+    let site = || {
+        let new = Powered::new(true);
+        let site = new.site.clone();
+        powered.replace(Some(new));
+        site
+    };
+    soak(soak_rounds().unwrap_or(4), site, |soak| {
+        let death = [Death::OfBoth, Death::OfOne][usize::from(soak.below(2) == 0)];
+        soak.trade_until(death);
+        let powered = powered.borrow();
+        powered.as_ref().expect("made above").cut_power(|| split_mix(&mut soak.state));
+        format!("power cut, {death:?}")
+    });
 }
 
 /// Goal: each kind of request, as the example explains it, and a book that has lost its journal:
 /// its orders are gone, and the money of each is free again.
 #[test]
 fn orders_trade_and_a_book_without_its_journal_frees_their_money() {
-    let (site, socket, server) = market();
+    let (site, socket, server) = market(Site::new());
     let journal = site.fresh_path("journal");
     let mut book = Book::start(Book::command(&socket, &journal));
     assert_eq!(book.line(), "opened: epoch 1, last 0, told 0");
@@ -302,7 +415,7 @@ fn orders_trade_and_a_book_without_its_journal_frees_their_money() {
     let book = Book::start(Book::command(&socket, &journal)).without_input();
     assert_eq!(book.line(), "opened: epoch 2, last 13, told 13");
     assert_eq!(book.line(), "open: 1 orders, and each has its hold");
-    assert_whole(book);
+    held_by_users(book);
 
     fs::remove_file(&journal).expect("the journal");
     let book = Book::start(Book::command(&socket, &journal)).without_input();
