@@ -4,9 +4,12 @@
 //! Each folder of `tests/golden` holds the files of a version after a kill: its log and snapshots,
 //! every row of its database, its answers, and a dump of its log to the byte. The folder of a
 //! released version is never edited. A new one is added for each schema and each format, by
-//! `UBSCORE_GOLDEN=schema-N cargo test --features crash --test main -- golden`.
+//! `UBSCORE_GOLDEN=schema-N cargo test --features crash --test main -- golden`. With the name
+//! `venues-N` it holds venues with their holds, and few transfers.
 
-use std::collections::BTreeMap;
+/// Venues, and what they leave behind.
+mod venues;
+
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -195,7 +198,7 @@ fn write(folder: &Path) {
         &mut answers,
     );
     wait_for_delivery(&site, 1);
-    let remaining = [(USER, server.balances(USER))];
+    let remaining = told_balances(&server, USER);
     let hold = site.hold(STATE, &format!("NEW.user_id = {HELD} AND NEW.state = 40"));
     let under_way = Way::ToFunding.body_with_cid("USDT", "1", "under-way");
     let body = Way::ToSpot.body_with_cid("USDT", "5", "held");
@@ -207,26 +210,30 @@ fn write(folder: &Path) {
     answers.push(json!({"user": HELD, "body": body, "status": 200}));
     answers.push(json!({"user": HELD, "body": under_way, "status": 200}));
 
+    let balances = json!({USER.to_string(): remaining});
+    keep(folder, &site, &json!({"answers": answers, "balances": balances}));
+}
+
+/// The balances of a user in both stores, as the answers tell them.
+fn told_balances(server: &Server, user: u64) -> Value {
+    let sums = |(symbol, balance): (String, crate::harness::Balance)| {
+        let (funding, spot) = (balance.funding, balance.spot);
+        (symbol, json!([funding, spot].map(|side| side.map(|units| units.to_string()))))
+    };
+    server.balances(user).into_iter().map(sums).collect()
+}
+
+/// Keeps all files and rows of a site without a server, and what its clients were told.
+fn keep(folder: &Path, site: &Site, told: &Value) {
     fs::create_dir(folder).expect("a new folder");
-    let files = segments(&site).into_iter().chain(snapshots(&site));
+    let files = segments(site).into_iter().chain(snapshots(site));
     for path in files.map(|(_, path)| path).chain([site.flights()]) {
         let name = path.file_name().and_then(|name| name.to_str()).expect("text");
         let bytes = fs::read(&path).expect("readable");
         fs::write(folder.join(format!("{name}.hex")), to_hex(&bytes)).expect("written");
     }
-    fs::write(folder.join("dump.txt"), dump(&site)).expect("written");
-    let balances: BTreeMap<String, Value> = remaining
-        .into_iter()
-        .map(|(user, balances)| {
-            let sums = |(symbol, balance): (String, crate::harness::Balance)| {
-                let (funding, spot) = (balance.funding, balance.spot);
-                (symbol, json!([funding, spot].map(|side| side.map(|units| units.to_string()))))
-            };
-            (user.to_string(), balances.into_iter().map(sums).collect())
-        })
-        .collect();
-    let text = json!({"answers": answers, "balances": balances});
-    let text = serde_json::to_string_pretty(&text).expect("JSON");
+    fs::write(folder.join("dump.txt"), dump(site)).expect("written");
+    let text = serde_json::to_string_pretty(told).expect("JSON");
     fs::write(folder.join("told.json"), text + "\n").expect("written");
     let tables = site.sql(
         "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() ORDER BY tablename",
@@ -251,8 +258,7 @@ fn dump(site: &Site) -> String {
 
 /// A site with the files of a version, and with tables made by that version's own migrations. The
 /// files hold no functions, so the start applies its own.
-fn restore(folder: &Path) -> Site {
-    let site = site().with("UBSCORE__OUTCOMES__KEEP_HOURS", 24);
+fn restore(folder: &Path, site: Site) -> Site {
     let (log, snapshots) = (site.log_dir(), site.snapshot_dir());
     for directory in [&log, &snapshots] {
         fs::create_dir_all(directory).expect("a directory");
@@ -333,7 +339,8 @@ fn assert_rows(site: &Site, folder: &Path) {
         let found: Vec<Value> = found.iter().map(|row| standing(&row[0])).collect();
         let kept = rows.lines().filter_map(|line| line.strip_prefix(&format!("{table} ")));
         let kept: Vec<Value> = kept.map(standing).collect();
-        assert!(!kept.is_empty(), "{} holds no row of {table}", folder.display());
+        let has_venues = folder.join(venues::TOLD).exists();
+        assert!(has_venues || !kept.is_empty(), "{} holds no row of {table}", folder.display());
         for row in kept {
             assert!(found.contains(&row), "{table} has lost {row}");
         }
@@ -346,10 +353,12 @@ fn assert_rows(site: &Site, folder: &Path) {
 #[test]
 fn what_any_version_left_behind_is_read_for_ever() {
     if let Ok(version) = std::env::var("UBSCORE_GOLDEN") {
-        write(&root().join("tests/golden").join(version));
+        let folder = root().join("tests/golden").join(&version);
+        if version.starts_with("venues") { venues::write(&folder) } else { write(&folder) }
     }
     for folder in golden() {
-        let site = restore(&folder);
+        let (site, socket) = venues::with_socket(site());
+        let site = restore(&folder, site.with("UBSCORE__OUTCOMES__KEEP_HOURS", 24));
         let text = |name: &str| fs::read_to_string(folder.join(name)).expect("text");
         assert_eq!(dump(&site), text("dump.txt"), "{}", folder.display());
         let kept: Value = serde_json::from_str(&text("told.json")).expect("JSON");
@@ -357,11 +366,9 @@ fn what_any_version_left_behind_is_read_for_ever() {
         let server = site.start();
         site.wait_for_rest();
         for (user, balances) in kept["balances"].as_object().expect("users") {
-            let now = server.balances(user.parse().expect("a number"));
-            let sides = |side: Option<u128>| side.map(|units| units.to_string());
+            let now = told_balances(&server, user.parse().expect("a number"));
             for (symbol, sums) in balances.as_object().expect("assets") {
-                let balance = &now[symbol];
-                assert_eq!(json!([sides(balance.funding), sides(balance.spot)]), *sums, "{symbol}");
+                assert_eq!(now[symbol], *sums, "{symbol}");
             }
         }
         for answer in kept["answers"].as_array().expect("answers") {
@@ -376,12 +383,19 @@ fn what_any_version_left_behind_is_read_for_ever() {
             assert!(then.is_null() || now == then, "{now} is not {then}");
         }
         assert_rows(&site, &folder);
-        site.assert_in_order(&server);
+        let has_venues = folder.join(venues::TOLD).exists();
+        match has_venues {
+            true => venues::assert_kept(&folder, &server, &socket),
+            false => site.assert_in_order(&server),
+        }
         assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
         site.wait_for_rest();
         server.kill();
         let server = site.start();
-        site.assert_in_order(&server);
+        match has_venues {
+            true => venues::assert_whole(&site, &server),
+            false => site.assert_in_order(&server),
+        }
     }
 }
 

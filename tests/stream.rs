@@ -1,7 +1,7 @@
 //! Sessions of venues: their messages against the schema, and the real server's sockets.
 
 /// A venue, as the tests need it.
-mod client;
+pub(crate) mod client;
 
 /// The routes and commands of operators for venues and their holds.
 mod operators;

@@ -22,8 +22,8 @@ use crate::harness::{PATIENCE, token};
 const OPERATOR: u64 = 9_100;
 
 /// One connection.
-pub(super) struct Venue<S = UnixStream> {
-    pub(super) stream: S,
+pub(crate) struct Venue<S = UnixStream> {
+    pub(crate) stream: S,
     cutter: LengthDelimitedCodec,
     input: BytesMut,
     output: BytesMut,
@@ -31,17 +31,17 @@ pub(super) struct Venue<S = UnixStream> {
 
 /// The fields of Opened that tests compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Begun {
-    pub(super) epoch: u64,
-    pub(super) last: u64,
-    pub(super) acknowledged: u64,
-    pub(super) log: u128,
-    pub(super) window: u64,
+pub(crate) struct Begun {
+    pub(crate) epoch: u64,
+    pub(crate) last: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) log: u128,
+    pub(crate) window: u64,
 }
 
 /// A message of ubscore, with the fields that tests compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(crate) enum Heard {
     Opened(Begun),
     Answer {
         number: u64,
@@ -63,35 +63,35 @@ pub(super) enum Heard {
 }
 
 /// A token of a venue.
-pub(super) fn venue_token(venue: u32) -> String {
+pub(crate) fn venue_token(venue: u32) -> String {
     token(OPERATOR, Some(Role::Venue(venue)))
 }
 
 /// The Open of a venue.
-pub(super) fn open(venue: u32, epoch: u64, told: u64, token: &str) -> Open {
+pub(crate) fn open(venue: u32, epoch: u64, told: u64, token: &str) -> Open {
     let mut field = [0; TOKEN_BYTES];
     field[..token.len()].copy_from_slice(token.as_bytes());
     Open { epoch: epoch.into(), told: told.into(), venue: venue.into(), token: field }
 }
 
 /// A leg of USDT.
-pub(super) fn leg(from: Place, to: Place, amount: u64) -> Leg {
+pub(crate) fn leg(from: Place, to: Place, amount: u64) -> Leg {
     Leg { from, to, asset: USDT, amount }
 }
 
-pub(super) const BTC: u32 = 1;
-pub(super) const USDT: u32 = 3;
+pub(crate) const BTC: u32 = 1;
+pub(crate) const USDT: u32 = 3;
 
 impl Venue {
     /// A connection that has sent nothing.
-    pub(super) fn connect(socket: &Path) -> Venue {
+    pub(crate) fn connect(socket: &Path) -> Venue {
         let stream = UnixStream::connect(socket).expect("the socket");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         Venue::on(stream)
     }
 
     /// A session of a venue that takes the next epoch.
-    pub(super) fn opened(socket: &Path, venue: u32, told: u64) -> (Venue, Begun) {
+    pub(crate) fn opened(socket: &Path, venue: u32, told: u64) -> (Venue, Begun) {
         let mut session = Venue::connect(socket);
         session.send(&Message::Open(&open(venue, 0, told, &venue_token(venue))));
         match session.hear() {
@@ -102,28 +102,28 @@ impl Venue {
 }
 
 impl<S: Read + Write> Venue<S> {
-    pub(super) fn on(stream: S) -> Venue<S> {
+    pub(crate) fn on(stream: S) -> Venue<S> {
         Venue { stream, cutter: cutter(), input: BytesMut::new(), output: BytesMut::new() }
     }
 
     /// Sends bytes as they are.
-    pub(super) fn send_bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("sent");
     }
 
     /// Sends a message.
-    pub(super) fn send(&mut self, message: &Message<'_>) {
+    pub(crate) fn send(&mut self, message: &Message<'_>) {
         message.append_to(&mut self.output);
         let bytes = self.output.split();
         self.send_bytes(&bytes);
     }
 
-    pub(super) fn reserve(&mut self, number: u64, user: u64, asset: u32, amount: u64) {
+    pub(crate) fn reserve(&mut self, number: u64, user: u64, asset: u32, amount: u64) {
         self.reserve_each(&[number], user, asset, amount);
     }
 
     /// The same RESERVE under each of these numbers, in one write.
-    pub(super) fn reserve_each(&mut self, numbers: &[u64], user: u64, asset: u32, amount: u64) {
+    pub(crate) fn reserve_each(&mut self, numbers: &[u64], user: u64, asset: u32, amount: u64) {
         for &number in numbers {
             let reserve = Reserve {
                 number: number.into(),
@@ -139,13 +139,13 @@ impl<S: Read + Write> Venue<S> {
         self.send_bytes(&bytes);
     }
 
-    pub(super) fn settle(&mut self, number: u64, legs: &[Leg]) {
+    pub(crate) fn settle(&mut self, number: u64, legs: &[Leg]) {
         let rows: Vec<LegRow> = legs.iter().copied().map(LegRow::from).collect();
         let set = Set { number: number.into(), reference: number.into() };
         self.send(&Message::Settle(&set, &rows));
     }
 
-    pub(super) fn release(&mut self, number: u64, hold: u64, amount: u64) {
+    pub(crate) fn release(&mut self, number: u64, hold: u64, amount: u64) {
         let release = Release {
             number: number.into(),
             reference: number.into(),
@@ -155,12 +155,12 @@ impl<S: Read + Write> Venue<S> {
         self.send(&Message::Release(&release));
     }
 
-    pub(super) fn acknowledge(&mut self, number: u64) {
+    pub(crate) fn acknowledge(&mut self, number: u64) {
         self.send(&Message::Acknowledge(&Acknowledge { number: number.into() }));
     }
 
     /// All holds: number and remaining amount.
-    pub(super) fn holds(&mut self) -> Vec<(u64, u64)> {
+    pub(crate) fn holds(&mut self) -> Vec<(u64, u64)> {
         let mut all = Vec::new();
         loop {
             let after = all.last().map_or(0, |(number, _)| *number);
@@ -184,7 +184,7 @@ impl<S: Read + Write> Venue<S> {
     }
 
     /// Available and held.
-    pub(super) fn balance(&mut self, user: u64, asset: u32) -> (u128, u128) {
+    pub(crate) fn balance(&mut self, user: u64, asset: u32) -> (u128, u128) {
         let read = ReadBalance { user: user.into(), asset: asset.into() };
         self.send(&Message::ReadBalance(&read));
         match self.hear() {
@@ -194,7 +194,7 @@ impl<S: Read + Write> Venue<S> {
     }
 
     /// The next message but Alive.
-    pub(super) fn hear(&mut self) -> Heard {
+    pub(crate) fn hear(&mut self) -> Heard {
         loop {
             match self.try_hear().expect("the connection") {
                 Some(Some(heard)) => return heard,
@@ -205,7 +205,7 @@ impl<S: Read + Write> Venue<S> {
     }
 
     /// The messages up to the connection's end, without Alive.
-    pub(super) fn rest(&mut self) -> Vec<Heard> {
+    pub(crate) fn rest(&mut self) -> Vec<Heard> {
         let mut all = Vec::new();
         // A connection that is cut ends too.
         while let Ok(Some(heard)) = self.try_hear() {
@@ -215,7 +215,7 @@ impl<S: Read + Write> Venue<S> {
     }
 
     /// The next message, `Some(None)` for Alive; `None` at the connection's end.
-    pub(super) fn try_hear(&mut self) -> io::Result<Option<Option<Heard>>> {
+    pub(crate) fn try_hear(&mut self) -> io::Result<Option<Option<Heard>>> {
         loop {
             if let Some(frame) = self.cutter.decode(&mut self.input)? {
                 return Ok(Some(heard(&frame)));
@@ -229,7 +229,7 @@ impl<S: Read + Write> Venue<S> {
     }
 
     /// The answer to a number: its code, and the leg and the record with it.
-    pub(super) fn answer(&mut self, expected: u64) -> (Option<Code>, Option<u8>, u64) {
+    pub(crate) fn answer(&mut self, expected: u64) -> (Option<Code>, Option<u8>, u64) {
         match self.hear() {
             Heard::Answer { number, code, leg, record } if number == expected => {
                 (code, leg, record)
@@ -239,7 +239,7 @@ impl<S: Read + Write> Venue<S> {
     }
 
     /// Asserts that these numbers succeed, in order.
-    pub(super) fn succeed(&mut self, numbers: impl IntoIterator<Item = u64>) {
+    pub(crate) fn succeed(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
             let (code, leg, _) = self.answer(number);
             assert_eq!((code, leg), (None, None), "number {number}");
