@@ -13,22 +13,18 @@
 mod caller;
 mod environment;
 mod rounds;
+mod snapshots;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use domain::transfer::Decision;
 use engine::ledger::Answer;
 use engine::recorded::Recorded;
-use engine::snapshot::store::SnapshotStore;
 use engine::{Closed, Engine};
-use ubscore::checkpointer::{self, Checkpointer};
-use ubscore::clock::SystemClock;
 use wal::Identity;
 
 use crate::caller::Caller;
@@ -41,8 +37,6 @@ const ORDERS: u64 = 10_000;
 const WARM_UP: u64 = 10_000;
 /// Callers at the same time.
 const CALLERS: u64 = 32;
-/// Pause between two requests for a snapshot.
-const ASK_PAUSE: Duration = Duration::from_millis(50);
 /// Pause between two tries of an order that was not taken.
 const BACKOFF: Duration = Duration::from_micros(100);
 
@@ -72,9 +66,8 @@ fn main() -> anyhow::Result<()> {
     let (many, duration) = run_all(&engine, orders);
 
     let before = run(&mut first, 1, WARM_UP + orders, orders);
-    let (beside, snapshots) = run_beside_snapshots(&engine, options, || {
-        run(&mut first, 1, WARM_UP + 2 * orders, orders)
-    })?;
+    let (beside, snapshots) =
+        snapshots::beside(&engine, &options, || run(&mut first, 1, WARM_UP + 2 * orders, orders))?;
 
     assert_eq!(rounds::balance(&mut first, 1), Some(balance_after(WARM_UP + 3 * orders)), "user 1");
     for user in many_users() {
@@ -149,53 +142,6 @@ fn run_all(engine: &Engine, orders: u64) -> (Run, Duration) {
         }
     });
     (all, began.elapsed())
-}
-
-/// Runs a step while snapshots are taken one after the other; returns their number.
-fn run_beside_snapshots(
-    engine: &Engine,
-    options: engine::Options,
-    work: impl FnOnce() -> Run,
-) -> anyhow::Result<(Run, u64)> {
-    let store = SnapshotStore::create(&options.snapshot_dir)?;
-    let options = checkpointer::Options {
-        log_dir: options.log_dir,
-        store: store.clone(),
-        places: options.places,
-        every_records: u64::MAX,
-        every_bytes: u64::MAX,
-        keep: 1,
-        archive_command: String::new(),
-        trades: ubscore::config::snapshot::Trades::Keep,
-    };
-    let watch = checkpointer::Watch {
-        needed_after: Box::new(|| u64::MAX / 2),
-        mismatch: Box::new(|why| panic!("{why}")),
-        differences: Box::new(Vec::new),
-    };
-    let (checkpointer, ended) =
-        Checkpointer::start(options, engine, Arc::new(SystemClock::new()), watch)?;
-    let done = AtomicBool::new(false);
-    let (run, snapshots) = thread::scope(|scope| {
-        let counter = scope.spawn(|| {
-            let (mut last, mut count) = (None, 0);
-            while !done.load(Ordering::Relaxed) {
-                checkpointer.requests().ask();
-                thread::sleep(ASK_PAUSE);
-                let newest =
-                    store.choose().ok().and_then(|choice| Some(choice.newest?.header.sequence));
-                count += u64::from(newest != last);
-                last = newest;
-            }
-            count
-        });
-        let run = work();
-        done.store(true, Ordering::Relaxed);
-        (run, counter.join().expect("a panic is the bench's"))
-    });
-    checkpointer.stop();
-    tokio::runtime::Builder::new_current_thread().build()?.block_on(ended)?;
-    Ok((run, snapshots))
 }
 
 /// Bytes written so far to the device of `directory`, by any process; `None` if the system does not

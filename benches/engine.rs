@@ -10,27 +10,25 @@
 //! All balances are read at the end.
 
 mod caller;
+mod crowd;
 mod environment;
 mod rounds;
 
 use std::collections::VecDeque;
 use std::hint::spin_loop;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use domain::transfer::Decision;
 use engine::command::Command;
 use engine::ledger::Answer;
-use engine::recorded::Recorded;
 use engine::ring::Pending;
 use engine::{Closed, Engine, Handle};
 use ubscore::clock::{Clock, SystemClock};
 use wal::{Directory, Identity, Log, Progress, Recovery};
 
 use crate::caller::Caller;
+use crate::crowd::{batches, one_at_a_time, take_answered};
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
 use crate::rounds::{balance_after, order};
 
@@ -44,8 +42,6 @@ const SYNC_RECORDS: u64 = 1_024;
 /// Reads per second in an open loop, and durable orders per second.
 const READS_RATE: u64 = 100_000;
 const ORDERS_RATE: u64 = 10_000;
-/// Orders published with one wake-up.
-const PUBLISHED: u64 = 512;
 
 fn main() -> anyhow::Result<()> {
     let commands = environment::count(COMMANDS)?;
@@ -154,49 +150,6 @@ fn append(log_dir: &Path, count: u64) -> anyhow::Result<Latencies> {
     Ok(latencies)
 }
 
-fn poll(pending: &mut Pending) -> Option<Answer> {
-    match Pin::new(pending).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => Some(answer.expect("the engine answers everything")),
-        Poll::Pending => None,
-    }
-}
-
-fn check(answer: Answer) {
-    match answer {
-        Answer::Decided(Recorded { decision: Decision::Success, .. }) | Answer::Balance { .. } => {}
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Sends commands, and polls for the answer without pause.
-fn one_at_a_time(handle: &mut Handle, count: u64, command: impl Fn(u64) -> Command) -> Latencies {
-    let (mut latencies, clock) = (Latencies::new(), SystemClock::new());
-    for number in 0..count {
-        let asked = Instant::now();
-        let mut pending = handle.submit(command(number), clock.now_ns()).expect("room for one");
-        let answer = loop {
-            match poll(&mut pending) {
-                Some(answer) => break answer,
-                None => spin_loop(),
-            }
-        };
-        latencies.record(asked.elapsed());
-        check(answer);
-    }
-    latencies
-}
-
-/// Takes out the finished answers: they come in the order of the commands.
-fn take_answered(waiting: &mut VecDeque<(Instant, Pending)>, latencies: &mut Latencies) {
-    while let Some((asked, pending)) = waiting.front_mut()
-        && let Some(answer) = poll(pending)
-    {
-        latencies.record(asked.elapsed());
-        check(answer);
-        waiting.pop_front();
-    }
-}
-
 /// Sends commands at a rate, without waiting for earlier answers.
 fn open_loop(
     handle: &mut Handle,
@@ -221,28 +174,4 @@ fn open_loop(
         spin_loop();
     }
     latencies
-}
-
-/// Publishes many orders with one wake-up, as long as there is room; returns the time of all
-/// together.
-fn batches(
-    handle: &mut Handle,
-    count: u64,
-    command: impl Fn(u64) -> Command,
-) -> (Latencies, Duration) {
-    let (mut latencies, clock) = (Latencies::new(), SystemClock::new());
-    let mut waiting: VecDeque<(Instant, Pending)> = VecDeque::new();
-    let (began, mut number) = (Instant::now(), 0);
-    while number < count || !waiting.is_empty() {
-        let asked = Instant::now();
-        let end = (number + PUBLISHED).min(count);
-        let published = handle.submit_all((number..end).map(&command), clock.now_ns());
-        for pending in published.into_iter().map_while(Result::ok) {
-            waiting.push_back((asked, pending));
-            number += 1;
-        }
-        take_answered(&mut waiting, &mut latencies);
-        spin_loop();
-    }
-    (latencies, began.elapsed())
 }

@@ -1,40 +1,57 @@
 //! How many commands of a venue does UBSCore decide and make durable a second, for a book in this
 //! process? How long does one take?
 //!
-//! Base case: the disk alone. One command at a time cannot be faster than one write and fdatasync,
-//! `D50`. Commands that wait together share a sync.
+//! Base cases, in the same run: the disk alone, `D50`, and orders of transfers at the same place:
+//! in batches, one at a time, a question that needs no disk, and a replay.
 //!
 //! `cargo bench --bench hold -- N`: N trades in each part, in the engine of the default
-//! configuration. All balances are added up at the end, and the log is replayed.
+//! configuration. Decided commands are measured with a core thread that waits busily. All balances
+//! are added up at the end of each part.
+//!
+//! `UBSCORE_BENCH_MINUTES=10 cargo bench --bench hold`: trades without pause for so long, with the
+//! default snapshots and an archive command. Do both keep up?
 
 mod caller;
+mod crowd;
 mod environment;
+mod resident;
+mod rounds;
+mod snapshots;
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use domain::posting::{ALL, Leg, Place, Posting};
 use domain::transfer::{Direction, Op};
 use engine::ledger::Answer;
 use engine::order::Order;
 use engine::places::{Places, VenuePlaces};
+use engine::snapshot::store::SnapshotStore;
 use engine::text::Text;
 use engine::venue::{Command, PushError, Reply};
-use engine::{Closed, VenueSession, command};
+use engine::{Closed, Engine, Options, VenueSession, command};
+use ubscore::checkpointer;
+use ubscore::config::Config;
 use wal::Identity;
 
 use crate::caller::Caller;
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
+use crate::resident::resident_of;
 
 /// Trades of each part.
 const TRADES: u64 = 200_000;
 /// Commands of the parts with one command at a time.
 const ALONE: u64 = 10_000;
-/// Uncounted trades before all parts: the spare segment is filled meanwhile.
+/// Uncounted trades before a part: the spare segment is filled meanwhile.
 const WARM_UP: u64 = 20_000;
-const VENUE: u32 = 1;
+/// Holds of the part with many open ones.
+const OPEN_HOLDS: usize = 1_000_000;
 const BASE: u32 = 1;
 const QUOTE: u32 = 2;
 /// Users that trade with one another; the next one receives the fees.
@@ -44,63 +61,410 @@ const FEES: u64 = TRADERS + 1;
 const MONEY: u64 = 1_000_000_000;
 /// The most commands without an acknowledgement: below the window of the default configuration.
 const UNACKNOWLEDGED_MAX: u64 = 60_000;
+const VENUES: VenuePlaces =
+    VenuePlaces { holds_max: OPEN_HOLDS + 100_000, venues_max: 8, window: 65_536 };
+/// Replays; the median counts.
+const REPLAYS: usize = 3;
+/// Trades between two looks at the time in the long form.
+const ROUND: u64 = 20_000;
 
 fn main() -> anyhow::Result<()> {
     let trades = environment::count(TRADES)?;
     let scratch = scratch()?;
     let environment = Environment::probe(scratch.path(), None)?;
-    let mut options = caller::options(scratch.path().join("wal"), 4 * (TRADERS + 1));
-    let venues = VenuePlaces { holds_max: 1_000_000, venues_max: 8, window: 65_536 };
-    options.places = Places { venues, ..options.places };
-    let closed = Closed::open(options.clone())?;
-    let engine = closed.replay(0, |_| {})?.start(Identity(1), |sync| sync())?;
-    let mut caller = Caller::new(engine.handle());
-    endow(&mut caller);
-    engine.handle().add_venue(VENUE, "book", false)?;
-    let mut book = Book::new(engine.handle().open_venue(VENUE, 0, 0)?);
-    book.trade(WARM_UP, 0);
+    match std::env::var("UBSCORE_BENCH_MINUTES") {
+        Ok(minutes) => {
+            let minutes = minutes.parse().context("UBSCORE_BENCH_MINUTES")?;
+            run_long(&environment, scratch.path(), minutes)
+        }
+        Err(_) => run(&environment, scratch.path(), trades),
+    }
+}
 
-    let pairs = book.pairs(trades);
-    let whole = book.trade(trades, 0);
-    let mixed = book.trade(trades, 3);
-    let durable = book.one_at_a_time(ALONE, true);
-    let decided = book.one_at_a_time(ALONE, false);
-    let records = book.next - 1;
-    book.check(&mut caller);
-    drop(book);
-    engine.stop();
-    let began = Instant::now();
-    drop(Closed::open(options)?.replay(0, |_| {})?);
-    let replay = per_second(records, began.elapsed());
-
-    environment.table(&[("durable, one", &durable), ("decided, one", &decided)])?;
-    println!("P1, RESERVE and SETTLE of one leg: {} commands/s", pairs.rate(2));
-    println!("P3, whole trades of six legs: {} trades/s", whole.rate(1));
-    println!("P3, 3 of 10 orders are cancelled: {} pairs of orders/s", mixed.rate(1));
-    println!("P7, replay: {replay} records/s");
-    println!("P4, one at a time, durable: {} x D50", ratio(durable.quantile(0.5), environment.d50));
+fn run(environment: &Environment, dir: &Path, trades: u64) -> anyhow::Result<()> {
+    // First, while this process has little memory to use again.
+    let hold_bytes = bytes_of_hold()?;
+    let orders = Orders::measure(dir, 3 * trades)?;
+    let Rates { pairs, whole, trade_bytes, durable } = Rates::measure(dir, trades)?;
+    let (mixed, replay) = measure_mix(dir, 2 * trades)?;
+    let decided = Decided::measure(dir)?;
+    let of_decided = [
+        ("P6 decided", &decided.one),
+        ("P6 decided, two venues", &decided.two_venues),
+        ("P6 decided, 1 M holds", &decided.many_holds),
+        ("P6 decided, snapshots", &decided.snapshots),
+    ];
+    let mut table = vec![
+        ("base: order durable, one", &orders.alone),
+        ("P4 durable, one", &durable),
+        ("base: question", &orders.asked),
+    ];
+    table.extend(of_decided);
+    environment.table(&table)?;
+    println!("{} snapshots were made meanwhile", decided.snapshots_made);
     println!("balances: correct\n");
-    environment.judge("P1: at least 1 M commands/s", pairs.rate(2) >= 1_000_000);
-    environment.judge("P3: at least 0.3 M trades/s", whole.rate(1) >= 300_000);
-    let bound = environment.d50 * 11 / 5;
-    environment.judge("P4: p50 at most 2.2 x D50", durable.quantile(0.5) <= bound);
-    let within = decided.quantile(0.5) <= 1_000 && decided.quantile(0.99) <= 3_000;
-    environment.judge("P6, decided: p50 at most 1 us, p99 3 us", within);
-    environment.judge("P7: at least 1.5 M records/s", replay >= 1_500_000);
+
+    let (least, most) = (Goal::AtLeast, Goal::AtMost);
+    let (one, d50) = (orders.alone.quantile(0.5), environment.d50);
+    let (pairs_base, trades_base) = (orders.batched, orders.batched / 3);
+    let mut figures = vec![
+        Figure::new("P1 RESERVE and SETTLE, commands/s", pairs, least(1_000_000), pairs_base),
+        Figure::new("P3 trades of six legs, /s", whole, least(300_000), trades_base),
+        Figure::new("P3 pairs of orders, 30 % cancelled, /s", mixed, least(300_000), trades_base),
+        Figure::new("P4 durable, one, p50 ns", durable.quantile(0.5), most(one * 11 / 10), one),
+        Figure::new("P4 the same by D50", durable.quantile(0.5), most(d50 * 11 / 5), d50),
+        Figure::new("P7 a hold in memory, bytes", hold_bytes, most(100), 0),
+        Figure::new("P7 log of a whole trade, bytes", trade_bytes, most(512), 3 * orders.bytes),
+        Figure::new("P7 replay of that mix, records/s", replay, least(1_500_000), orders.replay),
+    ];
+    for (what, latencies) in of_decided {
+        for (name, quantile, goal) in [("p50 ns", 0.5, 1_000), ("p99 ns", 0.99, 3_000)] {
+            let (figure, base) = (latencies.quantile(quantile), orders.asked.quantile(quantile));
+            figures.push(Figure::new(&format!("{what}, {name}"), figure, most(goal), base));
+        }
+    }
+    println!("{:<40}{:>12}{:>12}{:>9}{:>12}{:>9}", "", "figure", "goal", "ratio", "base", "ratio");
+    figures.iter().for_each(Figure::print);
+    println!("\nbase: an order, three for a trade; of P6 a question; by D50 the disk alone\n");
+    figures.iter().for_each(|figure| environment.judge(&figure.what, figure.is_reached()));
     Ok(())
 }
 
-/// One part.
-struct Part {
-    count: u64,
-    took: Duration,
+/// The memory of the table of holds for each hold.
+fn bytes_of_hold() -> anyhow::Result<u64> {
+    let many = VenuePlaces { holds_max: OPEN_HOLDS, venues_max: 1, window: 1 };
+    let none = VenuePlaces { holds_max: 0, ..many };
+    let empty = |venues| resident_of(Places { venues, ..Places::of_transfers(1, 1) });
+    Ok(empty(many)?.saturating_sub(empty(none)?) / OPEN_HOLDS as u64)
 }
 
-impl Part {
-    /// Things a second, of which each counted one has `each`.
-    fn rate(&self, each: u64) -> u64 {
-        per_second(each * self.count, self.took)
+/// The bound of a figure.
+#[derive(Clone, Copy)]
+enum Goal {
+    AtLeast(u64),
+    AtMost(u64),
+}
+
+/// A row of the table of goals.
+struct Figure {
+    what: String,
+    figure: u64,
+    goal: Goal,
+    /// The same of the base case, 0 without one.
+    base: u64,
+}
+
+impl Figure {
+    fn new(what: &str, figure: u64, goal: Goal, base: u64) -> Figure {
+        Figure { what: what.to_owned(), figure, goal, base }
     }
+
+    fn print(&self) {
+        let Figure { what, figure, goal, base } = self;
+        let (Goal::AtLeast(bound) | Goal::AtMost(bound)) = *goal;
+        print!("{what:<40}{figure:>12}{bound:>12}{:>9}", ratio(*figure, bound));
+        match base {
+            0 => println!(),
+            base => println!("{base:>12}{:>9}", ratio(*figure, *base)),
+        }
+    }
+
+    fn is_reached(&self) -> bool {
+        match self.goal {
+            Goal::AtLeast(bound) => self.figure >= bound,
+            Goal::AtMost(bound) => self.figure <= bound,
+        }
+    }
+}
+
+/// The base case: orders of transfers.
+struct Orders {
+    /// Orders per second, in batches.
+    batched: u64,
+    /// Each one durable before the next.
+    alone: Latencies,
+    /// Questions to a core thread that waits busily.
+    asked: Latencies,
+    /// Bytes of the log for one order.
+    bytes: u64,
+    /// Records per second.
+    replay: u64,
+}
+
+impl Orders {
+    fn measure(dir: &Path, count: u64) -> anyhow::Result<Orders> {
+        let options = caller::options(dir.join("orders"), count + ALONE + WARM_UP);
+        let engine = start(options.clone())?;
+        let mut caller = Caller::new(engine.handle());
+        assert_eq!(caller.ask(rounds::asset()), Answer::Done, "the asset");
+        let mut handle = engine.handle();
+        crowd::batches(&mut handle, WARM_UP, |n| rounds::order(1, n));
+        let before = handle.log_bytes();
+        let (_, took) = crowd::batches(&mut handle, count, |n| rounds::order(2, n));
+        let bytes = (handle.log_bytes() - before) / count;
+        let mut alone = Latencies::new();
+        for round in 0..ALONE {
+            let asked = Instant::now();
+            let answer = caller.ask(rounds::order(3, round));
+            alone.record(asked.elapsed());
+            assert!(matches!(answer, Answer::Decided(_)), "{answer:?}");
+        }
+        for (user, rounds) in [(1, WARM_UP), (2, count), (3, ALONE)] {
+            let after = rounds::balance_after(rounds);
+            assert_eq!(rounds::balance(&mut caller, user), Some(after), "user {user}");
+        }
+        engine.stop();
+        let replay = replay(&options)?;
+        fs::remove_dir_all(&options.log_dir)?;
+        let engine = start(Options { busy: true, ..caller::options(dir.join("asked"), 0) })?;
+        let question = |_| command::Command::ReadBalance { user: 1, asset: 1 };
+        let asked = crowd::one_at_a_time(&mut engine.handle(), ALONE, question);
+        engine.stop();
+        Ok(Orders { batched: per_second(count, took), alone, asked, bytes, replay })
+    }
+}
+
+/// A venue that makes all durable.
+struct Rates {
+    /// Commands per second.
+    pairs: u64,
+    /// Trades per second.
+    whole: u64,
+    /// Bytes of the log for one trade.
+    trade_bytes: u64,
+    durable: Latencies,
+}
+
+impl Rates {
+    fn measure(dir: &Path, trades: u64) -> anyhow::Result<Rates> {
+        let market = Market::start(venue_options(dir.join("rates"), false), 1)?;
+        let mut book = market.book(1)?;
+        book.trade(WARM_UP, 0);
+        let pairs = book.pairs(trades);
+        let before = market.engine.handle().log_bytes();
+        let whole = book.trade(trades, 0);
+        let trade_bytes = (market.engine.handle().log_bytes() - before) / trades;
+        let durable = book.one_at_a_time(ALONE);
+        market.stop(vec![book], 0)?;
+        let (pairs, whole) = (per_second(2 * trades, pairs), per_second(trades, whole));
+        Ok(Rates { pairs, whole, trade_bytes, durable })
+    }
+}
+
+/// Pairs of orders per second if 3 of 10 are cancelled, and the replay of their log, records per
+/// second.
+fn measure_mix(dir: &Path, trades: u64) -> anyhow::Result<(u64, u64)> {
+    let market = Market::start(venue_options(dir.join("mix"), false), 1)?;
+    let mut book = market.book(1)?;
+    book.trade(WARM_UP, 3);
+    let took = book.trade(trades, 3);
+    let options = market.stop(vec![book], 0)?;
+    Ok((per_second(trades, took), replay(&options)?))
+}
+
+/// Commands that are decided, without a wait for the disk.
+struct Decided {
+    one: Latencies,
+    two_venues: Latencies,
+    many_holds: Latencies,
+    snapshots: Latencies,
+    snapshots_made: u64,
+}
+
+impl Decided {
+    fn measure(dir: &Path) -> anyhow::Result<Decided> {
+        let market = Market::start(venue_options(dir.join("decided"), true), 2)?;
+        let mut first = market.book(1)?;
+        first.trade(WARM_UP, 0);
+        let one = decide(&mut [&mut first]);
+        let mut second = market.book(2)?;
+        let two_venues = decide(&mut [&mut first, &mut second]);
+        let (snapshots, snapshots_made) =
+            snapshots::beside(&market.engine, &market.options, || decide(&mut [&mut first]))?;
+        first.open_holds(OPEN_HOLDS as u64);
+        let many_holds = decide(&mut [&mut first]);
+        market.stop(vec![first, second], OPEN_HOLDS as u64)?;
+        Ok(Decided { one, two_venues, many_holds, snapshots, snapshots_made })
+    }
+}
+
+/// Trades with the default snapshots and an archive command. Prints the lag of both, minute by
+/// minute.
+fn run_long(environment: &Environment, dir: &Path, minutes: u64) -> anyhow::Result<()> {
+    let market = Market::start(venue_options(dir.join("long"), false), 1)?;
+    let mut book = market.book(1)?;
+    let config = Config::default().snapshot;
+    // Each segment is copied over the one before: all bytes are written, and the disk is not filled.
+    let archive = dir.join("archived");
+    let options = checkpointer::Options {
+        log_dir: market.options.log_dir.clone(),
+        store: SnapshotStore::create(&market.options.snapshot_dir)?,
+        places: market.options.places,
+        every_records: config.every_records,
+        every_bytes: config.every_bytes,
+        keep: config.keep,
+        archive_command: format!("cp \"%p\" {0} && sync {0}", archive.display()),
+        trades: config.trades,
+    };
+    println!(
+        "\n{:<8}{:>12}{:>24}{:>12}",
+        "minute", "trades/s", "records in no snapshot", "segments"
+    );
+    let lags = snapshots::with_checkpointer(&market.engine, options, |_| {
+        (1..=minutes)
+            .map(|minute| {
+                let (done, lag) = watched(&market, || book.trade_for(Duration::from_secs(60)));
+                let (rate, Lag { records, segments }) = (done / 60, lag);
+                println!("{minute:<8}{rate:>12}{records:>24}{segments:>12}");
+                lag
+            })
+            .collect::<Vec<_>>()
+    })?;
+    assert!(archive.is_file(), "no segment was archived");
+    market.stop(vec![book], 0)?;
+    println!("balances: correct\n");
+    let (early, late) = lags.split_at(lags.len().div_ceil(2));
+    let keeps_up = |of: fn(&Lag) -> u64| {
+        let most = |lags: &[Lag]| lags.iter().map(of).max().unwrap_or(0);
+        most(late) <= most(early) * 3 / 2
+    };
+    let goal = "P3, long: the lag of snapshots at most 1.5 x in the second half";
+    environment.judge(goal, keeps_up(|lag| lag.records));
+    let goal = "P3, long: the segments at most 1.5 x in the second half";
+    environment.judge(goal, keeps_up(|lag| lag.segments));
+    Ok(())
+}
+
+/// The most of a minute.
+#[derive(Clone, Copy, Default)]
+struct Lag {
+    /// Durable records that no snapshot holds.
+    records: u64,
+    /// Segments in the directory of the log.
+    segments: u64,
+}
+
+/// Runs a step, and looks once a second at snapshots and segments.
+fn watched<T>(market: &Market, work: impl FnOnce() -> T) -> (T, Lag) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut lag = Lag::default();
+            while !done.load(Ordering::Relaxed) {
+                let covered = names(&market.options.snapshot_dir, ".snap");
+                let covered = covered.iter().filter_map(|name| number_in(name)).max();
+                let records = market.engine.handle().durable() - covered.unwrap_or(0);
+                let segments = names(&market.options.log_dir, ".wal").len() as u64;
+                lag.records = lag.records.max(records);
+                lag.segments = lag.segments.max(segments);
+                thread::sleep(Duration::from_secs(1));
+            }
+            lag
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        (result, watcher.join().expect("a panic is the bench's"))
+    })
+}
+
+/// The names of the files with this end.
+fn names(directory: &Path, end: &str) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("the engine's directory").map_while(Result::ok);
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.ends_with(end)).collect()
+}
+
+/// The number in a snapshot's name.
+fn number_in(name: &str) -> Option<u64> {
+    u64::from_str_radix(name.strip_prefix("snapshot-")?.strip_suffix(".snap")?, 16).ok()
+}
+
+fn venue_options(log_dir: PathBuf, busy: bool) -> Options {
+    let mut options = caller::options(log_dir, 4 * (TRADERS + 1));
+    options.places = Places { venues: VENUES, ..options.places };
+    Options { busy, ..options }
+}
+
+fn start(options: Options) -> anyhow::Result<Engine> {
+    Ok(Closed::open(options)?.replay(0, |_| {})?.start(Identity(1), |sync| sync())?)
+}
+
+/// Records per second of a start with this log, the memory of the ledger included.
+fn replay(options: &Options) -> anyhow::Result<u64> {
+    let mut rates = Vec::new();
+    for _ in 0..REPLAYS {
+        let began = Instant::now();
+        let replayed = Closed::open(options.clone())?.replay(0, |_| {})?;
+        rates.push(per_second(replayed.ledger().sequence(), began.elapsed()));
+    }
+    rates.sort_unstable();
+    Ok(rates[REPLAYS / 2])
+}
+
+/// An engine with money of all users, and with venues.
+struct Market {
+    options: Options,
+    engine: Engine,
+}
+
+impl Market {
+    fn start(options: Options, venues: u32) -> anyhow::Result<Market> {
+        let engine = start(options.clone())?;
+        endow(&mut Caller::new(engine.handle()));
+        for id in 1..=venues {
+            engine.handle().add_venue(id, "book", false)?;
+        }
+        Ok(Market { options, engine })
+    }
+
+    fn book(&self, venue: u32) -> anyhow::Result<Book> {
+        Ok(Book::new(self.engine.handle().open_venue(venue, 0, 0)?))
+    }
+
+    /// Checks all balances, and ends the engine. `held`: units in holds that are left.
+    fn stop(self, books: Vec<Book>, held: u64) -> anyhow::Result<Options> {
+        drop(books);
+        let mut caller = Caller::new(self.engine.handle());
+        let mut all_held = 0;
+        for asset in [BASE, QUOTE] {
+            let mut sum = 0;
+            for user in 1..=FEES {
+                match caller.ask(command::Command::ReadBalance { user, asset }) {
+                    Answer::Balance { available: Some(available), held, .. } => {
+                        sum += available + held;
+                        all_held += held;
+                    }
+                    other => panic!("user {user}: {other:?}"),
+                }
+            }
+            assert_eq!(sum, u128::from(MONEY) * u128::from(FEES), "asset {asset}");
+        }
+        assert_eq!(all_held, u128::from(held), "held");
+        self.engine.stop();
+        Ok(self.options)
+    }
+}
+
+/// RESERVE and RELEASE in turns, by each book in turn, each behind the end of the one before.
+/// Latencies of decisions.
+fn decide(books: &mut [&mut Book]) -> Latencies {
+    let mut latencies = Latencies::new();
+    for round in 0..ALONE / 2 {
+        let place = usize::try_from(round).expect("64 bits") % books.len();
+        let book = &mut *books[place];
+        let hold = book.next;
+        let release = Command::Release { reference: round, hold, amount: ALL };
+        for command in [reserve(1, QUOTE, 50), release] {
+            let sent = Instant::now();
+            book.push(&command);
+            while !book.take_decided() {
+                std::hint::spin_loop();
+            }
+            latencies.record(sent.elapsed());
+            book.flush();
+        }
+    }
+    latencies
 }
 
 /// Registers both assets, and gives every user money in both.
@@ -167,11 +531,18 @@ impl Book {
         }
     }
 
+    /// Takes one reply, if there is one.
+    fn take_decided(&mut self) -> bool {
+        let reply = self.session.decided();
+        let success = matches!(reply, None | Some(Reply::Answer { code: None, .. }));
+        assert!(success, "{reply:?}");
+        reply.is_some()
+    }
+
     /// Returns whether anything has come, or has become durable.
     fn take_ready(&mut self) -> bool {
         let mut any = false;
-        while let Some(reply) = self.session.decided() {
-            assert!(matches!(reply, Reply::Answer { code: None, .. }), "{reply:?}");
+        while self.take_decided() {
             any = true;
         }
         let durable = self.session.durable();
@@ -191,7 +562,7 @@ impl Book {
     }
 
     /// A RESERVE, and the SETTLE of all of it in one leg.
-    fn pairs(&mut self, count: u64) -> Part {
+    fn pairs(&mut self, count: u64) -> Duration {
         let began = Instant::now();
         for round in 0..count {
             let (payer, payee) = traders(round);
@@ -200,11 +571,11 @@ impl Book {
             self.push(&Command::Settle { reference: round, legs });
         }
         self.flush();
-        Part { count, took: began.elapsed() }
+        began.elapsed()
     }
 
     /// Two orders and their trade; `cancels` of ten pairs of orders are cancelled instead.
-    fn trade(&mut self, count: u64, cancels: u64) -> Part {
+    fn trade(&mut self, count: u64, cancels: u64) -> Duration {
         let began = Instant::now();
         for round in 0..count {
             let (buyer, seller) = traders(round);
@@ -229,12 +600,29 @@ impl Book {
             self.push(&Command::Settle { reference: round, legs });
         }
         self.flush();
-        Part { count, took: began.elapsed() }
+        began.elapsed()
     }
 
-    /// RESERVE and RELEASE in turns, each behind the end of the one before: durable, which sleeps,
-    /// or decided, which does not.
-    fn one_at_a_time(&mut self, count: u64, durable: bool) -> Latencies {
+    /// Pairs of orders, of which 3 of 10 are cancelled; returns their number.
+    fn trade_for(&mut self, length: Duration) -> u64 {
+        let (began, mut done) = (Instant::now(), 0);
+        while began.elapsed() < length {
+            self.trade(ROUND, 3);
+            done += ROUND;
+        }
+        done
+    }
+
+    /// Holds that stay.
+    fn open_holds(&mut self, count: u64) {
+        for round in 0..count {
+            self.push(&reserve(1 + round % TRADERS, QUOTE, 1));
+        }
+        self.flush();
+    }
+
+    /// RESERVE and RELEASE in turns, each behind the durable answer of the one before.
+    fn one_at_a_time(&mut self, count: u64) -> Latencies {
         let mut latencies = Latencies::new();
         let mut hold = 0;
         for round in 0..count {
@@ -243,34 +631,11 @@ impl Book {
                 _ => Command::Release { reference: round, hold, amount: ALL },
             };
             let sent = Instant::now();
-            let number = self.push(&command);
-            if durable {
-                self.flush();
-            } else {
-                while self.session.decided().is_none() {
-                    std::hint::spin_loop();
-                }
-            }
+            hold = self.push(&command);
+            self.flush();
             latencies.record(sent.elapsed());
-            if !durable {
-                self.flush();
-            }
-            hold = number;
         }
         latencies
-    }
-
-    /// No unit is lost or made, and nothing is held.
-    fn check(&mut self, caller: &mut Caller) {
-        for asset in [BASE, QUOTE] {
-            let sum: u128 = (1..=FEES)
-                .map(|user| match caller.ask(command::Command::ReadBalance { user, asset }) {
-                    Answer::Balance { available: Some(available), held: 0, .. } => available,
-                    other => panic!("user {user}: {other:?}"),
-                })
-                .sum();
-            assert_eq!(sum, u128::from(MONEY) * u128::from(FEES), "asset {asset}");
-        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! How many instructions do the parts of UBSCore take? Callgrind counts them, so that neither the
-//! machine nor its load matters.
+//! How many instructions do the parts of UBSCore take, and the commands of a venue? Callgrind
+//! counts them, so that neither the machine nor its load matters.
 //!
 //! Base case: a known order, which is only looked up.
 //!
@@ -9,14 +9,18 @@
 
 use std::hint::black_box;
 
+use domain::posting::{ALL, Leg, Place, Posting};
 use domain::transfer::{Direction, Op};
 use engine::command::Command;
+use engine::core::{Core, Numbered, Sent};
 use engine::entry::Entry;
 use engine::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
 use engine::order::Order;
-use engine::places::Places;
+use engine::places::{Places, VenuePlaces};
+use engine::posted::Posted;
 use engine::record::PAYLOAD_BYTES_MAX;
 use engine::text::Text;
+use engine::venue;
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use wal::memory::Memory;
 use wal::{Identity, Log, Recovery, Writer};
@@ -94,6 +98,81 @@ fn append((mut writer, payload): (Writer<Memory>, Vec<u8>)) -> (Writer<Memory>, 
     (writer, payload)
 }
 
-library_benchmark_group!(name = core, benchmarks = [apply, encode, append]);
+const VENUE: u32 = 1;
+const BASE: u32 = 1;
+const QUOTE: u32 = 2;
+const FEES: u64 = USERS;
+
+fn reserve(user: u64, asset: u32, amount: u64) -> venue::Command {
+    venue::Command::Reserve { reference: 1, user, asset, amount, onto: 0 }
+}
+
+/// The trade of the first two holds, user 1's bid and user 2's ask.
+fn six_legs() -> venue::Command {
+    let leg = |from, payee, asset, amount| Leg { from, to: Place::Available(payee), asset, amount };
+    let legs: Posting = [
+        leg(Place::Hold(1), 2, QUOTE, 50),
+        leg(Place::Hold(2), 1, BASE, 100),
+        leg(Place::Available(2), FEES, QUOTE, 1),
+        leg(Place::Available(1), FEES, BASE, 1),
+        leg(Place::Hold(1), 1, QUOTE, ALL),
+        leg(Place::Hold(2), 2, BASE, ALL),
+    ]
+    .into_iter()
+    .collect();
+    venue::Command::Settle { reference: 1, legs }
+}
+
+fn release() -> venue::Command {
+    venue::Command::Release { reference: 1, hold: 1, amount: ALL }
+}
+
+/// A core with money of all users, two holds of a venue, and its next command.
+fn market(command: venue::Command) -> (Core<Memory>, Box<Posted>) {
+    let recovery = Recovery::open(Memory::new(), 0, 0).expect("no log");
+    let options = wal::Options { segment_bytes: 4 << 20, spares_ready: 1 };
+    let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
+    let venues = VenuePlaces { holds_max: 1_000, venues_max: 1, window: 1_000 };
+    let places = Places { venues, ..Places::of_transfers(20_000, 40_000) };
+    let mut core = Core::new(Ledger::new(places), log.writer);
+    for asset in [BASE, QUOTE] {
+        core.decide(&Command::RegisterAsset { asset, precision: 8, symbol: Text::EMPTY }, 0);
+        for user in 1..=USERS {
+            let number = u64::from(asset) * USERS + user;
+            let Command::Order(money) = order(number, Op::Deposit) else { unreachable!() };
+            core.decide(&Command::Order(Order { user, asset, ..money }), 0);
+        }
+    }
+    let name = Text::new("book").expect("short");
+    core.decide(&Command::AddVenue { id: VENUE, name, posts: false }, 0);
+    core.decide(&Command::OpenVenue { id: VENUE, epoch: 1, told: 0 }, 0);
+    let mut posted = Box::new(Posted::empty());
+    for (number, first) in [(1, reserve(1, QUOTE, 55)), (2, reserve(2, BASE, 100))] {
+        posted.fill(VENUE, number, &first);
+        number_of(&mut core, &mut posted);
+    }
+    posted.fill(VENUE, 3, &command);
+    (core, posted)
+}
+
+fn number_of(core: &mut Core<Memory>, posted: &mut Posted) -> Numbered {
+    let done = core.number(posted, Sent { epoch: 1, acknowledged: 0, halted: false }, 7);
+    assert!(matches!(done, Numbered::Answer(_)), "{done:?}");
+    done
+}
+
+// A venue's command from the session to the log: decides, encodes, stores and applies.
+#[library_benchmark]
+#[bench::reserve(args = (reserve(3, BASE, 100)), setup = market)]
+#[bench::settle_six_legs(args = (six_legs()), setup = market)]
+#[bench::release(args = (release()), setup = market)]
+fn post(
+    (mut core, mut posted): (Core<Memory>, Box<Posted>),
+) -> (Core<Memory>, Box<Posted>, Numbered) {
+    let done = number_of(&mut core, black_box(&mut posted));
+    (core, posted, done)
+}
+
+library_benchmark_group!(name = core, benchmarks = [apply, encode, append, post]);
 
 main!(library_benchmark_groups = core);

@@ -8,11 +8,10 @@
 //! in memory, without a log, and include the clock's own.
 
 mod environment;
+mod resident;
 
-use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use domain::transfer::{Decision, Direction, Op};
 use engine::command::Command;
 use engine::fact::{FACT_BYTES_MAX, Fact};
@@ -24,6 +23,7 @@ use engine::text::Text;
 use hdrhistogram::Histogram;
 
 use crate::environment::{Environment, per_second, ratio, scratch};
+use crate::resident::{resident, resident_of};
 
 const OUTCOMES: u64 = 1_000_000;
 const OUTCOMES_PER_ACCOUNT: u64 = 8;
@@ -115,24 +115,6 @@ fn main() -> anyhow::Result<()> {
 
 fn row(name: &str, bytes: u64, count: u64) {
     println!("{name:<44}{bytes:>16}{:>14}", ratio(bytes, count));
-}
-
-/// The memory of an empty ledger, with all its places.
-fn resident_of(places: Places) -> anyhow::Result<u64> {
-    let before = resident()?;
-    let mut ledger = Ledger::new(places);
-    ledger.prefault();
-    let after = resident()?;
-    assert_eq!(ledger.outcome_count(), 0, "a new ledger");
-    Ok(after.saturating_sub(before))
-}
-
-/// The process's resident bytes.
-fn resident() -> anyhow::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kilobytes = line.trim().strip_suffix(" kB").context("VmRSS in another unit")?;
-    Ok(kilobytes.parse::<u64>()? * 1_024)
 }
 
 fn order(number: u64, accounts: u64, op: Op) -> Command {
