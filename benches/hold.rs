@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use domain::posting::{ALL, Leg, Place, Posting};
 use domain::transfer::{Direction, Op};
-use engine::ledger::Answer;
+use engine::ledger::{Answer, Ledger, Step};
 use engine::order::Order;
 use engine::places::{Places, VenuePlaces};
 use engine::snapshot::store::SnapshotStore;
@@ -42,12 +42,12 @@ use wal::Identity;
 
 use crate::caller::Caller;
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
-use crate::resident::resident_of;
+use crate::resident::resident;
 
 /// Trades of each part.
 const TRADES: u64 = 200_000;
-/// Commands of the parts with one command at a time.
-const ALONE: u64 = 10_000;
+/// The most commands of a part with one command at a time.
+const ALONE_MAX: u64 = 10_000;
 /// Uncounted trades before a part: the spare segment is filled meanwhile.
 const WARM_UP: u64 = 20_000;
 /// Holds of the part with many open ones.
@@ -84,10 +84,11 @@ fn main() -> anyhow::Result<()> {
 fn run(environment: &Environment, dir: &Path, trades: u64) -> anyhow::Result<()> {
     // First, while this process has little memory to use again.
     let hold_bytes = bytes_of_hold()?;
-    let orders = Orders::measure(dir, 3 * trades)?;
-    let Rates { pairs, whole, trade_bytes, durable } = Rates::measure(dir, trades)?;
+    let alone = trades.min(ALONE_MAX);
+    let orders = Orders::measure(dir, 3 * trades, alone)?;
+    let Rates { pairs, whole, trade_bytes, durable } = Rates::measure(dir, trades, alone)?;
     let (mixed, replay) = measure_mix(dir, 2 * trades)?;
-    let decided = Decided::measure(dir)?;
+    let decided = Decided::measure(dir, alone)?;
     let of_decided = [
         ("P6 decided", &decided.one),
         ("P6 decided, two venues", &decided.two_venues),
@@ -134,8 +135,20 @@ fn run(environment: &Environment, dir: &Path, trades: u64) -> anyhow::Result<()>
 fn bytes_of_hold() -> anyhow::Result<u64> {
     let many = VenuePlaces { holds_max: OPEN_HOLDS, venues_max: 1, window: 1 };
     let none = VenuePlaces { holds_max: 0, ..many };
-    let empty = |venues| resident_of(Places { venues, ..Places::of_transfers(1, 1) });
-    Ok(empty(many)?.saturating_sub(empty(none)?) / OPEN_HOLDS as u64)
+    Ok(resident_with(many)?.saturating_sub(resident_with(none)?) / OPEN_HOLDS as u64)
+}
+
+/// The memory of a ledger with one venue.
+fn resident_with(venues: VenuePlaces) -> anyhow::Result<u64> {
+    let before = resident()?;
+    let mut ledger = Ledger::new(Places { venues, ..Places::of_transfers(1, 1) });
+    let name = Text::new("book").context("a name")?;
+    let venue = command::Command::AddVenue { id: 1, name, posts: false };
+    let Step::Append(entry) = ledger.step(&venue) else { panic!("the first venue") };
+    ledger.apply(&entry, 1, 0);
+    ledger.prefault();
+    ledger.prefault_venues();
+    Ok(resident()?.saturating_sub(before))
 }
 
 /// The bound of a figure.
@@ -192,8 +205,8 @@ struct Orders {
 }
 
 impl Orders {
-    fn measure(dir: &Path, count: u64) -> anyhow::Result<Orders> {
-        let options = caller::options(dir.join("orders"), count + ALONE + WARM_UP);
+    fn measure(dir: &Path, count: u64, alone_count: u64) -> anyhow::Result<Orders> {
+        let options = caller::options(dir.join("orders"), count + alone_count + WARM_UP);
         let engine = start(options.clone())?;
         let mut caller = Caller::new(engine.handle());
         assert_eq!(caller.ask(rounds::asset()), Answer::Done, "the asset");
@@ -203,13 +216,13 @@ impl Orders {
         let (_, took) = crowd::batches(&mut handle, count, |n| rounds::order(2, n));
         let bytes = (handle.log_bytes() - before) / count;
         let mut alone = Latencies::new();
-        for round in 0..ALONE {
+        for round in 0..alone_count {
             let asked = Instant::now();
             let answer = caller.ask(rounds::order(3, round));
             alone.record(asked.elapsed());
             assert!(matches!(answer, Answer::Decided(_)), "{answer:?}");
         }
-        for (user, rounds) in [(1, WARM_UP), (2, count), (3, ALONE)] {
+        for (user, rounds) in [(1, WARM_UP), (2, count), (3, alone_count)] {
             let after = rounds::balance_after(rounds);
             assert_eq!(rounds::balance(&mut caller, user), Some(after), "user {user}");
         }
@@ -218,7 +231,7 @@ impl Orders {
         fs::remove_dir_all(&options.log_dir)?;
         let engine = start(Options { busy: true, ..caller::options(dir.join("asked"), 0) })?;
         let question = |_| command::Command::ReadBalance { user: 1, asset: 1 };
-        let asked = crowd::one_at_a_time(&mut engine.handle(), ALONE, question);
+        let asked = crowd::one_at_a_time(&mut engine.handle(), alone_count, question);
         engine.stop();
         Ok(Orders { batched: per_second(count, took), alone, asked, bytes, replay })
     }
@@ -236,7 +249,7 @@ struct Rates {
 }
 
 impl Rates {
-    fn measure(dir: &Path, trades: u64) -> anyhow::Result<Rates> {
+    fn measure(dir: &Path, trades: u64, alone: u64) -> anyhow::Result<Rates> {
         let market = Market::start(venue_options(dir.join("rates"), false), 1)?;
         let mut book = market.book(1)?;
         book.trade(WARM_UP, 0);
@@ -244,7 +257,7 @@ impl Rates {
         let before = market.engine.handle().log_bytes();
         let whole = book.trade(trades, 0);
         let trade_bytes = (market.engine.handle().log_bytes() - before) / trades;
-        let durable = book.one_at_a_time(ALONE);
+        let durable = book.one_at_a_time(alone);
         market.stop(vec![book], 0)?;
         let (pairs, whole) = (per_second(2 * trades, pairs), per_second(trades, whole));
         Ok(Rates { pairs, whole, trade_bytes, durable })
@@ -272,17 +285,19 @@ struct Decided {
 }
 
 impl Decided {
-    fn measure(dir: &Path) -> anyhow::Result<Decided> {
+    fn measure(dir: &Path, count: u64) -> anyhow::Result<Decided> {
         let market = Market::start(venue_options(dir.join("decided"), true), 2)?;
         let mut first = market.book(1)?;
         first.trade(WARM_UP, 0);
-        let one = decide(&mut [&mut first]);
+        let one = decide(&mut [&mut first], count);
         let mut second = market.book(2)?;
-        let two_venues = decide(&mut [&mut first, &mut second]);
+        let two_venues = decide(&mut [&mut first, &mut second], count);
         let (snapshots, snapshots_made) =
-            snapshots::beside(&market.engine, &market.options, || decide(&mut [&mut first]))?;
+            snapshots::beside(&market.engine, &market.options, || {
+                decide(&mut [&mut first], count)
+            })?;
         first.open_holds(OPEN_HOLDS as u64);
-        let many_holds = decide(&mut [&mut first]);
+        let many_holds = decide(&mut [&mut first], count);
         market.stop(vec![first, second], OPEN_HOLDS as u64)?;
         Ok(Decided { one, two_venues, many_holds, snapshots, snapshots_made })
     }
@@ -294,7 +309,7 @@ fn run_long(environment: &Environment, dir: &Path, minutes: u64) -> anyhow::Resu
     let market = Market::start(venue_options(dir.join("long"), false), 1)?;
     let mut book = market.book(1)?;
     let config = Config::default().snapshot;
-    // Each segment is copied over the one before: all bytes are written, and the disk is not filled.
+    // Each segment is copied over the one before: all bytes are written, and the disk stays free.
     let archive = dir.join("archived");
     let options = checkpointer::Options {
         log_dir: market.options.log_dir.clone(),
@@ -447,9 +462,9 @@ impl Market {
 
 /// RESERVE and RELEASE in turns, by each book in turn, each behind the end of the one before.
 /// Latencies of decisions.
-fn decide(books: &mut [&mut Book]) -> Latencies {
+fn decide(books: &mut [&mut Book], count: u64) -> Latencies {
     let mut latencies = Latencies::new();
-    for round in 0..ALONE / 2 {
+    for round in 0..count / 2 {
         let place = usize::try_from(round).expect("64 bits") % books.len();
         let book = &mut *books[place];
         let hold = book.next;

@@ -23,7 +23,7 @@ use engine::text::Text;
 use hdrhistogram::Histogram;
 
 use crate::environment::{Environment, per_second, ratio, scratch};
-use crate::resident::{resident, resident_of};
+use crate::resident::resident;
 
 const OUTCOMES: u64 = 1_000_000;
 const OUTCOMES_PER_ACCOUNT: u64 = 8;
@@ -115,6 +115,16 @@ fn main() -> anyhow::Result<()> {
 
 fn row(name: &str, bytes: u64, count: u64) {
     println!("{name:<44}{bytes:>16}{:>14}", ratio(bytes, count));
+}
+
+/// The memory of an empty ledger, with all its places.
+fn resident_of(places: Places) -> anyhow::Result<u64> {
+    let before = resident()?;
+    let mut ledger = Ledger::new(places);
+    ledger.prefault();
+    let after = resident()?;
+    assert_eq!(ledger.outcome_count(), 0, "a new ledger");
+    Ok(after.saturating_sub(before))
 }
 
 fn order(number: u64, accounts: u64, op: Op) -> Command {

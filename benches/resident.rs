@@ -1,20 +1,8 @@
-//! The resident memory of this process, and of ledgers.
+//! The memory of this process.
 
 use std::fs;
 
 use anyhow::Context;
-use engine::ledger::Ledger;
-use engine::places::Places;
-
-/// The memory of an empty ledger, with all its places.
-pub(crate) fn resident_of(places: Places) -> anyhow::Result<u64> {
-    let before = resident()?;
-    let mut ledger = Ledger::new(places);
-    ledger.prefault();
-    let after = resident()?;
-    assert_eq!(ledger.outcome_count(), 0, "a new ledger");
-    Ok(after.saturating_sub(before))
-}
 
 /// The process's resident bytes.
 pub(crate) fn resident() -> anyhow::Result<u64> {
