@@ -233,11 +233,11 @@ struct Soak {
 /// The process that a round kills.
 #[derive(Clone, Copy, Debug)]
 enum Death {
-    OfBook,
-    OfServer,
-    OfBoth,
+    Book,
+    Server,
+    Both,
     /// One process has the book and the server.
-    OfOne,
+    Embedded,
 }
 
 impl Soak {
@@ -261,7 +261,7 @@ impl Soak {
     /// Orders until a death at a random answer.
     fn trade_until(&mut self, death: Death) {
         let (answers, seed) = (self.below(400), split_mix(&mut self.state));
-        if let Death::OfOne = death {
+        if let Death::Embedded = death {
             let book = Book::embedded(&self.site, &self.journal, ENDLESS, seed);
             book.read(50 + answers);
             return book.kill();
@@ -270,8 +270,8 @@ impl Soak {
         let book = Book::random(&self.socket, &self.journal, ENDLESS, seed);
         book.read(answers);
         match death {
-            Death::OfBook => book.kill(),
-            Death::OfBoth => {
+            Death::Book => book.kill(),
+            Death::Both => {
                 server.kill();
                 book.kill();
             }
@@ -330,7 +330,7 @@ fn soak(rounds: usize, site: impl Fn() -> Site, mut round: impl FnMut(&mut Soak)
 #[test]
 fn kills_of_the_book_and_of_the_server_neither_lose_nor_strand_money() {
     soak(soak_rounds().unwrap_or(4), Site::new, |soak| {
-        let deaths = [Death::OfBook, Death::OfServer, Death::OfBoth];
+        let deaths = [Death::Book, Death::Server, Death::Both];
         let death = deaths[usize::try_from(soak.below(3)).expect("small")];
         soak.trade_until(death);
         format!("{death:?}")
@@ -342,8 +342,8 @@ fn kills_of_the_book_and_of_the_server_neither_lose_nor_strand_money() {
 #[test]
 fn kills_of_a_book_with_its_server_inside_take_nothing_back() {
     soak(soak_rounds().unwrap_or(2), Site::new, |soak| {
-        soak.trade_until(Death::OfOne);
-        format!("{:?}", Death::OfOne)
+        soak.trade_until(Death::Embedded);
+        format!("{:?}", Death::Embedded)
     });
 }
 
@@ -361,7 +361,7 @@ fn power_cuts_under_a_book_take_nothing_back() {
         site
     };
     soak(soak_rounds().unwrap_or(4), site, |soak| {
-        let death = [Death::OfBoth, Death::OfOne][usize::from(soak.below(2) == 0)];
+        let death = [Death::Both, Death::Embedded][usize::from(soak.below(2) == 0)];
         soak.trade_until(death);
         let powered = powered.borrow();
         powered.as_ref().expect("made above").cut_power(|| split_mix(&mut soak.state));
