@@ -10,7 +10,7 @@
 #                power cuts
 #   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
-#   make instructions  counts what orders, lookups and records take, by callgrind; installs valgrind and gungraun-runner
+#   make instructions  counts what orders, lookups, records and commands of venues take, by callgrind; installs valgrind and gungraun-runner
 #   make fuzz    fuzzes each parser of foreign bytes for SECONDS=60; installs cargo-fuzz, needs nightly
 #   make loom    every interleaving of our own lock-free lines, by a model checker
 #   make otel    the tests of traces, with the feature that default builds lack
