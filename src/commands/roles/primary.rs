@@ -428,7 +428,13 @@ impl Start<'_> {
         if venues.is_empty() {
             return Ok(());
         }
-        settings.admin.mark_posted().await.context("mark PostgreSQL for venues")?;
+        let mark = async {
+            if !settings.admin.is_posted().await? {
+                failover::alert_lost_mark();
+            }
+            settings.admin.mark_posted().await
+        };
+        mark.await.context("mark PostgreSQL for venues")?;
         if self.config.snapshot.keeps_postings() {
             warn!("{KEEPS_POSTINGS}; next: {KEEPS_POSTINGS_CHANGE}");
         }
