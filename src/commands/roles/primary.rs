@@ -750,7 +750,9 @@ impl Start<'_> {
         let totals = totals::Reader::new(Arc::clone(spot), Arc::clone(clock), funds, timeout);
         let engine = Mutex::new(engine.handle());
         let metrics = self.metrics;
-        let operations = Operations { database, engine, snapshots, check, totals, metrics };
+        let keeps_postings = config.snapshot.keeps_postings();
+        let operations =
+            Operations { database, engine, snapshots, check, totals, metrics, keeps_postings };
         let (approvals, spot) = (Approvals::from(config), Arc::clone(spot));
         Service { intake, transfers, streams, approvals, spot, operations }
     }
