@@ -765,13 +765,14 @@ mod tests {
         }
         market.send(&reads(READS)).await;
         let mut taken = 0;
-        while session.listens() {
+        loop {
             match look(&mut session).await {
                 Poll::Ready(question) => session.ask(question.expect("it goes on")).await,
-                Poll::Pending => {
+                Poll::Pending if session.listens() => {
                     tokio::task::yield_now().await;
                     continue;
                 }
+                Poll::Pending => break,
             }
             taken += 1;
             let unwritten = session.connection.unwritten();
