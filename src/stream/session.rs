@@ -749,8 +749,8 @@ mod tests {
         poll_fn(|context| Poll::Ready(session.poll(context))).await
     }
 
-    /// Story: the reads of one buffer were all answered into the output, 35 MB for 64 KiB. Goal: if a
-    /// venue reads nothing, its session takes no further frame, and goes on when it reads.
+    /// Story: the reads of one buffer were all answered into the output, 35 MB for 64 KiB. Goal: if
+    /// a venue reads nothing, its session takes no further frame, and goes on when it reads.
     #[tokio::test]
     async fn replies_to_a_venue_that_reads_nothing_are_bounded() {
         const READS: usize = 1_500;
