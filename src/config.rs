@@ -231,7 +231,10 @@ impl Config {
         self.postgres.validate()?;
         self.engine.validate()?;
         self.outcomes.validate()?;
-        self.wal.validate(self.stream.socket.is_some() || self.stream.listen.is_some())?;
+        self.wal.validate()?;
+        if self.stream.socket.is_some() || self.stream.listen.is_some() {
+            self.wal.fits_venues()?;
+        }
         self.coordinator.validate()?;
         self.events.validate()?;
         self.webhooks.validate(&self.events)?;

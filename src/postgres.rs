@@ -36,6 +36,7 @@ pub mod incarnation;
 pub mod journal;
 pub mod movements;
 pub mod pin;
+mod posted;
 pub mod reads;
 pub mod repair_writer;
 pub mod settings;

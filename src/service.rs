@@ -47,8 +47,12 @@ impl Service {
     /// Starts it, and returns once it serves. `development`: as with `ubscore serve --dev`.
     ///
     /// # Errors
-    /// Those of `ubscore serve`.
+    /// Those of `ubscore serve`; `wal.segment_bytes` is too small for venues, and
+    /// `engine.venues_max` is above 0.
     pub fn start(config: Config, development: bool) -> anyhow::Result<Service> {
+        if config.engine.venues_max > 0 {
+            config.wal.fits_venues().context("load the configuration")?;
+        }
         let (stop, stopped) = oneshot::channel();
         let (sender, receiver) = channel();
         let run = move || {
@@ -94,5 +98,21 @@ impl Service {
             Ok(ended) => ended.map(|_| ()),
             Err(panic) => std::panic::resume_unwind(panic),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Story: only a socket of `[stream]` had the segment checked, and a program with venues inside
+    /// started with one that cannot hold their reserve.
+    #[test]
+    fn a_segment_without_room_for_venues_is_refused_by_its_key() {
+        let mut config = Config::default();
+        config.wal.segment_bytes = 258_048;
+        let refused = Service::start(config, true).err().expect("too small for venues");
+        let why = format!("{refused:#}");
+        assert!(why.contains("wal.segment_bytes = 258048"), "{why}");
     }
 }

@@ -34,7 +34,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::auth::{Role, Verifier};
 use crate::http::seats::{Place, Seats};
-use crate::telemetry::chain;
+use crate::telemetry::{self, chain};
 
 /// Pause after a failed accept. The usual cause is a lack of file descriptors, and then the next
 /// call fails as fast as this one.
@@ -75,6 +75,39 @@ pub struct SessionParts {
     pub halt: Box<dyn Fn(String) + Send + Sync>,
     /// Set when nothing may be answered any more.
     pub silent: Arc<AtomicBool>,
+}
+
+/// The right of a session: its token. A session outlives neither the token nor its key.
+struct Right {
+    venue: u32,
+    /// The value of an Authorization header.
+    bearer: String,
+}
+
+impl Right {
+    /// Whether the token is valid now, for this venue.
+    fn stands(&self, parts: &SessionParts) -> bool {
+        let venue = self.venue;
+        let claims = parts.verifier.verify(Some(&self.bearer), parts.clock.now_s());
+        let claims = claims.inspect_err(|reason| info!(venue, %reason, "token of a venue refused"));
+        claims.is_ok_and(|claims| claims.role == Some(Role::Venue(venue)))
+    }
+}
+
+/// Counts a connection while it lives.
+struct Counted;
+
+impl Counted {
+    fn new() -> Counted {
+        telemetry::stream_connections(1.0);
+        Counted
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        telemetry::stream_connections(-1.0);
+    }
 }
 
 /// Serves sessions until `stopping` loses its sender. Then no session reads any more, and each ends
@@ -132,6 +165,7 @@ async fn accept(
         let Some(place) = seats.take(address) else { continue };
         let (parts, stopping) = (Arc::clone(&parts), stopping.clone());
         sessions.spawn(async move {
+            let _counted = Counted::new();
             tokio::select! {
                 biased;
                 () = welcome(accepted, &parts, &place, stopping) => {}
@@ -182,10 +216,10 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
         _ = stopping.changed() => Err(Some(CloseReason::Stopping)),
     };
     let ended = match opened {
-        Ok((venue, engine)) => {
+        Ok((right, engine)) => {
             send_opened(&mut connection, engine.opened());
             let stopped: Stopped = Box::pin(async move { drop(stopping.changed().await) });
-            Session::new(Arc::clone(parts), connection, venue, engine, stopped).run().await
+            Session::new(Arc::clone(parts), connection, right, engine, stopped).run().await
         }
         Err(Some(reason)) => {
             info!(reason = reason.name(), "a venue's Open was refused");
@@ -207,7 +241,7 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<S>,
     parts: &Arc<SessionParts>,
     place: &Place,
-) -> Result<(u32, VenueSession), Option<CloseReason>> {
+) -> Result<(Right, VenueSession), Option<CloseReason>> {
     let frame = tokio::select! {
         frame = connection.next_frame() => frame.map_err(|_| CloseReason::Malformed)?,
         () = parts.clock.sleep(parts.options.silence) => return Err(Some(CloseReason::Silent)),
@@ -217,7 +251,7 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
         return Err(Some(CloseReason::Malformed));
     };
     let venue = open.venue.get();
-    admit(parts, open).ok_or(CloseReason::Unauthorized)?;
+    let right = admit(parts, open).ok_or(CloseReason::Unauthorized)?;
     // From here on the place is kept: the Open may be recorded.
     if !place.begin() {
         return Err(None);
@@ -242,7 +276,7 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
     })?;
     let opened = engine.opened();
     info!(venue, epoch = opened.epoch, last = opened.last, "a venue has opened a session");
-    Ok((venue, engine))
+    Ok((right, engine))
 }
 
 /// Opens a session. If the log has lost answers that the venue knows, it halts the service first:
@@ -269,12 +303,9 @@ pub fn open_venue(
 }
 
 /// Checks the token: `None` if it is not valid for this venue.
-fn admit(parts: &SessionParts, open: &Open) -> Option<()> {
-    let venue = open.venue.get();
-    let bearer = format!("Bearer {}", open.token()?);
-    let claims = parts.verifier.verify(Some(&bearer), parts.clock.now_s());
-    let claims = claims.inspect_err(|reason| info!(venue, %reason, "token of a venue refused"));
-    (claims.ok()?.role == Some(Role::Venue(venue))).then_some(())
+fn admit(parts: &SessionParts, open: &Open) -> Option<Right> {
+    let right = Right { venue: open.venue.get(), bearer: format!("Bearer {}", open.token()?) };
+    right.stands(parts).then_some(right)
 }
 
 /// The number and the command of a message; `None` if it is not a command.

@@ -86,6 +86,11 @@ pub const HOLD_OLDEST_SECONDS: &str = "ubscore_hold_oldest_seconds";
 pub const VENUE_NUMBER: &str = "ubscore_venue_number";
 /// Gauge: answers without an acknowledgement, by `venue`.
 pub const VENUE_UNACKNOWLEDGED: &str = "ubscore_venue_unacknowledged";
+/// Gauge: connections of venues at the sockets.
+pub const STREAM_CONNECTIONS: &str = "ubscore_stream_connections";
+/// Histogram, s: from a read of a venue's commands to the write of their answers. One sample for
+/// the commands of one read, so that the cost of a command stays small.
+pub const STREAM_SECONDS: &str = "ubscore_stream_seconds";
 /// Counter: decided commands of venues, by `op` and `result`: success, refused.
 pub const POSTINGS_TOTAL: &str = "ubscore_postings_total";
 /// Gauge: outcomes in the engine's map.
@@ -408,6 +413,7 @@ fn begin() {
     }
     events(0);
     event_streams(0);
+    stream_connections(0.0);
 }
 
 /// Starts the series of a final state at zero, before the first transfer reaches it.
@@ -472,6 +478,16 @@ pub fn venue(id: u32, number: u64, unacknowledged: u64, oldest: Duration) {
     metrics::gauge!(VENUE_NUMBER, "venue" => id.clone()).set(number as f64);
     metrics::gauge!(VENUE_UNACKNOWLEDGED, "venue" => id.clone()).set(unacknowledged as f64);
     metrics::gauge!(HOLD_OLDEST_SECONDS, "venue" => id).set(oldest.as_secs_f64());
+}
+
+/// Changes the number of connections of venues.
+pub fn stream_connections(change: f64) {
+    metrics::gauge!(STREAM_CONNECTIONS).increment(change);
+}
+
+/// The histogram of the answers' times. Each session keeps it, so that a sample needs no lookup.
+pub fn stream_times() -> Histogram {
+    metrics::histogram!(STREAM_SECONDS)
 }
 
 /// Sets the counters of an operation of venues.
@@ -645,6 +661,8 @@ pub fn describe() {
     describe_gauge!(HOLD_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest hold of a venue.");
     describe_gauge!(VENUE_NUMBER, Unit::Count, "Last number decided of a venue.");
     describe_gauge!(VENUE_UNACKNOWLEDGED, Unit::Count, "Answers that a venue has not acknowledged.");
+    describe_gauge!(STREAM_CONNECTIONS, Unit::Count, "Connections of venues.");
+    describe_histogram!(STREAM_SECONDS, Unit::Seconds, "Time from a read of a venue's commands to the write of their answers.");
     describe_counter!(POSTINGS_TOTAL, Unit::Count, "Decided commands of venues.");
     describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
     describe_gauge!(OUTCOMES_LEFT, Unit::Count, "Places for outcomes that are neither taken nor kept for a refund.");

@@ -347,9 +347,10 @@ fn assert_rows(site: &Site, folder: &Path) {
     }
 }
 
-/// Goal: an upgrade reads everything. Method: the files of each earlier version after a kill, with
-/// a transfer under way; the dump to the byte; a start, which migrates; rest; the balances, every
-/// answer once more, and every row; the sums of both stores; new transfers; another start.
+/// RCV-010. Goal: an upgrade reads everything. Method: the files of each earlier version after a
+/// kill, with a transfer under way; the dump to the byte; a start, which migrates; rest; the
+/// balances, every answer once more, and every row; the sums of both stores; new transfers; another
+/// start.
 #[test]
 fn what_any_version_left_behind_is_read_for_ever() {
     if let Ok(version) = std::env::var("UBSCORE_GOLDEN") {
@@ -399,9 +400,9 @@ fn what_any_version_left_behind_is_read_for_ever() {
     }
 }
 
-/// Goal: a version never continues with files that it cannot read, and names them. Method: a log, a
-/// snapshot and a database in the form of a later version; a start is refused by name; nothing is
-/// changed, so that the right version can continue.
+/// RCV-010. Goal: a version never continues with files that it cannot read, and names them. Method:
+/// a log, a snapshot and a database in the form of a later version; a start is refused by name;
+/// nothing is changed, so that the right version can continue.
 #[test]
 fn what_a_later_version_left_behind_is_refused_by_name() {
     let site = site();

@@ -150,6 +150,87 @@ fn acceptance_id<'a>(ids: &'a [String], name: &str) -> Option<&'a String> {
     ids.iter().find(|id| name.starts_with(id.as_str()))
 }
 
+/// The heading of the second table of `acceptance.md`.
+const VENUES: &str = "\n## Venues\n";
+
+/// The rows of a table of acceptance tests: id and test.
+fn listed_tests(list: &str) -> Vec<(&str, &str)> {
+    let rows = list.lines().filter(|line| line.starts_with("| ") && line.contains('`'));
+    let row = |line| {
+        let cells: Vec<&str> = str::trim_matches(line, '|').split(" | ").map(str::trim).collect();
+        let [id, name, shows] = cells[..] else { panic!("not three cells: {line}") };
+        assert!(!shows.is_empty(), "{name}: what does it show?");
+        (id, name.trim_matches('`'))
+    };
+    rows.map(row).collect()
+}
+
+/// The ids of holds and postings in a text, such as `HLD-001`.
+fn venue_ids_in(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    let is_id = |word: &&str| {
+        let number = ["HLD-", "MLT-", "RCV-"].iter().find_map(|group| word.strip_prefix(group));
+        number.is_some_and(|number| number.len() == 3 && number.parse::<u16>().is_ok())
+    };
+    words.filter(is_id).map(str::to_owned).collect()
+}
+
+/// The tests of a source, each with the ids that its comment or its name has.
+fn tests_with_ids(text: &str) -> Vec<(String, String)> {
+    let (mut found, mut comment, mut is_test) = (Vec::new(), String::new(), false);
+    for line in text.lines().map(str::trim) {
+        if let Some(words) = line.strip_prefix("///") {
+            comment.push_str(words);
+            continue;
+        }
+        if line.starts_with("#[") {
+            is_test |= line == "#[test]" || line.starts_with("#[tokio::test");
+            continue;
+        }
+        let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
+        if let Some(name) = function.and_then(|rest| rest.split('(').next()).filter(|_| is_test) {
+            let parts: Vec<&str> = name.split('_').take(2).collect();
+            comment.push_str(&format!(" {}", parts.join("-").to_uppercase()));
+            let ids: BTreeSet<String> = venue_ids_in(&comment).into_iter().collect();
+            found.extend(ids.into_iter().map(|id| (id, name.to_owned())));
+        }
+        (comment, is_test) = (String::new(), false);
+    }
+    found
+}
+
+/// Goal: the list of the tests of holds, postings and venues is complete, and each of them exists.
+/// Method: the second table of `acceptance.md` against the tests of all crates, both ways. A test
+/// shows the ids that its comment names, or that its name begins with.
+#[test]
+fn every_id_of_venues_is_tested_and_listed() {
+    let mut tests = BTreeSet::new();
+    for folder in source::RUST {
+        for (_, text) in source::files(folder, &[".rs"]) {
+            tests.extend(tests_with_ids(&text));
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let list = fs::read_to_string(root.join("tests/acceptance.md")).expect("the list");
+    let list = list.split(VENUES).nth(1).expect("the second table");
+    let rows = listed_tests(list);
+    let listed: BTreeSet<(String, String)> =
+        rows.iter().map(|(id, name)| ((*id).to_owned(), (*name).to_owned())).collect();
+    assert_eq!(listed.len(), rows.len(), "a row is there twice");
+    let unlisted: Vec<_> = tests.difference(&listed).collect();
+    let missing: Vec<_> = listed.difference(&tests).collect();
+    assert!(
+        unlisted.is_empty() && missing.is_empty(),
+        "unlisted {unlisted:#?}, no such {missing:#?}"
+    );
+    let groups = [("HLD", 1..=18), ("MLT", 1..=8), ("RCV", 9..=10)];
+    for (group, numbers) in groups {
+        for id in numbers.map(|number| format!("{group}-{number:03}")) {
+            assert!(tests.iter().any(|(found, _)| *found == id), "no test for {id}");
+        }
+    }
+}
+
 /// Goal: the list of acceptance tests is complete, and each of its tests exists. Method: the rows
 /// of `acceptance.md` against the tests in the sources, both ways, and both against the ids.
 #[test]
@@ -169,14 +250,11 @@ fn every_acceptance_id_is_tested_and_listed() {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let list = fs::read_to_string(root.join("tests/acceptance.md")).expect("the list");
+    let list = list.split(VENUES).next().expect("the first table");
     let mut listed = BTreeSet::new();
-    for line in list.lines().filter(|line| line.starts_with("| ") && line.contains('`')) {
-        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
-        let [id, name, shows] = cells[..] else { panic!("not three cells: {line}") };
-        let name = name.trim_matches('`');
+    for (id, name) in listed_tests(list) {
         let prefix = id.to_lowercase().replace('-', "_") + "_";
         assert!(ids.contains(&prefix) && name.starts_with(&prefix), "{id} does not name {name}");
-        assert!(!shows.is_empty(), "{name}: what does it show?");
         assert!(listed.insert(name.to_owned()), "{name} is listed twice");
     }
     let unlisted: Vec<_> = tests.difference(&listed).collect();

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use ubscore::alert::Alert;
 
 use crate::harness::{Server, Site, Way, eventually};
+use crate::stream::send_one_command;
 
 const USER: u64 = 1001;
 
@@ -64,9 +65,12 @@ fn assert_content(arguments: &[&str], input: &str) -> String {
 /// series.
 fn busy_server() -> (Site, Server) {
     let site = Site::new().with("UBSCORE__SNAPSHOT__EVERY_RECORDS", 100);
+    let socket = site.fresh_path("stream");
+    let site = site.with("UBSCORE__STREAM__SOCKET", socket.display());
     let server = site.start();
     let venue = json!({"name": "book", "reason": "a test"});
     assert_eq!(server.admin("PUT", "/admin/v1/venues/7", &venue).status, 200);
+    send_one_command(&socket, 7);
     for _ in 0..60 {
         assert_eq!(server.transfer(USER, Way::ToSpot, "2").status, 200);
         assert_eq!(server.transfer(USER, Way::ToFunding, "1").status, 200);
@@ -75,7 +79,12 @@ fn busy_server() -> (Site, Server) {
     eventually("a snapshot, and the periodic gauges", || {
         let metrics = server.metrics();
         let seen = |name: &str| metrics.contains(name);
-        let all = ["ubscore_snapshot_seconds ", "ubscore_wal_bytes ", "ubscore_watermark "];
+        let all = [
+            "ubscore_snapshot_seconds ",
+            "ubscore_wal_bytes ",
+            "ubscore_watermark ",
+            "ubscore_stream_seconds_count 1",
+        ];
         all.into_iter().all(seen).then_some(())
     });
     (site, server)
@@ -249,6 +258,8 @@ fn what_is_alerted_on_and_shown_is_served() {
         ("ubscore_venue_number", &["venue"]),
         ("ubscore_venue_unacknowledged", &["venue"]),
         ("ubscore_postings_total", &["op", "result"]),
+        ("ubscore_stream_connections", &[]),
+        ("ubscore_stream_seconds_bucket", &["le"]),
         ("ubscore_postgres_pool_in_use", &[]),
         ("ubscore_retries_total", &[]),
         ("ubscore_fenced_writes_total", &[]),

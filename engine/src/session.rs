@@ -25,6 +25,8 @@ pub struct VenueSession {
     time_ns: Option<u64>,
     /// Commands pushed without an end taken by [`VenueSession::decided`].
     pushed: usize,
+    /// The core thread was not woken since a publish.
+    unrung: bool,
     /// Answers taken that were not durable yet: number and record, both rising.
     undurable: VecDeque<(u64, wal::Sequence)>,
     durable: u64,
@@ -52,6 +54,7 @@ impl VenueSession {
             now,
             time_ns,
             pushed: 0,
+            unrung: false,
             undurable,
             durable,
             answered: last,
@@ -76,6 +79,17 @@ impl VenueSession {
     /// # Errors
     /// [`PushError`]: nothing was sent.
     pub fn push(&mut self, number: u64, command: &Command) -> Result<(), PushError> {
+        let published = self.publish(number, command);
+        self.ring();
+        published
+    }
+
+    /// Sends one command and does not wake UBSCore: call [`VenueSession::ring`] after the last one
+    /// of several. Otherwise as [`VenueSession::push`].
+    ///
+    /// # Errors
+    /// [`PushError`]: nothing was sent.
+    pub fn publish(&mut self, number: u64, command: &Command) -> Result<(), PushError> {
         if self.fenced() || self.ended {
             return Err(PushError::Fenced);
         }
@@ -93,13 +107,20 @@ impl VenueSession {
         match self.publisher.publish_numbered(venue, epoch, cell, time_ns) {
             Ok(()) => {
                 self.pushed += 1;
-                self.publisher.wake();
+                self.unrung = true;
                 Ok(())
             }
             Err(Overloaded) => {
                 streams.give_back(cell);
                 Err(PushError::Full)
             }
+        }
+    }
+
+    /// Wakes UBSCore if commands were published since the last call.
+    pub fn ring(&mut self) {
+        if std::mem::take(&mut self.unrung) {
+            self.publisher.wake();
         }
     }
 
@@ -218,6 +239,7 @@ impl VenueSession {
 
 impl Drop for VenueSession {
     fn drop(&mut self) {
+        self.ring();
         self.shared.streams.remove(&self.line);
     }
 }
@@ -500,6 +522,35 @@ mod tests {
         assert_eq!(answer(&mut other, 1, &reserve(1)), None);
         assert_eq!(handle.holds(), WINDOW + 2);
         drop((session, other));
+        engine.stop();
+    }
+
+    /// Goal: several commands wake UBSCore once, after the last one. Method: the core thread sleeps
+    /// for an hour unless it is woken, and nothing else wakes it once the log is marked.
+    #[test]
+    fn published_commands_wait_for_one_wake_up() {
+        let dir = tempdir().expect("a directory");
+        let (engine, handle) = market(dir.path());
+        let mut session = handle.open_venue(1, 1, 0).expect("open");
+        let shared = handle.shared();
+        comes(|| {
+            let marked = shared.marked.load(Ordering::Relaxed) == shared.log.appended();
+            (marked && shared.core_bell.is_awaited()).then_some(())
+        });
+        for number in 1..=10 {
+            session.publish(number, &reserve(1)).expect("sent");
+        }
+        assert!(shared.core_bell.is_awaited(), "it was woken before the last command");
+        assert_eq!((session.decided(), shared.streams.in_use()), (None, 10));
+        session.ring();
+        for number in 1..=10 {
+            let answered = reply(&mut session);
+            assert!(matches!(answered, Reply::Answer { number: n, .. } if n == number));
+        }
+        // Dropping the session wakes it as well.
+        session.publish(11, &reserve(1)).expect("sent");
+        drop(session);
+        comes(|| (handle.holds() == 11).then_some(()));
         engine.stop();
     }
 

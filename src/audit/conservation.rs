@@ -30,6 +30,7 @@ use wal::{Directory, Reader, Record, Sequence};
 
 use super::error::Error;
 use super::externals::{self, Compared, ExternalRecord, Held};
+use super::failover::alert_lost_mark;
 use super::fit::{Fit, Operations, Seen, fit};
 use super::mismatch::{Kind, Mismatch};
 use super::settled::{self, Settled};
@@ -77,6 +78,9 @@ pub trait SpotReader {
     /// watermark, below which outcomes may be forgotten. Every outcome that was durable before the
     /// call is included.
     fn recorded(&mut self, operations: &[(ReqId, Op)]) -> impl Future<Output = Answered> + Send;
+
+    /// Whether a venue is registered.
+    fn has_venues(&mut self) -> impl Future<Output = Result<bool, Error>> + Send;
 }
 
 /// See [`Spot::recorded`].
@@ -89,6 +93,10 @@ impl SpotReader for Arc<Spot> {
 
     async fn recorded(&mut self, operations: &[(ReqId, Op)]) -> Answered {
         Ok(Spot::recorded(self, operations).await?)
+    }
+
+    async fn has_venues(&mut self) -> Result<bool, Error> {
+        Ok(!Spot::venues(self).await?.is_empty())
     }
 }
 
@@ -263,6 +271,18 @@ impl<S: SpotReader> Audit<S> {
     pub fn reconnect(&mut self) {
         self.rows.abandon();
         self.rewind();
+    }
+
+    /// Marks PostgreSQL again for a log with venues, if it has lost the mark.
+    ///
+    /// # Errors
+    /// [`Error`]: a store does not answer. The mark may be missing.
+    pub async fn renew_mark(&mut self) -> Result<(), Error> {
+        if !self.spot.has_venues().await? || self.rows.is_posted().await? {
+            return Ok(());
+        }
+        alert_lost_mark();
+        Ok(self.rows.mark_posted().await?)
     }
 
     /// The connection and the source of outcomes.

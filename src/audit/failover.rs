@@ -124,6 +124,13 @@ pub fn hold_at_changes(pin: &Pin, halt: &Arc<Halt>) {
     });
 }
 
+/// Alerts that PostgreSQL has lost the mark of a log with venues. The caller sets it again.
+pub fn alert_lost_mark() {
+    let what =
+        "PostgreSQL has lost engine_state.posted, which the first venue sets: it is set again";
+    alert_about(Alert::PostgresChanged, &"engine_state.posted", format_args!("{what}"));
+}
+
 /// Looks at the server regularly, so that an idle service learns of a change and of a take-over as
 /// well. Ends with a take-over.
 ///

@@ -319,6 +319,11 @@ async fn settle(
             return false;
         }
     };
+    // Before the gate opens, and with it the venues.
+    if let Err(error) = audit.renew_mark().await {
+        failed(&error);
+        return false;
+    }
     let Some(seen) = pin.change().filter(|now| now.number() == change.number()) else {
         return false;
     };

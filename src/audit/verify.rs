@@ -148,6 +148,12 @@ impl SpotReader for Replayed {
         };
         Ok((operations.iter().map(query).collect(), self.ledger.watermark()))
     }
+
+    async fn has_venues(&mut self) -> Result<bool, Error> {
+        let mut venues = Vec::new();
+        self.ledger.venues(&mut venues);
+        Ok(!venues.is_empty())
+    }
 }
 
 /// Compares everything once: every account, every transfer, every outcome of the log, and the

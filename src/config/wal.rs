@@ -35,12 +35,20 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Wal {
-    /// Checks that a segment is whole pages, and with `venues` that their reserve fits.
-    pub(super) fn validate(&self, venues: bool) -> Result<(), Error> {
-        if venues && self.segment_bytes < VENUES_SEGMENT_BYTES_MIN {
-            let allowed = format!("at least {VENUES_SEGMENT_BYTES_MIN} bytes with [stream]");
-            return Err(range("wal.segment_bytes", self.segment_bytes, allowed));
+    /// Checks that a segment has room for the reserve of venues.
+    ///
+    /// # Errors
+    /// It has not: no venue may open a session.
+    pub fn fits_venues(&self) -> Result<(), Error> {
+        if self.segment_bytes >= VENUES_SEGMENT_BYTES_MIN {
+            return Ok(());
         }
+        let allowed = format!("at least {VENUES_SEGMENT_BYTES_MIN} bytes with venues");
+        Err(range("wal.segment_bytes", self.segment_bytes, allowed))
+    }
+
+    /// Checks that a segment is whole pages.
+    pub(super) fn validate(&self) -> Result<(), Error> {
         if self.segment_bytes.is_multiple_of(PAGE_BYTES) {
             return Ok(());
         }

@@ -152,6 +152,8 @@ pub struct Operations {
     pub totals: totals::Reader,
     /// Counters and histograms.
     pub metrics: &'static Metrics,
+    /// With a venue, the segments of the log stay on the disk for ever.
+    pub keeps_postings: bool,
 }
 
 /// Actions that need two operators.

@@ -36,7 +36,7 @@ use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::incarnation::identity_from_text;
 use super::journal::{self, DamagedRow};
 use super::store::Transfer;
-use super::{Address, Error, Limits, connect};
+use super::{Address, Error, Limits, connect, posted};
 use domain::account::UserId;
 use domain::amount::signed_text;
 use domain::asset::{AssetId, Catalog};
@@ -254,6 +254,28 @@ impl AuditReader {
         self.client = Some(client);
         let identity = row.try_get::<_, Option<&str>>(0)?.and_then(identity_from_text);
         Ok((identity, columns::count(&row, 1, "engine_state")?))
+    }
+
+    /// Whether the database has the mark of [`super::admin::Admin::mark_posted`].
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or this process has been superseded.
+    pub async fn is_posted(&mut self) -> Result<bool, Error> {
+        let client = self.client().await?;
+        let read = posted::read(&client, bigint(self.incarnation)).await?;
+        self.client = Some(client);
+        Ok(read)
+    }
+
+    /// Sets that mark, also on a server that is under comparison.
+    ///
+    /// # Errors
+    /// As [`AuditReader::is_posted`].
+    pub async fn mark_posted(&mut self) -> Result<(), Error> {
+        let client = self.client().await?;
+        posted::set(&client, bigint(self.incarnation)).await?;
+        self.client = Some(client);
+        Ok(())
     }
 
     /// Begins the sweep anew.

@@ -26,6 +26,8 @@ pub(super) struct Connection<S> {
     cutter: LengthDelimitedCodec,
     input: BytesMut,
     output: BytesMut,
+    /// Bytes taken by the stream since the connection began.
+    written: u64,
     /// Written bytes that a layer below may still hold.
     unflushed: bool,
     /// Nothing may be sent any more: another process may have taken over.
@@ -47,6 +49,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             cutter: cutter(),
             input: BytesMut::new(),
             output: BytesMut::new(),
+            written: 0,
             unflushed: false,
             silent,
             clock,
@@ -89,6 +92,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.output.len()
     }
 
+    /// Bytes taken by the stream since the connection began.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.written
+    }
+
+    /// Bytes put into the output since the connection began.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.written + self.output.len() as u64
+    }
+
     /// Writes as much of the output as the venue takes. Ready once everything is written.
     pub(super) fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.output.has_remaining() {
@@ -96,9 +109,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Poll::Pending;
             }
             let stream = Pin::new(&mut self.stream);
-            if ready!(poll_write_buf(stream, context, &mut self.output))? == 0 {
+            let count = ready!(poll_write_buf(stream, context, &mut self.output))?;
+            if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.written += count as u64;
             self.moved_ns = self.clock.monotonic_ns();
             self.unflushed = true;
         }

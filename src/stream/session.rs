@@ -1,13 +1,17 @@
 //! A session of a venue: from Open to Close.
 //!
-//! Commands go to UBSCore as they come, and the answers of each sync leave in one write. Neither
-//! waits for the other: one task looks at both directions, and each has its own buffer.
+//! The commands of one read go to UBSCore with one wake-up, and the answers of each sync leave in
+//! one write. Neither waits for the other: one task looks at both directions, and each has its own
+//! buffer.
 //!
 //! ```text
-//!   socket --> input --> cutter --> push    (all of one read, then one look at the replies)
+//!   socket --> input --> cutter --> publish    (all of one read, then one look at the replies)
 //!                                    | UBSCore
 //!   socket <-- output <-- durable <-- decided
 //! ```
+//!
+//! The output is bounded: if a venue reads nothing, its session takes no further frame, and ends
+//! after `stream.silence_ms`.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,15 +24,17 @@ use engine::VenueSession;
 use engine::venue::{
     AckError, BalanceRow, Command, Ending, Holds, OpenError, PushError, Reason, Reply,
 };
+use metrics::Histogram;
 use stream::block::{Answer, Back, BackReason, Balance, CloseReason, HoldRow, HoldsPart, NO_LEG};
 use stream::message::{HOLDS_MAX, Malformed, Message};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::info;
 
 use super::connection::Connection;
-use super::{SessionParts, Stopped};
+use super::{Right, SessionParts, Stopped};
 use crate::alert::{Alert, alert_about};
 use crate::clock::Sleep;
+use crate::telemetry;
 
 /// After so long without a message, Alive is sent.
 const ALIVE_AFTER: Duration = Duration::from_secs(1);
@@ -39,6 +45,9 @@ const ANSWER_BYTES: usize = 34;
 /// Unwritten bytes beside the answers of a full window, from which on nothing is read. A venue that
 /// asks for more than it reads waits for itself.
 const UNWRITTEN_BYTES_MAX: usize = 1 << 20;
+
+/// The least time between two looks at a session's token.
+const TOKEN_LOOK: Duration = Duration::from_millis(500);
 
 /// How a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,22 +84,44 @@ enum Said {
     Balance(BalanceRow),
 }
 
+/// A number that was pushed and has no reply yet.
+#[derive(Clone, Copy)]
+struct Asked {
+    number: u64,
+    /// When it was read, monotonic ns.
+    read_ns: u64,
+}
+
+/// The answers in the output to the commands of one read.
+struct Writing {
+    /// When the commands were read, monotonic ns.
+    read_ns: u64,
+    /// The byte after the last answer, counted from the connection's first.
+    end: u64,
+}
+
 /// See the module.
 pub(super) struct Session<S> {
     parts: Arc<SessionParts>,
     connection: Connection<S>,
-    /// The venue's number.
-    venue: u32,
+    right: Right,
+    /// When the token was last checked, monotonic ns.
+    checked_ns: u64,
+    /// When the frames in hand were read, monotonic ns.
+    read_ns: u64,
     /// `None` while a question waits on another thread.
     engine: Option<VenueSession>,
-    /// Numbers that were pushed and have no reply yet.
-    asked: VecDeque<u64>,
+    asked: VecDeque<Asked>,
     /// Behind a Back: the number that must come next. All others are dropped.
     wanted: Option<u64>,
     /// A command that found UBSCore's queue full. Nothing is read meanwhile.
     stalled: Option<(u64, Command)>,
-    /// Answers that may not be durable yet, and Backs behind them.
-    replies: VecDeque<Reply>,
+    /// Answers that may not be durable yet, and Backs behind them. Each with the time at which its
+    /// command was read, monotonic ns.
+    replies: VecDeque<(Reply, u64)>,
+    writing: VecDeque<Writing>,
+    /// See [`telemetry::stream_times`].
+    times: Histogram,
     /// The highest number with an answer that was put into the output.
     answered: u64,
     /// Unwritten bytes from which on nothing is read.
@@ -112,7 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     pub(super) fn new(
         parts: Arc<SessionParts>,
         connection: Connection<S>,
-        venue: u32,
+        right: Right,
         engine: VenueSession,
         stopped: Stopped,
     ) -> Session<S> {
@@ -120,15 +151,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         let window = usize::try_from(opened.window).unwrap_or(usize::MAX);
         let answered = opened.last;
         let timer = parts.clock.sleep(ALIVE_AFTER);
+        let (checked_ns, read_ns) = (parts.clock.monotonic_ns(), connection.read_ns);
         Session {
             parts,
             connection,
-            venue,
+            right,
+            checked_ns,
+            read_ns,
             engine: Some(engine),
             asked: VecDeque::new(),
             wanted: None,
             stalled: None,
             replies: VecDeque::new(),
+            writing: VecDeque::new(),
+            times: telemetry::stream_times(),
             answered,
             unwritten_max: window.saturating_mul(ANSWER_BYTES).saturating_add(UNWRITTEN_BYTES_MAX),
             end: None,
@@ -144,7 +180,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         while let Some(question) = poll_fn(|context| self.poll(context)).await {
             self.ask(question).await;
         }
-        let (venue, end) = (self.venue, self.end);
+        let (venue, end) = (self.right.venue, self.end);
         info!(venue, ?end, answered = self.answered, "the session of a venue has ended");
         (self.end != Some(End::HungUp)).then_some(self.connection)
     }
@@ -162,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             self.take_end();
             match self.connection.poll_write(context) {
                 Poll::Ready(Ok(())) if self.closed => return Poll::Ready(None),
-                Poll::Ready(Ok(())) | Poll::Pending => {}
+                Poll::Ready(Ok(())) | Poll::Pending => self.time_answers(),
                 Poll::Ready(Err(_)) => return self.hung_up(),
             }
             match self.poll_input(context) {
@@ -175,7 +211,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             if self.is_stuck(now_ns) {
                 return self.hung_up();
             }
-            if self.keep_alive(now_ns) {
+            if self.keep_alive(now_ns) || self.has_lost_its_right(now_ns) {
                 continue;
             }
             if self.timer.as_mut().poll(context).is_pending() {
@@ -203,7 +239,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             self.note(reply);
         }
         let durable = self.engine().durable();
-        while let Some(reply) = self.replies.front().copied() {
+        while let Some((reply, read_ns)) = self.replies.front().copied() {
             match reply {
                 Reply::Answer { number, .. } if number > durable => break,
                 Reply::Answer { number, code, leg, record } => {
@@ -216,6 +252,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                     };
                     self.connection.send(&Message::Answer(&answer));
                     self.answered = self.answered.max(number);
+                    let end = self.connection.sent_bytes();
+                    match self.writing.back_mut() {
+                        Some(writing) if writing.read_ns == read_ns => writing.end = end,
+                        _ => self.writing.push_back(Writing { read_ns, end }),
+                    }
                 }
                 Reply::Back { number, reason, after_ms } => {
                     let reason = back_reason(reason) as u8;
@@ -231,30 +272,39 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
     }
 
+    /// Notes the time of the answers that were written.
+    fn time_answers(&mut self) {
+        let written = self.connection.written_bytes();
+        while let Some(writing) = self.writing.pop_front_if(|writing| writing.end <= written) {
+            let took = since(self.parts.clock.monotonic_ns(), writing.read_ns);
+            self.times.record(took.as_secs_f64());
+        }
+    }
+
     /// Keeps a reply, and counts the pushed numbers that have none.
     fn note(&mut self, reply: Reply) {
+        let asked = self.asked.pop_front();
         match reply {
             Reply::Answer { number, .. } => {
-                let asked = self.asked.pop_front();
+                let asked = asked.map(|asked| asked.number);
                 debug_assert_eq!(asked, Some(number), "replies come in the order of the pushes");
             }
             Reply::Back { number, .. } => {
                 // Up to this number, if it was pushed meanwhile, UBSCore drops all higher ones. It
                 // still answers repeats.
-                self.asked.pop_front();
-                let again = self.asked.iter().position(|asked| *asked == number);
+                let again = self.asked.iter().position(|asked| asked.number == number);
                 let mut left = again.unwrap_or(self.asked.len());
                 self.asked.retain(|asked| {
                     let is_before = left > 0;
                     left = left.saturating_sub(1);
-                    !is_before || *asked < number
+                    !is_before || asked.number < number
                 });
                 self.wanted = again.is_none().then_some(number);
             }
             // The answers before it still become durable, and leave.
             Reply::Close { number, reason } => return self.end_for(number, reason),
         }
-        self.replies.push_back(reply);
+        self.replies.push_back((reply, asked.map_or(self.read_ns, |asked| asked.read_ns)));
     }
 
     /// Ends the session as the reply to a command.
@@ -272,7 +322,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     }
 
     fn alert_violation(&self, what: fmt::Arguments<'_>) {
-        let venue = self.venue;
+        let venue = self.right.venue;
         let about = format_args!("venue {venue}: {what}");
         alert_about(Alert::ProtocolViolation, &format_args!("venue {venue}"), about);
     }
@@ -305,24 +355,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         true
     }
 
-    /// Pushes the frames that were read, then reads once.
+    /// Publishes the frames that were read, wakes UBSCore once for all of them, then reads once.
     fn poll_input(&mut self, context: &mut Context<'_>) -> Input {
-        if let Some((number, command)) = self.stalled.take() {
-            self.push(number, command);
-        }
-        while self.end.is_none() && self.stalled.is_none() {
-            match self.connection.frame() {
-                Ok(Some(frame)) => {
-                    if let Some(question) = self.take_frame(&frame) {
-                        return Input::Ask(question);
-                    }
-                }
-                Ok(None) => break,
-                Err(Malformed) => self.close(End::Close(CloseReason::Malformed)),
-            }
-        }
-        if self.draining && self.stalled.is_none() {
-            self.close(End::Close(CloseReason::Stopping));
+        let question = self.take_frames();
+        self.engine().ring();
+        if let Some(question) = question {
+            return Input::Ask(question);
         }
         if !self.listens() {
             return Input::Waiting;
@@ -333,6 +371,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 Input::Waiting
             }
             Poll::Ready(Ok(_)) => {
+                self.read_ns = self.connection.read_ns;
                 let now_ns = self.parts.clock.now_ns();
                 self.engine().at(now_ns);
                 Input::Progress
@@ -341,17 +380,38 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
     }
 
-    /// Whether more is read.
+    /// Takes frames up to a question, as long as the output has room for their replies.
+    fn take_frames(&mut self) -> Option<Question> {
+        if let Some((number, command)) = self.stalled.take() {
+            self.publish(number, command);
+        }
+        while self.listens() {
+            match self.connection.frame() {
+                Ok(Some(frame)) => {
+                    if let Some(question) = self.take_frame(&frame) {
+                        return Some(question);
+                    }
+                }
+                // At a stop these were the last ones.
+                Ok(None) if self.draining => self.close(End::Close(CloseReason::Stopping)),
+                Ok(None) => break,
+                Err(Malformed) => self.close(End::Close(CloseReason::Malformed)),
+            }
+        }
+        None
+    }
+
+    /// Whether more is taken from the venue.
     fn listens(&self) -> bool {
-        let takes_answers = self.connection.unwritten() <= self.unwritten_max;
-        self.end.is_none() && self.stalled.is_none() && takes_answers
+        let waiting = self.connection.unwritten() + self.replies.len() * ANSWER_BYTES;
+        self.end.is_none() && self.stalled.is_none() && waiting <= self.unwritten_max
     }
 
     /// Takes one frame. Returns a question that the session must wait for.
     fn take_frame(&mut self, frame: &[u8]) -> Option<Question> {
         let message = Message::read(frame);
         if let Some((number, command)) = message.ok().as_ref().and_then(super::command) {
-            self.push(number, command);
+            self.publish(number, command);
             return None;
         }
         match message {
@@ -369,14 +429,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         None
     }
 
-    fn push(&mut self, number: u64, command: Command) {
+    fn publish(&mut self, number: u64, command: Command) {
         if self.wanted.is_some_and(|wanted| wanted != number) {
             return;
         }
-        match self.engine().push(number, &command) {
+        match self.engine().publish(number, &command) {
             Ok(()) => {
                 self.wanted = None;
-                self.asked.push_back(number);
+                self.asked.push_back(Asked { number, read_ns: self.read_ns });
             }
             Err(PushError::Full) => self.stalled = Some((number, command)),
             Err(PushError::Fenced) => self.close_at_once(CloseReason::Fenced),
@@ -420,6 +480,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             }
         };
         self.engine = Some(engine);
+        // It includes every command before it, so all of them are durable: their answers are first.
+        self.take_replies();
         match said {
             Ok(Said::Holds(holds)) => self.send_holds(&holds),
             Ok(Said::Balance(row)) => {
@@ -430,6 +492,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 };
                 self.connection.send(&Message::Balance(&balance));
             }
+            Err(OpenError::Fenced { .. }) => self.close_at_once(CloseReason::Fenced),
             Err(_) => self.close_at_once(CloseReason::Stopping),
         }
     }
@@ -480,6 +543,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         due
     }
 
+    /// Ends the session if its token has ended, or its key is no longer trusted. Returns whether it
+    /// did.
+    fn has_lost_its_right(&mut self, now_ns: u64) -> bool {
+        if self.end.is_some() || since(now_ns, self.checked_ns) < TOKEN_LOOK {
+            return false;
+        }
+        self.checked_ns = now_ns;
+        let lost = !self.right.stands(&self.parts);
+        if lost {
+            self.close(End::Close(CloseReason::Unauthorized));
+        }
+        lost
+    }
+
     /// The time to the next deadline. It is looked at each second in any case.
     fn due(&self, now_ns: u64) -> Duration {
         let alive = match self.connection.unwritten() {
@@ -502,5 +579,233 @@ fn back_reason(reason: Reason) -> BackReason {
         Reason::Window => BackReason::Window,
         Reason::Halted => BackReason::Halted,
         Reason::NoRoom => BackReason::NoRoom,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::ops::RangeInclusive;
+    use std::path::Path;
+    use std::sync::atomic::AtomicBool;
+
+    use bytes::BytesMut;
+    use domain::transfer::{Direction, Op};
+    use engine::command;
+    use engine::notice::Notice;
+    use engine::order::Order;
+    use engine::places::{Places, VenuePlaces};
+    use engine::text::Text;
+    use engine::{Closed, Engine};
+    use parking_lot::Mutex;
+    use stream::block::{ReadHolds, Reserve};
+    use stream::frame::cutter;
+    use tempfile::{TempDir, tempdir};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio_util::codec::{Decoder, LengthDelimitedCodec};
+    use wal::Identity;
+
+    use super::super::Options;
+    use super::*;
+    use crate::clock::{Clock, SystemClock};
+    use crate::config::auth::{Auth, DEVELOPMENT_SECRET};
+    use crate::config::secret::Secret;
+    use crate::http::auth::{Role, Verifier, sign};
+
+    const USD: u32 = 2;
+    const VENUE: u32 = 1;
+    const WINDOW: usize = 1_000;
+    /// Bytes that the connection holds in each direction.
+    const PIPE_BYTES: usize = 1 << 16;
+    /// More than the bytes of one reply to ReadHolds.
+    const HOLDS_BYTES: usize = 1 << 14;
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn engine(dir: &Path) -> Engine {
+        let venues = VenuePlaces { holds_max: 1_000, venues_max: 1, window: WINDOW };
+        let options = engine::Options {
+            log_dir: dir.join("wal"),
+            snapshot_dir: dir.join("snapshots"),
+            segment_bytes: 1 << 20,
+            spares_ready: 1,
+            busy: false,
+            cpu: None,
+            ring_slots: 4_096,
+            in_flight_max: 64,
+            places: Places { accounts_max: 100, outcomes_max: 100, venues },
+            idle_mark: Duration::from_millis(1),
+            now: || 7,
+            notify: |notice: Notice<'_>| match notice {
+                Notice::Dead(why) => panic!("{why}"),
+                Notice::NoSpace(_) | Notice::LogFailed(_) => {}
+            },
+        };
+        let closed = Closed::open(options).expect("a directory");
+        let replayed = closed.replay(0, |_| {}).expect("sound");
+        replayed.start(Identity(9), |sync| sync()).expect("started")
+    }
+
+    /// An engine with a venue, a user with 1,000 USD, and an open session of the venue.
+    struct Market {
+        _dir: TempDir,
+        engine: Engine,
+        venue: DuplexStream,
+        cutter: LengthDelimitedCodec,
+        input: BytesMut,
+    }
+
+    impl Market {
+        async fn new() -> (Market, Session<DuplexStream>) {
+            let dir = tempdir().expect("a directory");
+            let engine = engine(dir.path());
+            let mut handle = engine.handle();
+            handle.add_venue(VENUE, "book", false).expect("a place");
+            let deposit = Order {
+                op: Op::Deposit,
+                req_id: 1,
+                cid: Text::EMPTY,
+                user: 1,
+                asset: USD,
+                amount: 1_000,
+                direction: Direction::FundingToSpot,
+                order_number: 1,
+            };
+            let symbol = Text::new("USD").expect("short");
+            for command in [
+                command::Command::RegisterAsset { asset: USD, precision: 2, symbol },
+                command::Command::Order(deposit),
+            ] {
+                handle.submit(command, 7).expect("room").await.expect("answered");
+            }
+            let auth = Auth { secret: Some(Secret::new(DEVELOPMENT_SECRET)), ..Auth::default() };
+            let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+            let role = Some(Role::Venue(VENUE));
+            let token = sign(&auth, 1, role, HOUR, clock.now_s()).expect("a token");
+            let silent = Arc::new(AtomicBool::new(false));
+            let (venue, ours) = duplex(PIPE_BYTES);
+            let connection = Connection::new(ours, Arc::clone(&clock), Arc::clone(&silent));
+            let opened = handle.open_venue(VENUE, 0, 0).expect("open");
+            let parts = Arc::new(SessionParts {
+                engine: Mutex::new(handle),
+                verifier: Arc::new(Verifier::new(&auth).expect("a secret")),
+                clock,
+                options: Options { connections_max: 1, silence: HOUR },
+                halt: Box::new(|why| panic!("{why}")),
+                silent,
+            });
+            let right = Right { venue: VENUE, bearer: format!("Bearer {token}") };
+            let session = Session::new(parts, connection, right, opened, Box::pin(pending()));
+            let (cutter, input) = (cutter(), BytesMut::new());
+            (Market { _dir: dir, engine, venue, cutter, input }, session)
+        }
+
+        async fn send(&mut self, bytes: &[u8]) {
+            self.venue.write_all(bytes).await.expect("sent");
+        }
+
+        /// The next message but Alive: the number of an answer, or 0 for the end of a read.
+        async fn hear(&mut self) -> u64 {
+            loop {
+                while let Some(frame) = self.cutter.decode(&mut self.input).expect("a frame") {
+                    match Message::read(&frame).expect("a message") {
+                        Message::Answer(answer) => return answer.number.get(),
+                        Message::Holds(part, _) if part.follows == 0 => return 0,
+                        Message::Holds(..) | Message::Alive => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+                let count = self.venue.read_buf(&mut self.input).await.expect("a connection");
+                assert!(count > 0, "the session has ended");
+            }
+        }
+    }
+
+    fn reserves(numbers: RangeInclusive<u64>) -> BytesMut {
+        let mut bytes = BytesMut::new();
+        for number in numbers {
+            let reserve = Reserve {
+                number: number.into(),
+                reference: number.into(),
+                user: 1.into(),
+                amount: 1.into(),
+                onto: 0.into(),
+                asset: USD.into(),
+            };
+            Message::Reserve(&reserve).append_to(&mut bytes);
+        }
+        bytes
+    }
+
+    fn reads(count: usize) -> BytesMut {
+        let mut bytes = BytesMut::new();
+        for _ in 0..count {
+            Message::ReadHolds(&ReadHolds { after: 0.into() }).append_to(&mut bytes);
+        }
+        bytes
+    }
+
+    /// Looks at the session once, as its task does.
+    async fn look(session: &mut Session<DuplexStream>) -> Poll<Option<Question>> {
+        poll_fn(|context| Poll::Ready(session.poll(context))).await
+    }
+
+    /// Story: the reads of one buffer were all answered into the output, 35 MB for 64 KiB. Goal: if
+    /// a venue reads nothing, its session takes no further frame, and goes on when it reads.
+    #[tokio::test]
+    async fn replies_to_a_venue_that_reads_nothing_are_bounded() {
+        const READS: usize = 1_500;
+        let (mut market, mut session) = Market::new().await;
+        market.send(&reserves(1..=300)).await;
+        while session.answered < 300 {
+            assert!(look(&mut session).await.is_pending());
+            tokio::task::yield_now().await;
+        }
+        for number in 1..=300 {
+            assert_eq!(market.hear().await, number);
+        }
+        market.send(&reads(READS)).await;
+        let mut taken = 0;
+        loop {
+            match look(&mut session).await {
+                Poll::Ready(question) => session.ask(question.expect("it goes on")).await,
+                Poll::Pending if session.listens() => {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+                Poll::Pending => break,
+            }
+            taken += 1;
+            let unwritten = session.connection.unwritten();
+            assert!(unwritten <= session.unwritten_max + HOLDS_BYTES, "{unwritten} bytes");
+        }
+        assert!(taken < READS, "{taken} replies wait");
+        let read = async {
+            for _ in 0..READS {
+                assert_eq!(market.hear().await, 0);
+            }
+            market.venue.shutdown().await.expect("an end");
+        };
+        let (ended, ()) = tokio::join!(session.run(), read);
+        assert!(ended.is_none(), "it has hung up");
+        market.engine.stop();
+    }
+
+    /// Story: the reply to a read overtook the answers of the commands before it.
+    #[tokio::test]
+    async fn a_read_is_answered_behind_the_commands_before_it() {
+        let (mut market, session) = Market::new().await;
+        let mut sent = reserves(1..=50);
+        sent.extend_from_slice(&reads(1));
+        sent.extend_from_slice(&reserves(51..=60));
+        market.send(&sent).await;
+        let hear = async {
+            for number in (1..=50).chain([0]).chain(51..=60) {
+                assert_eq!(market.hear().await, number);
+            }
+            market.venue.shutdown().await.expect("an end");
+        };
+        let (ended, ()) = tokio::join!(session.run(), hear);
+        assert!(ended.is_none(), "it has hung up");
+        market.engine.stop();
     }
 }

@@ -5,12 +5,15 @@ use domain::code::Code;
 use domain::posting::ALL;
 use serde_json::{Value, json};
 use stream::block::CloseReason;
+use stream::message::Message;
+use ubscore::config::snapshot::KEEPS_POSTINGS;
 use ubscore::http::auth::Role;
 
-use super::client::{BTC, Heard, USDT, Venue};
+use super::client::{BTC, Heard, USDT, Venue, open, venue_token};
 use super::sessions::{BUYER, COIN, OTHER, SELLER, VENUE, furnish, site};
 use crate::harness::{
-    Reply, Request, Server, Site, Way, assert_refused, cli, eventually, said, send, text, token,
+    Cluster, Reply, Request, Server, Site, Way, assert_refused, cli, eventually, said, send, text,
+    token,
 };
 
 const MAKER: u64 = 9_001;
@@ -275,6 +278,81 @@ fn an_old_hold_and_a_full_window_are_reported() {
     eventually("it has caught up", || {
         (server.metric("ubscore_venue_unacknowledged{venue=\"7\"}") == 1).then_some(())
     });
+    server.stop();
+}
+
+/// Story: PUT, and so `venue add`, opened a closed venue. Goal: only `venue open` with a reason
+/// does.
+#[test]
+fn only_an_open_with_a_reason_opens_a_closed_venue() {
+    let (site, socket) = site();
+    let server = site.start();
+    furnish(&server);
+    let (code, _, err) = on(&server, "venue close 7", WHY);
+    assert_eq!(code, 0, "{err}");
+    let path = format!("/admin/v1/venues/{VENUE}");
+    let body = json!({"name": format!("book {VENUE}"), "reason": "a test"});
+    let put = server.admin("PUT", &path, &body);
+    assert_eq!((put.status, &put.json()["closed"]), (200, &json!(true)), "{put:?}");
+    let (code, out, err) = on(&server, "venue add 7", &["book 7", WHY[0], WHY[1]]);
+    assert!(code == 0 && out.starts_with("venue 7: closed"), "{out}{err}");
+    let heard = || {
+        let mut venue = Venue::connect(&socket);
+        venue.send(&Message::Open(&open(VENUE, 0, 0, &venue_token(VENUE))));
+        venue.hear()
+    };
+    assert_eq!(heard(), Heard::Close(CloseReason::Closed));
+    let (code, _, err) = on(&server, "venue open 7", &[]);
+    assert_eq!(code, 2, "without a reason: {err}");
+    assert_eq!(heard(), Heard::Close(CloseReason::Closed));
+    let (code, out, err) = on(&server, "venue open 7", WHY);
+    assert_eq!((code, out.as_str()), (0, "venue 7: open\n"), "{err}");
+    assert!(matches!(heard(), Heard::Opened(_)));
+}
+
+/// Goal: the first venue, also if it comes while the service runs, has it warn once that no archive
+/// command is set.
+#[test]
+fn the_first_venue_warns_of_a_missing_archive_command() {
+    let (site, _) = site();
+    let server = site.start();
+    let warnings = |server: &Server| server.said().matches(KEEPS_POSTINGS).count();
+    assert_eq!(warnings(&server), 0);
+    furnish(&server);
+    server.says(KEEPS_POSTINGS);
+    assert_eq!(warnings(&server), 1, "two venues, one warning");
+    server.stop();
+    let server = site.start();
+    server.says(KEEPS_POSTINGS);
+    server.stop();
+    let server = site.elsewhere().with("UBSCORE__SNAPSHOT__TRADES", "discard").start();
+    furnish(&server);
+    assert_eq!(warnings(&server), 0, "the operator has decided");
+    server.stop();
+}
+
+/// Story: a replica that lagged was promoted without the mark of the first venue, and the next log
+/// could have been rebuilt without the venues' postings. Goal: the mark is set again, behind an
+/// alert, by the running process and by a start.
+#[test]
+fn a_failover_without_the_mark_of_venues_sets_it_again() {
+    let (site, cluster) = Site::on_its_own_cluster();
+    let server = site.start();
+    let replica = cluster.copy_files();
+    let body = json!({"name": "book", "reason": "a test"});
+    assert_eq!(server.admin("PUT", "/admin/v1/venues/7", &body).status, 200);
+    let posted = || site.sql_value("SELECT posted FROM engine_state");
+    assert_eq!(posted(), "t");
+    cluster.kill();
+    Cluster::promote(&replica);
+    cluster.take_over(&replica);
+    server.says("engine_state.posted");
+    eventually("the mark", || (posted() == "t").then_some(()));
+    server.stop();
+    site.sql("UPDATE engine_state SET posted = FALSE");
+    let server = site.start();
+    server.says("engine_state.posted");
+    assert_eq!(posted(), "t");
     server.stop();
 }
 

@@ -69,8 +69,9 @@ fn trade(bid: u64, ask: u64) -> [Leg; 6] {
     ]
 }
 
-/// Goal: one trade as the schema describes it. Method: two RESERVEs and one SETTLE of six legs,
-/// sent at once; then balances, holds, repeats, and the ends of a session that repeats wrongly.
+/// MLT-005, of numbers. Goal: one trade as the schema describes it. Method: two RESERVEs and one
+/// SETTLE of six legs, sent at once; then balances, holds, repeats, and the ends of a session that
+/// repeats wrongly.
 #[test]
 fn a_trade_of_six_legs_is_booked_and_each_repeat_is_answered_alike() {
     let (site, socket) = site();
@@ -182,8 +183,8 @@ fn a_newer_epoch_and_a_closed_venue_end_a_session() {
     assert!(matches!(open_with(6).0, Heard::Opened(_)));
 }
 
-/// Goal: each bad frame of the table ends its session as the table says, and the commands before it
-/// are answered. Method: one session a case, with a sound command before it.
+/// MLT-005. Goal: each bad frame of the table ends its session as the table says, and the commands
+/// before it are answered. Method: one session a case, with a sound command before it.
 #[test]
 fn a_bad_frame_ends_the_session_behind_the_answers() {
     let (site, socket) = site();
@@ -248,7 +249,7 @@ fn a_bad_frame_ends_the_session_behind_the_answers() {
     assert_eq!(reply.expect("an answer").status, 403);
 }
 
-/// The postings that no venue may send, each decided and recorded as refused.
+/// MLT-005. The postings that no venue may send, each decided and recorded as refused.
 #[test]
 fn a_malformed_body_is_refused_under_its_number() {
     let (site, socket) = site();

@@ -279,9 +279,9 @@ impl Market {
 }
 
 proptest! {
-    /// MLT-007, L12, L13, L15. Goal: every command of two venues is decided as the naive model
-    /// decides it, among transfers and statuses; a recount gives every sum that is carried along; a
-    /// repeat is told the same; and every way back leads to the same ledger.
+    /// MLT-007, HLD-015, L12, L13, L15. Goal: every command of two venues is decided as the naive
+    /// model decides it, among transfers and statuses; a recount gives every sum that is carried
+    /// along; a repeat is told the same; and every way back leads to the same ledger.
     #[test]
     fn a_random_market_is_what_the_naive_model_says(
         steps in prop::collection::vec(trading_step(), 1..120), cut in any::<Index>()

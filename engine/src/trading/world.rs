@@ -513,7 +513,7 @@ fn no_seed_breaks_a_law_of_venues() {
     assert!(lives > 5 * SEEDS, "{lives} lives");
 }
 
-/// Goal: each planted bug is found within the seeds.
+/// RCV-009. Goal: each planted bug is found within the seeds.
 #[test]
 fn every_planted_bug_of_venues_is_found() {
     for bug in [

@@ -428,7 +428,13 @@ impl Start<'_> {
         if venues.is_empty() {
             return Ok(());
         }
-        settings.admin.mark_posted().await.context("mark PostgreSQL for venues")?;
+        let mark = async {
+            if !settings.admin.is_posted().await? {
+                failover::alert_lost_mark();
+            }
+            settings.admin.mark_posted().await
+        };
+        mark.await.context("mark PostgreSQL for venues")?;
         if self.config.snapshot.keeps_postings() {
             warn!("{KEEPS_POSTINGS}; next: {KEEPS_POSTINGS_CHANGE}");
         }
@@ -744,7 +750,9 @@ impl Start<'_> {
         let totals = totals::Reader::new(Arc::clone(spot), Arc::clone(clock), funds, timeout);
         let engine = Mutex::new(engine.handle());
         let metrics = self.metrics;
-        let operations = Operations { database, engine, snapshots, check, totals, metrics };
+        let keeps_postings = config.snapshot.keeps_postings();
+        let operations =
+            Operations { database, engine, snapshots, check, totals, metrics, keeps_postings };
         let (approvals, spot) = (Approvals::from(config), Arc::clone(spot));
         Service { intake, transfers, streams, approvals, spot, operations }
     }

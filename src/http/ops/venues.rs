@@ -13,6 +13,7 @@ use tracing::warn;
 use super::audit_note::{actor, check_reason};
 use super::rejected::unanswered;
 use crate::adapters::spot::{NotChanged, Spot};
+use crate::config::snapshot::{KEEPS_POSTINGS, KEEPS_POSTINGS_CHANGE};
 use crate::http::answer::json;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, query};
@@ -111,15 +112,14 @@ pub(super) async fn list(intake: &Intake, spot: &Spot, call: &Call) -> Outcome {
 }
 
 /// `PUT /admin/v1/venues/{venue}`, `POST /admin/v1/venues/{venue}/close` and `…/open`: durable in
-/// the log when it is answered. A repeat changes nothing. PUT also opens a closed venue of the same
-/// name.
+/// the log when it is answered. A repeat changes nothing. Only `open` opens a closed venue.
 pub(super) async fn change(
     service: Arc<Service>,
     change: Change,
     id: String,
     call: Call,
 ) -> Outcome {
-    let Service { intake, transfers, spot, .. } = &*service;
+    let Service { intake, transfers, spot, operations, .. } = &*service;
     let request_id = call.request_id.clone();
     let caller = intake.authenticate_admin(&call)?;
     query(&call, "")?;
@@ -136,14 +136,17 @@ pub(super) async fn change(
         (Change::Close | Change::Open, ..) => return Err(invalid("Name and posts stay.")),
     };
     let mut detail = text.as_str().to_owned();
-    let mut commands = vec![Command::CloseVenue { id, closed: change == Change::Close }];
+    let mut closed = change == Change::Close;
+    let mut command = Command::CloseVenue { id, closed };
+    let mut is_first = false;
     if change == Change::Add {
+        let venues = spot.venues().await.map_err(unanswered)?;
+        let known = venues.iter().find(|venue| venue.id == id);
         // Without a word on it, a registered venue keeps its right to POST.
-        let known = spot.venues().await.map_err(unanswered)?;
-        let known = known.iter().find(|venue| venue.id == id).map(|venue| venue.posts);
-        let posts = posts.or(known).unwrap_or(false);
+        let posts = posts.or(known.map(|venue| venue.posts)).unwrap_or(false);
         detail.push_str(&format!(" posts={posts}"));
-        commands.insert(0, Command::AddVenue { id, name: text, posts });
+        command = Command::AddVenue { id, name: text, posts };
+        (closed, is_first) = (known.is_some_and(|venue| venue.closed), venues.is_empty());
     }
     let (actor, subject) = (actor(caller), format!("venue {id}"));
     let audit = transfers.admin.audit(&actor, change.name(), &subject, &detail, &reason);
@@ -153,10 +156,15 @@ pub(super) async fn change(
         // Before the first record of a venue: from then on PostgreSQL alone proves no Spot balance.
         transfers.admin.mark_posted().await.map_err(postgres_away)?;
     }
-    for command in commands {
-        spot.change_venue(command).await.map_err(refused)?;
+    spot.change_venue(command).await.map_err(refused)?;
+    if change == Change::Add {
+        // PostgreSQL may have lost the mark in between, by a failover that found no venue yet.
+        transfers.admin.mark_posted().await.map_err(postgres_away)?;
     }
-    let body = Body { venue: id, closed: change == Change::Close };
+    if is_first && operations.keeps_postings {
+        warn!("{KEEPS_POSTINGS}; next: {KEEPS_POSTINGS_CHANGE}");
+    }
+    let body = Body { venue: id, closed };
     Ok(json(StatusCode::OK, &body, &request_id))
 }
 

@@ -1,7 +1,7 @@
 //! The mark that the log has venues, whose postings PostgreSQL does not know.
 
 use super::Admin;
-use crate::postgres::Error;
+use crate::postgres::{Error, posted};
 
 impl Admin {
     /// Marks the database: Spot can no longer be rebuilt from it alone. Durable once it returns.
@@ -11,10 +11,15 @@ impl Admin {
     /// [`Error`]: PostgreSQL is away, or this process has been superseded. No venue may be added.
     pub async fn mark_posted(&self) -> Result<(), Error> {
         let client = self.pool().get().await?;
-        let mark = "UPDATE engine_state SET posted = TRUE WHERE incarnation = $1";
-        match client.execute(mark, &[&self.incarnation()]).await? {
-            0 => Err(Error::Superseded),
-            _ => Ok(()),
-        }
+        posted::set(&**client, self.incarnation()).await
+    }
+
+    /// Whether the database has the mark.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or this process has been superseded.
+    pub async fn is_posted(&self) -> Result<bool, Error> {
+        let client = self.pool().get().await?;
+        posted::read(&**client, self.incarnation()).await
     }
 }
