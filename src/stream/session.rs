@@ -194,6 +194,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             if !self.draining && self.stopped.as_mut().poll(context).is_ready() {
                 self.draining = true;
             }
+            let now_ns = self.parts.clock.monotonic_ns();
+            // Before the input: a venue that never pauses must not pass it.
+            self.check_right(now_ns);
             self.take_replies();
             self.take_end();
             match self.connection.poll_write(context) {
@@ -207,11 +210,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                 Input::Waiting if self.take_end() => continue,
                 Input::Waiting => {}
             }
-            let now_ns = self.parts.clock.monotonic_ns();
             if self.is_stuck(now_ns) {
                 return self.hung_up();
             }
-            if self.keep_alive(now_ns) || self.has_lost_its_right(now_ns) {
+            if self.keep_alive(now_ns) {
                 continue;
             }
             if self.timer.as_mut().poll(context).is_pending() {
@@ -543,18 +545,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         due
     }
 
-    /// Ends the session if its token has ended, or its key is no longer trusted. Returns whether it
-    /// did.
-    fn has_lost_its_right(&mut self, now_ns: u64) -> bool {
+    /// Ends the session if its token has ended, or its key is no longer trusted.
+    fn check_right(&mut self, now_ns: u64) {
         if self.end.is_some() || since(now_ns, self.checked_ns) < TOKEN_LOOK {
-            return false;
+            return;
         }
         self.checked_ns = now_ns;
-        let lost = !self.right.stands(&self.parts);
-        if lost {
+        if !self.right.stands(&self.parts) {
             self.close(End::Close(CloseReason::Unauthorized));
         }
-        lost
     }
 
     /// The time to the next deadline. It is looked at each second in any case.
@@ -587,7 +586,7 @@ mod tests {
     use std::future::pending;
     use std::ops::RangeInclusive;
     use std::path::Path;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use bytes::BytesMut;
     use domain::transfer::{Direction, Op};
@@ -645,10 +644,31 @@ mod tests {
         replayed.start(Identity(9), |sync| sync()).expect("started")
     }
 
+    /// The machine's clock, ahead by the time that a test adds.
+    struct Ahead {
+        clock: SystemClock,
+        by_ns: AtomicU64,
+    }
+
+    impl Clock for Ahead {
+        fn now_ns(&self) -> u64 {
+            self.clock.now_ns() + self.by_ns.load(Ordering::Relaxed)
+        }
+
+        fn monotonic_ns(&self) -> u64 {
+            self.clock.monotonic_ns() + self.by_ns.load(Ordering::Relaxed)
+        }
+
+        fn sleep(&self, duration: Duration) -> Sleep {
+            self.clock.sleep(duration)
+        }
+    }
+
     /// An engine with a venue, a user with 1,000 USD, and an open session of the venue.
     struct Market {
         _dir: TempDir,
         engine: Engine,
+        clock: Arc<Ahead>,
         venue: DuplexStream,
         cutter: LengthDelimitedCodec,
         input: BytesMut,
@@ -678,7 +698,9 @@ mod tests {
                 handle.submit(command, 7).expect("room").await.expect("answered");
             }
             let auth = Auth { secret: Some(Secret::new(DEVELOPMENT_SECRET)), ..Auth::default() };
-            let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+            let ahead = Ahead { clock: SystemClock::new(), by_ns: AtomicU64::new(0) };
+            let ahead = Arc::new(ahead);
+            let clock = Arc::clone(&ahead) as Arc<dyn Clock>;
             let role = Some(Role::Venue(VENUE));
             let token = sign(&auth, 1, role, HOUR, clock.now_s()).expect("a token");
             let silent = Arc::new(AtomicBool::new(false));
@@ -696,7 +718,7 @@ mod tests {
             let right = Right { venue: VENUE, bearer: format!("Bearer {token}") };
             let session = Session::new(parts, connection, right, opened, Box::pin(pending()));
             let (cutter, input) = (cutter(), BytesMut::new());
-            (Market { _dir: dir, engine, venue, cutter, input }, session)
+            (Market { _dir: dir, engine, clock: ahead, venue, cutter, input }, session)
         }
 
         async fn send(&mut self, bytes: &[u8]) {
@@ -787,6 +809,27 @@ mod tests {
         };
         let (ended, ()) = tokio::join!(session.run(), read);
         assert!(ended.is_none(), "it has hung up");
+        market.engine.stop();
+    }
+
+    /// Goal: a venue that never pauses does not outlive its token.
+    #[tokio::test]
+    async fn a_busy_session_ends_with_its_token() {
+        let (mut market, mut session) = Market::new().await;
+        market.send(&reads(100)).await;
+        for _ in 0..10 {
+            let question = loop {
+                match look(&mut session).await {
+                    Poll::Ready(question) => break question.expect("it goes on"),
+                    Poll::Pending => tokio::task::yield_now().await,
+                }
+            };
+            session.ask(question).await;
+        }
+        let ahead_ns = u64::try_from(2 * HOUR.as_nanos()).expect("small");
+        market.clock.by_ns.store(ahead_ns, Ordering::Relaxed);
+        assert!(matches!(look(&mut session).await, Poll::Ready(None)), "it asks on");
+        assert_eq!(session.end, Some(End::Close(CloseReason::Unauthorized)));
         market.engine.stop();
     }
 
