@@ -88,8 +88,8 @@ pub const VENUE_NUMBER: &str = "ubscore_venue_number";
 pub const VENUE_UNACKNOWLEDGED: &str = "ubscore_venue_unacknowledged";
 /// Gauge: connections of venues at the sockets.
 pub const STREAM_CONNECTIONS: &str = "ubscore_stream_connections";
-/// Histogram, s: from a read of a venue's commands to the write of their answers. One sample for
-/// the commands of one read, so that the cost of a command stays small.
+/// Histogram, s: from a read of a venue's commands to the write of their answers. At most one
+/// sample for the commands of one read in each write, so that a command costs little.
 pub const STREAM_SECONDS: &str = "ubscore_stream_seconds";
 /// Counter: decided commands of venues, by `op` and `result`: success, refused.
 pub const POSTINGS_TOTAL: &str = "ubscore_postings_total";

@@ -66,11 +66,6 @@ impl Bell {
             self.unparker.unpark();
         }
     }
-
-    /// Whether its sleeper sleeps, or is about to.
-    pub fn is_awaited(&self) -> bool {
-        self.sleeping.load(Ordering::Relaxed)
-    }
 }
 
 /// The sleeping end of a [`Bell`]: for one thread.

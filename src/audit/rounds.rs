@@ -225,7 +225,8 @@ pub async fn run(
                             clean.ended(began_ns);
                         }
                         behind = !report.caught_up;
-                        true
+                        // A venue may have come while the server changed.
+                        audit.renew_mark().await.inspect_err(failed).is_ok()
                     }
                     Err(Error::Postgres(postgres::Error::Superseded)) => {
                         alert(Alert::Fenced, format_args!("the audit belongs to another process"));
@@ -319,17 +320,19 @@ async fn settle(
             return false;
         }
     };
-    // Before the gate opens, and with it the venues.
-    if let Err(error) = audit.renew_mark().await {
-        failed(&error);
-        return false;
-    }
     let Some(seen) = pin.change().filter(|now| now.number() == change.number()) else {
         return false;
     };
     let flights = pin.flights();
     let lacks = seen.sight.as_ref().and_then(|sight| sight.lacks(&flights));
     found.extend(lacks.map(|lacks| Mismatch::new(Kind::LostCommits(lacks))));
+    // Before the gate opens, and with it the venues. A finding halts, with or without the mark.
+    if found.is_empty()
+        && let Err(error) = audit.renew_mark().await
+    {
+        failed(&error);
+        return false;
+    }
     // From the acceptance on, the next start asks for the flights of the new server only. It must
     // find the halt.
     if let Some(why) = in_short(&found, &audit.catalog()) {

@@ -182,6 +182,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
         let (venue, end) = (self.right.venue, self.end);
         info!(venue, ?end, answered = self.answered, "the session of a venue has ended");
+        // Before the connection: a venue that hears its end may open again at once.
+        drop(self.engine.take());
         (self.end != Some(End::HungUp)).then_some(self.connection)
     }
 

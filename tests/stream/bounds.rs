@@ -24,6 +24,8 @@ const CROWD: u64 = 4_000;
 const SEGMENT_BYTES: u64 = 256 * 1024;
 /// Longer than any connection of a test is silent.
 const LONG_MS: u64 = 60_000;
+/// A test waits for the end of it; a slow disk must not reach it.
+const CUT_MS: u64 = 8_000;
 
 fn back(number: u64, reason: BackReason) -> Heard {
     Heard::Back { number, reason }
@@ -45,7 +47,7 @@ fn go_on(venue: &mut Venue, ended: &AtomicBool) {
 /// again behind an acknowledgement; a repeat is answered meanwhile, and another venue goes on.
 #[test]
 fn a_full_window_stops_only_its_venue() {
-    let (site, socket) = site();
+    let (site, socket) = patient_site();
     let site = site.with("UBSCORE__ENGINE__WINDOW", WINDOW);
     let server = site.start();
     furnish(&server);
@@ -71,7 +73,7 @@ fn a_full_window_stops_only_its_venue() {
 #[cfg(feature = "crash")]
 #[test]
 fn without_room_in_the_log_new_work_waits_and_ends_do_not() {
-    let (site, socket) = site();
+    let (site, socket) = patient_site();
     let broken = site.fresh_path("broken");
     let site = site
         .with("UBSCORE__WAL__SEGMENT_BYTES", SEGMENT_BYTES)
@@ -122,7 +124,7 @@ fn without_room_in_the_log_new_work_waits_and_ends_do_not() {
 /// no other venue. Method: the smallest ring, and thousands of commands at once.
 #[test]
 fn a_full_part_of_the_ring_makes_only_its_session_wait() {
-    let (site, socket) = site();
+    let (site, socket) = patient_site();
     let site =
         site.with("UBSCORE__ENGINE__RING_SLOTS", 64).with("UBSCORE__ENGINE__IN_FLIGHT_MAX", 32);
     let server = site.start();
@@ -150,7 +152,7 @@ fn a_full_part_of_the_ring_makes_only_its_session_wait() {
 #[test]
 fn a_venue_that_asks_and_does_not_read_is_cut() {
     let (site, socket) = site();
-    let site = site.with("UBSCORE__STREAM__SILENCE_MS", 2_000);
+    let site = site.with("UBSCORE__STREAM__SILENCE_MS", CUT_MS);
     let server = site.start();
     furnish(&server);
     let (mut greedy, _) = Venue::opened(&socket, VENUE, 0);

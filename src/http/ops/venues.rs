@@ -157,10 +157,6 @@ pub(super) async fn change(
         transfers.admin.mark_posted().await.map_err(postgres_away)?;
     }
     spot.change_venue(command).await.map_err(refused)?;
-    if change == Change::Add {
-        // PostgreSQL may have lost the mark in between, by a failover that found no venue yet.
-        transfers.admin.mark_posted().await.map_err(postgres_away)?;
-    }
     if is_first && operations.keeps_postings {
         warn!("{KEEPS_POSTINGS}; next: {KEEPS_POSTINGS_CHANGE}");
     }
