@@ -29,7 +29,6 @@ use crate::commands::roles::primary::{self, Ready};
 use crate::commands::roles::signals::Signals;
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::stream;
 
 /// A service in this process: listeners, coordinator, audit and UBSCore, as in `ubscore serve`.
 ///
@@ -75,12 +74,13 @@ impl Service {
     ///
     /// `epoch`: above the venue's last one; 0: the next one, unless another session is open.
     /// `told`: the highest number with an answer that the venue knows. If the log ends before it,
-    /// the service halts, and [`Opened`](engine::venue::Opened) has the log's last number.
+    /// the service halts, and [`Opened`](engine::venue::Opened) has the log's last number. After a
+    /// cut of the log it also waits for PostgreSQL: not in a task of an async runtime.
     ///
     /// # Errors
     /// [`OpenError`].
     pub fn venue(&self, id: u32, epoch: u64, told: u64) -> Result<VenueSession, OpenError> {
-        stream::open_venue(&self.ready.engine, &self.ready.halt, id, epoch, told)
+        self.ready.ahead.open(&self.ready.engine, id, epoch, told)
     }
 
     /// Stops in order, as SIGTERM stops `ubscore serve`. Sessions get
