@@ -16,6 +16,8 @@
 //! - Each command is in the journal, synced, before it is sent. A command without an answer is sent
 //!   again with the same number and the same bytes, and has one effect.
 //! - An answer is in the journal, synced, before it is printed or acknowledged.
+//! - After a cut of the log it sends again all that the log has lost. A command that was refused is
+//!   replaced by one that is refused in any state.
 //! - The journal decides the book: it is read in order at the start, through the same functions.
 //!   Then the holds of ubscore are compared. A difference ends the order and frees its money.
 //!
@@ -170,7 +172,7 @@ impl Market {
         let mut decided = told.min(last);
         session.say(&Message::Acknowledge(&Acknowledge { number: decided.into() }))?;
         session.send(&self.journal.commands_from(decided + 1)?)?;
-        let mut answers = Vec::new();
+        let (mut answers, succeeds) = (Vec::new(), |code| code == 0);
         while decided + 1 < end {
             let frame = session.hear()?;
             match Message::read(&frame) {
@@ -178,12 +180,19 @@ impl Market {
                     decided = answer.number.get();
                     if decided > told {
                         answers.push(*answer);
-                    } else if self.journal.code(decided)? != Some(answer.code.get()) {
+                    } else if self.journal.code(decided)?.map(succeeds)
+                        != Some(succeeds(answer.code.get()))
+                    {
                         // The log was restored to an earlier point, and now decides otherwise.
                         bail!("{decided} was answered before with another code");
                     }
                 }
-                _ => self.go_back(&mut session, &frame)?,
+                _ => {
+                    // With more lost numbers than the window has places, it is full.
+                    let number = decided.min(told).into();
+                    session.say(&Message::Acknowledge(&Acknowledge { number }))?;
+                    self.go_back(&mut session, &frame)?;
+                }
             }
         }
         let holds = session.holds()?;

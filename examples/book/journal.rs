@@ -3,14 +3,14 @@
 //! It holds the first Opened, then each command and each answer. A command that follows from an
 //! answer stands behind it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 use bytes::BytesMut;
-use stream::block::Opened;
+use stream::block::{Opened, Reserve};
 use stream::frame::cutter;
 use stream::message::Message;
 use tokio_util::codec::Decoder;
@@ -62,13 +62,27 @@ impl Journal {
         }
     }
 
-    /// The commands from a number on, as they are sent.
+    /// The commands from a number on, as they are sent. A command that was refused might succeed if
+    /// ubscore has lost it. In its place stands one that is refused in any state.
     pub(crate) fn commands_from(&mut self, number: u64) -> anyhow::Result<BytesMut> {
-        let mut commands = BytesMut::new();
-        for frame in self.frames()? {
-            let message = Message::read(&frame).ok().context("a frame of the journal")?;
-            if number_of(&message).is_some_and(|found| found >= number) {
-                message.append_to(&mut commands);
+        let (mut commands, frames) = (BytesMut::new(), self.frames()?);
+        let mut refused = BTreeSet::new();
+        for frame in &frames {
+            if let Ok(Message::Answer(answer)) = Message::read(frame)
+                && answer.code.get() != 0
+            {
+                refused.insert(answer.number.get());
+            }
+        }
+        for frame in &frames {
+            let message = Message::read(frame).ok().context("a frame of the journal")?;
+            match number_of(&message) {
+                Some(found) if found < number => {}
+                Some(found) if refused.contains(&found) => {
+                    Message::Reserve(&of_nothing(found)).append_to(&mut commands);
+                }
+                Some(_) => message.append_to(&mut commands),
+                None => {}
             }
         }
         Ok(commands)
@@ -82,6 +96,12 @@ impl Journal {
             _ => None,
         }))
     }
+}
+
+/// A RESERVE of amount 0. It is always INVALID_POSTING.
+fn of_nothing(number: u64) -> Reserve {
+    let (number, user) = (number.into(), 0.into());
+    Reserve { number, reference: 0.into(), user, amount: 0.into(), onto: 0.into(), asset: 0.into() }
 }
 
 /// The number of a command.
