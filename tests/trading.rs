@@ -19,7 +19,8 @@ use ubscore::http::auth::Role;
 use wal::{Directory, Reader};
 
 use crate::harness::{
-    ADMIN, COIN, PATIENCE, Server, Site, Way, eventually, soak_rounds, split_mix, token,
+    ADMIN, COIN, PATIENCE, Server, Site, Way, cut_log, eventually, repair, soak_rounds, split_mix,
+    token,
 };
 
 const VENUE: u32 = 7;
@@ -314,4 +315,65 @@ fn orders_trade_and_a_book_without_its_journal_frees_their_money() {
     assert!(status.success(), "{status}: {lines:?}");
     site.assert_verified();
     drop(server);
+}
+
+/// The record of a number of the venue.
+fn record_of(site: &Site, number: u64) -> u64 {
+    let mut reader = Reader::open(Directory::at(site.log_dir()), 0).expect("a log");
+    while let Some(record) = reader.next().expect("sound") {
+        match Entry::decode(record.kind, record.payload).expect("sound") {
+            Entry::Posting(posted) if posted.number == number => return record.sequence,
+            _ => {}
+        }
+    }
+    panic!("no number {number} in the log")
+}
+
+/// RCV-007, with the example. Goal: a book sends again, by itself, what a cut of the log has taken
+/// from it, refusals among that, and goes on after the resume. Method: all numbers of random orders
+/// are cut off. At the end the sums, and each answer against the log.
+#[test]
+fn a_book_sends_again_what_a_cut_of_the_log_has_lost() {
+    let (site, socket, server) = market();
+    let journal = site.fresh_path("journal");
+    let seed: u64 = std::process::id().into();
+    println!("seed {seed}");
+    // Its user has no money for it.
+    let mut book = Book::start(Book::command(&socket, &journal));
+    book.ask("sell 4001 50000 999999");
+    book.read(2);
+    book.kill();
+    assert_whole(Book::random(&socket, &journal, 300, seed));
+    let before = answers(&journal);
+    let told = before.len() as u64;
+    server.kill();
+    cut_log(&site, record_of(&site, 1));
+    let apply = || {
+        let (code, out, err) = repair(&site, &["--apply", "--reason", "a test"]);
+        assert_eq!(code, Some(0), "{out}{err}");
+        out
+    };
+    assert!(apply().contains("waits    for venue 7 has opened no session"));
+    let server = site.start();
+    let book = Book::random(&socket, &journal, 50, split_mix(&mut seed.clone()));
+    let number = |server: &Server| {
+        let listed = server.admin_get("/admin/v1/venues").json();
+        listed["venues"][0]["number"].as_u64().expect("a number")
+    };
+    eventually("all lost numbers", || (number(&server) == told).then_some(()));
+    server.stop();
+    assert!(!apply().contains("waits"));
+    let server = site.start();
+    assert_eq!(number(&server), told, "new numbers wait for the resume");
+    let resumed = server.resume("a test");
+    assert_eq!(resumed.status, 200, "{resumed:?}");
+    assert_whole(book);
+    site.assert_verified();
+    let succeeds = |all: BTreeMap<u64, u16>| -> BTreeMap<u64, bool> {
+        all.into_iter().map(|(number, code)| (number, code == 0)).collect()
+    };
+    let after = answers(&journal);
+    assert!(after.len() as u64 > told, "{}", after.len());
+    assert_eq!(succeeds(after), succeeds(decisions(&site)));
+    server.stop();
 }

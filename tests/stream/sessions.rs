@@ -26,7 +26,7 @@ pub(super) const VENUE: u32 = 7;
 pub(super) const OTHER: u32 = 8;
 pub(super) const BUYER: u64 = 3_001;
 pub(super) const SELLER: u64 = 3_002;
-const FEES: u64 = 3_003;
+pub(super) const FEES: u64 = 3_003;
 /// Commands with more answers than a socket holds.
 const SLOW: u64 = 12_000;
 /// One coin, smallest units.
@@ -56,7 +56,7 @@ pub(super) fn furnish(server: &Server) {
 }
 
 /// A trade of one coin at 50: both sides, both fees, and the rest of each hold.
-fn trade(bid: u64, ask: u64) -> [Leg; 6] {
+pub(super) fn trade(bid: u64, ask: u64) -> [Leg; 6] {
     let [buyer, seller, fees] = [BUYER, SELLER, FEES].map(Place::Available);
     let btc = |from, to, amount| Leg { asset: BTC, ..leg(from, to, amount) };
     [
