@@ -677,8 +677,9 @@ mod tests {
         assert!(left.values().any(|why| *why == Unproven::Insufficient), "{left:?}");
     }
 
-    /// Goal: in front of the venues everything that pays is decided, and nothing that takes. Method:
-    /// of each end one transfer; a payment under way, and a status that was in force for a while.
+    /// Goal: in front of the venues everything that pays is decided, and nothing that takes.
+    /// Method: of each end one transfer; a payment under way, and a status that was in force for a
+    /// while.
     #[test]
     fn only_credits_are_repeated_in_front_of_the_venues() {
         use Direction::{FundingToSpot, SpotToFunding};

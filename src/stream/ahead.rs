@@ -9,8 +9,8 @@ use tracing::info;
 
 use crate::alert::{Alert, alert_about};
 
-/// Halts the service for a reason.
-type HaltFor = Box<dyn Fn(String) + Send + Sync>;
+/// Halts the service for a reason. Returns false if it was halted before.
+type HaltFor = Box<dyn Fn(String) -> bool + Send + Sync>;
 /// Records the last answer of a venue. Returns false if PostgreSQL has not.
 type Note = Box<dyn Fn(u32, u64) -> bool + Send + Sync>;
 /// Whether venues may send lost numbers again.
@@ -76,7 +76,9 @@ impl Ahead {
         alert_about(Alert::VenueAheadOfLog, &about, format_args!("{reason}"));
         // At once: the halt below takes effect a moment later.
         engine.halt_venues(VenueHalt::On);
-        (self.halt)(reason);
-        found.insert(venue, told);
+        // A resume from an earlier halt is no word on this venue: its next Open halts.
+        if (self.halt)(reason) {
+            found.insert(venue, told);
+        }
     }
 }

@@ -93,8 +93,8 @@ fn lost_part(site: &Site, server: &Server, socket: &Path, venue: &mut Venue) {
 /// RCV-007. Goal: after a cut of the log under venues, with withdrawals on both sides of the cut,
 /// nothing moves before the venues have sent again, nothing else is decided before an operator
 /// resumes, and all balances are those from before. Method: the real log is cut behind a trade. The
-/// recovery is tried too early at each step, interrupted by a kill and by a halt for another reason,
-/// and one venue never comes back.
+/// recovery is tried too early at each step, interrupted by a kill and by a halt for another
+/// reason, and one venue never comes back.
 #[test]
 fn rcv_007_venues_send_again_what_a_cut_of_the_log_has_lost() {
     let (site, socket) = site();

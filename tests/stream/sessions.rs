@@ -445,6 +445,22 @@ fn a_venue_ahead_of_the_log_halts() {
     venue.reserve(1, BUYER, USDT, COIN);
     assert_eq!(venue.hear(), Heard::Back { number: 1, reason: BackReason::Halted });
     eventually("a halt", || (server.ready() == 503).then_some(()));
+    // After the resume it sends again, also over another session.
+    eventually("a resume", || (server.resume("a test").status == 200).then_some(()));
+    let open_with = |epoch, told| {
+        let mut session = Venue::connect(&socket);
+        session.send(&Message::Open(&open(VENUE, epoch, told, &venue_token(VENUE))));
+        (session.hear(), session)
+    };
+    let (heard, mut venue) = open_with(5, 5);
+    assert!(matches!(heard, Heard::Opened(begun) if begun.last == 0), "{heard:?}");
+    venue.reserve(1, BUYER, USDT, COIN);
+    venue.succeed([1]);
+    // More answers than were found before.
+    let (heard, mut venue) = open_with(6, 6);
+    assert!(matches!(heard, Heard::Opened(begun) if begun.last == 1), "{heard:?}");
+    venue.reserve(2, BUYER, USDT, COIN);
+    assert_eq!(venue.hear(), Heard::Back { number: 2, reason: BackReason::Halted });
 }
 
 /// Goal: a stop answers each command that was read, says so, and takes no other session.

@@ -18,7 +18,7 @@ use crate::telemetry::chain;
 
 /// Opens the sessions of venues. `halt` halts the service for a reason.
 pub(super) fn ahead(flag: &Arc<Halt>, halt: Box<dyn Fn(String) + Send + Sync>) -> Arc<Ahead> {
-    let (noting, resending) = (Arc::clone(flag), Arc::clone(flag));
+    let (noting, halting, resending) = (Arc::clone(flag), Arc::clone(flag), Arc::clone(flag));
     let runtime = tokio::runtime::Handle::current();
     let note = move |venue, told| {
         if !noting.is_cut_open() {
@@ -30,7 +30,13 @@ pub(super) fn ahead(flag: &Arc<Halt>, halt: Box<dyn Fn(String) + Send + Sync>) -
         }
         noted.is_ok()
     };
-    Arc::new(Ahead::new(halt, Box::new(note), Box::new(move || resending.resends())))
+    let halt = move |reason| {
+        let is_first = !halting.needs_resume();
+        halt(reason);
+        is_first
+    };
+    let resends = move || resending.resends();
+    Arc::new(Ahead::new(Box::new(halt), Box::new(note), Box::new(resends)))
 }
 
 /// Binds the sockets that the configuration names.
