@@ -373,7 +373,7 @@ impl Market {
 fn start(venue: u32) -> anyhow::Result<Service> {
     let config = Config::load(None, Overrides::default(), true)?;
     let service = Service::start(config, true)?;
-    service.ready().engine.add_venue(venue, "book", false)?;
+    service.add_venue(venue, "book", false, "the book starts")?;
     Ok(service)
 }
 

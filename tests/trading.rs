@@ -255,6 +255,10 @@ fn kills_of_a_book_with_its_server_inside_take_nothing_back() {
     let answers = answers(&journal);
     assert!(answers.len() > 200, "{}", answers.len());
     assert_eq!(answers, decisions(&site));
+    let added = "SELECT subject, detail FROM admin_audit WHERE actor = 'program'";
+    let row = [format!("venue {VENUE}"), "book posts=false".to_owned()];
+    let added = site.sql(added);
+    assert!(!added.is_empty() && added.iter().all(|found| found[..] == row), "{added:?}");
 }
 
 /// Goal: each kind of request, as the example explains it, and a book that has lost its journal:

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -132,6 +132,10 @@ pub struct Ready {
     pub engine: engine::Handle,
     /// Opens the sessions of venues.
     pub ahead: Arc<Ahead>,
+    /// The parts behind the listeners. They end with the service.
+    pub service: Weak<Service>,
+    /// Its runtime.
+    pub runtime: tokio::runtime::Handle,
     /// The public listener's address.
     pub http: SocketAddr,
     /// The operators' one.
@@ -190,6 +194,8 @@ async fn serve(
         config: config.clone(),
         engine: started.engine.handle(),
         ahead,
+        service: Arc::downgrade(service),
+        runtime: tokio::runtime::Handle::current(),
         http: addresses.0,
         ops: addresses.1,
         now_s: process.clock.now_s(),
