@@ -12,6 +12,7 @@ use bytes::BytesMut;
 use domain::code::Code;
 use engine::entry::Entry;
 use serde_json::json;
+use stream::block::{Answer, Opened};
 use stream::frame::cutter;
 use stream::message::Message;
 use tokio_util::codec::Decoder;
@@ -318,6 +319,61 @@ fn orders_trade_and_a_book_without_its_journal_frees_their_money() {
     let (status, lines) = book.end();
     assert!(status.success(), "{status}: {lines:?}");
     site.assert_verified();
+    drop(server);
+}
+
+/// Changes each message of a journal.
+fn edit(journal: &Path, change: impl Fn(Message<'_>, &mut BytesMut)) {
+    let mut input = BytesMut::from(&fs::read(journal).expect("the journal")[..]);
+    let (mut cutter, mut output) = (cutter(), BytesMut::new());
+    while let Some(frame) = cutter.decode(&mut input).expect("whole frames") {
+        change(Message::read(&frame).expect("of the schema"), &mut output);
+    }
+    fs::write(journal, output).expect("the journal");
+}
+
+/// Goal: a book that cannot agree with the log stops for people. It neither trades on nor waits for
+/// ever. Method: two journals are edited: a refusal that is not acknowledged becomes a success, as
+/// if a cut had turned the answer around and a kill had kept it from the book; and a journal begins
+/// after the end of the log.
+#[test]
+fn a_book_that_the_log_contradicts_stops() {
+    let (site, socket, server) = market();
+    let journal = site.fresh_path("journal");
+    let stops = |journal: &Path, why: &str| {
+        let (mut command, said) = (Book::command(&socket, journal), site.fresh_path("said"));
+        command.stderr(fs::File::create(&said).expect("a file"));
+        let (status, lines) = Book::start(command).without_input().end();
+        let said = fs::read_to_string(&said).expect("text");
+        assert_eq!(status.code(), Some(1), "{lines:?} {said}");
+        assert!(said.contains(why), "{said}");
+    };
+    let mut book = Book::start(Book::command(&socket, &journal));
+    book.ask("sell 4001 50000 999999");
+    book.read(2);
+    book.kill();
+    edit(&journal, |message, output| match message {
+        Message::Answer(answer) => {
+            assert_eq!(answer.code.get(), Code::InsufficientBalance as u16);
+            let answer = Answer { code: 0.into(), ..*answer };
+            Message::Answer(&answer).append_to(output);
+        }
+        message => message.append_to(output),
+    });
+    stops(&journal, "1 succeeded, and now it is refused");
+
+    let later = site.fresh_path("later");
+    let book = Book::start(Book::command(&socket, &later)).without_input();
+    let (status, lines) = book.end();
+    assert!(status.success(), "{status}: {lines:?}");
+    edit(&later, |message, output| match message {
+        Message::Opened(opened) => {
+            let opened = Opened { last: 5.into(), ..*opened };
+            Message::Opened(&opened).append_to(output);
+        }
+        message => message.append_to(output),
+    });
+    stops(&later, "the log ends with 1, and the journal begins after 5");
     drop(server);
 }
 

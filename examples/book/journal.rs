@@ -3,7 +3,7 @@
 //! It holds the first Opened, then each command and each answer. A command that follows from an
 //! answer stands behind it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -62,24 +62,16 @@ impl Journal {
         }
     }
 
-    /// The commands from a number on, as they are sent. A command that was refused might succeed if
-    /// ubscore has lost it. In its place stands one that is refused in any state.
-    pub(crate) fn commands_from(&mut self, number: u64) -> anyhow::Result<BytesMut> {
-        let (mut commands, frames) = (BytesMut::new(), self.frames()?);
-        let mut refused = BTreeSet::new();
-        for frame in &frames {
-            if let Ok(Message::Answer(answer)) = Message::read(frame)
-                && answer.code.get() != 0
-            {
-                refused.insert(answer.number.get());
-            }
-        }
-        for frame in &frames {
+    /// The commands with numbers that are `wanted`, as they are sent. A command that was refused
+    /// might succeed if ubscore has lost it. In its place stands one that is refused in any state.
+    pub(crate) fn commands(&mut self, wanted: impl Fn(u64) -> bool) -> anyhow::Result<BytesMut> {
+        let (mut commands, successes) = (BytesMut::new(), self.successes()?);
+        for frame in &self.frames()? {
             let message = Message::read(frame).ok().context("a frame of the journal")?;
             match number_of(&message) {
-                Some(found) if found < number => {}
-                Some(found) if refused.contains(&found) => {
-                    Message::Reserve(&of_nothing(found)).append_to(&mut commands);
+                Some(number) if !wanted(number) => {}
+                Some(number) if successes.get(&number) == Some(&false) => {
+                    Message::Reserve(&of_nothing(number)).append_to(&mut commands);
                 }
                 Some(_) => message.append_to(&mut commands),
                 None => {}
@@ -88,13 +80,14 @@ impl Journal {
         Ok(commands)
     }
 
-    /// The code of the answer to a number, if the journal holds it.
-    pub(crate) fn code(&mut self, number: u64) -> anyhow::Result<Option<u16>> {
+    /// The numbers with an answer, and whether it is a success.
+    pub(crate) fn successes(&mut self) -> anyhow::Result<BTreeMap<u64, bool>> {
         let frames = self.frames()?;
-        Ok(frames.iter().find_map(|frame| match Message::read(frame) {
-            Ok(Message::Answer(answer)) if answer.number.get() == number => Some(answer.code.get()),
+        let answers = frames.iter().filter_map(|frame| match Message::read(frame) {
+            Ok(Message::Answer(answer)) => Some((answer.number.get(), answer.code.get() == 0)),
             _ => None,
-        }))
+        });
+        Ok(answers.collect())
     }
 }
 
