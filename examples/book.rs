@@ -16,6 +16,8 @@
 //! - Each command is in the journal, synced, before it is sent. A command without an answer is sent
 //!   again with the same number and the same bytes, and has one effect.
 //! - An answer is in the journal, synced, before it is printed or acknowledged.
+//! - After a cut of the log it sends again all that the log has lost. A command that was refused is
+//!   replaced by one that is refused in any state. A success that is refused now ends the book.
 //! - The journal decides the book: it is read in order at the start, through the same functions.
 //!   Then the holds of ubscore are compared. A difference ends the order and frees its money.
 //!
@@ -24,7 +26,9 @@
 //! wrong arguments. It is an example: self-trades are booked, the journal grows without end, and
 //! the token is not renewed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -156,21 +160,25 @@ impl Market {
             (None, None) => bail!("neither a socket nor a service"),
         };
         let last = opened.last.get();
-        match self.journal.begun()? {
-            Some(first) => ensure!(first.log == opened.log, "ubscore has another log"),
+        let first = match self.journal.begun()? {
+            Some(first) => first,
             None => {
                 Message::Opened(&opened).append_to(&mut self.steps);
                 self.keep_steps()?;
                 self.book.told = last;
+                opened
             }
-        }
-        let (told, end) = (self.book.told, self.book.next());
+        };
+        ensure!(first.log == opened.log, "ubscore has another log");
+        let (told, end, before) = (self.book.told, self.book.next(), first.last.get());
         ensure!(last < end, "ubscore has number {last}, and the journal ends before {end}");
+        ensure!(last >= before, "the log ends with {last}, and the journal begins after {before}");
         println!("opened: epoch {}, last {last}, told {told}", opened.epoch);
-        let mut decided = told.min(last);
+        let (mut decided, mut answers) = (told.min(last), Vec::new());
+        let successes = self.journal.successes()?;
+        self.compare(&mut session, opened.acknowledged.get() + 1..=decided, &successes)?;
         session.say(&Message::Acknowledge(&Acknowledge { number: decided.into() }))?;
-        session.send(&self.journal.commands_from(decided + 1)?)?;
-        let mut answers = Vec::new();
+        session.send(&self.journal.commands(|number| number > decided)?)?;
         while decided + 1 < end {
             let frame = session.hear()?;
             match Message::read(&frame) {
@@ -178,12 +186,17 @@ impl Market {
                     decided = answer.number.get();
                     if decided > told {
                         answers.push(*answer);
-                    } else if self.journal.code(decided)? != Some(answer.code.get()) {
+                    } else if successes.get(&decided) != Some(&(answer.code.get() == 0)) {
                         // The log was restored to an earlier point, and now decides otherwise.
                         bail!("{decided} was answered before with another code");
                     }
                 }
-                _ => self.go_back(&mut session, &frame)?,
+                _ => {
+                    // With more lost numbers than the window has places, it is full.
+                    let number = decided.min(told).into();
+                    session.say(&Message::Acknowledge(&Acknowledge { number }))?;
+                    self.go_back(&mut session, &frame)?;
+                }
             }
         }
         let holds = session.holds()?;
@@ -197,13 +210,36 @@ impl Market {
         Ok((session, WAITING_MAX.min(window / 2)))
     }
 
+    /// Compares answers that both sides have. After a cut of the log a number may have been decided
+    /// anew just before this book was killed: then the new answer was not heard.
+    fn compare(
+        &mut self,
+        session: &mut Session,
+        numbers: RangeInclusive<u64>,
+        successes: &BTreeMap<u64, bool>,
+    ) -> anyhow::Result<()> {
+        // A refused number is refused again, and the log may have either body of it.
+        let succeeded = |number: &u64| successes.get(number) == Some(&true);
+        let asked: BTreeSet<u64> = numbers.filter(succeeded).collect();
+        session.send(&self.journal.commands(|number| asked.contains(&number))?)?;
+        for number in asked {
+            match Message::read(&session.hear()?) {
+                Ok(Message::Answer(answer)) if answer.number.get() == number => {
+                    ensure!(answer.code.get() == 0, "{number} succeeded, and now it is refused");
+                }
+                other => bail!("{other:?} came instead of the answer to {number}"),
+            }
+        }
+        Ok(())
+    }
+
     /// Sends again from the number of a Back on.
     fn go_back(&mut self, session: &mut Session, frame: &[u8]) -> anyhow::Result<()> {
         let Ok(Message::Back(back)) = Message::read(frame) else {
             bail!("{:?} came unasked", Message::read(frame));
         };
         thread::sleep(Duration::from_millis(back.after_ms.get().clamp(1, 1_000).into()));
-        session.send(&self.journal.commands_from(back.number.get())?)
+        session.send(&self.journal.commands(|number| number >= back.number.get())?)
     }
 
     /// Works until the input has ended and each command has its answer.
@@ -364,7 +400,7 @@ impl Market {
 fn start(venue: u32) -> anyhow::Result<Service> {
     let config = Config::load(None, Overrides::default(), true)?;
     let service = Service::start(config, true)?;
-    service.ready().engine.add_venue(venue, "book", false)?;
+    service.add_venue(venue, "book", false, "the book starts")?;
     Ok(service)
 }
 

@@ -9,7 +9,8 @@
 //! against their records), [`failover`] (PostgreSQL is another server, or has gone back),
 //! [`verify`] (the rounds on a log that is only read), [`repair`] (transfers that PostgreSQL has
 //! lost and the log proves), [`redecision`] (decisions that a cut of the log has lost and
-//! PostgreSQL proves), [`rebuild`] (a lost log from PostgreSQL alone), [`halt`] (the flag that
+//! PostgreSQL proves), [`lost_venues`] (venues that must send again after a cut), [`rebuild`] (a
+//! lost log from PostgreSQL alone), [`halt`] (the flag that
 //! stops the service until an operator resumes), [`frequency`] (users with an abnormal number of
 //! transfers), [`legs`] (the legs of the log added up, a second judge of postings), [`statement`]
 //! (the account statement of one user), [`totals`] (the sums of each
@@ -23,6 +24,7 @@ pub mod fit;
 pub mod frequency;
 pub mod halt;
 pub mod legs;
+pub mod lost_venues;
 pub mod mismatch;
 pub mod rebuild;
 pub mod redecision;

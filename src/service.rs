@@ -5,6 +5,7 @@
 //! # fn main() -> anyhow::Result<()> {
 //! let config = Config::load(None, Default::default(), false)?;
 //! let service = Service::start(config, false)?;
+//! service.add_venue(7, "book", false, "our market")?;
 //! let mut venue = service.venue(7, 0, 0)?;
 //! println!("epoch {}", venue.opened().epoch);
 //! drop(venue);
@@ -17,6 +18,7 @@
 //! takes it back. A book may match with it at once. A customer, another venue or a market data feed
 //! must wait until its number is durable.
 
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
@@ -29,7 +31,7 @@ use crate::commands::roles::primary::{self, Ready};
 use crate::commands::roles::signals::Signals;
 use crate::config::Config;
 use crate::exit::Exit;
-use crate::stream;
+use crate::http::ops;
 
 /// A service in this process: listeners, coordinator, audit and UBSCore, as in `ubscore serve`.
 ///
@@ -75,7 +77,22 @@ impl Service {
         &self.ready
     }
 
-    /// Opens a session of a venue. It waits for a sync.
+    /// Registers a venue, as `PUT /admin/v1/venues/{id}` does, with the actor `program`. A repeat
+    /// changes nothing. It waits for a sync and for PostgreSQL.
+    ///
+    /// `posts`: whether it may move money between available balances. `reason`: for the audit.
+    ///
+    /// # Errors
+    /// Those of PUT; the service has stopped.
+    pub fn add_venue(&self, id: u32, name: &str, posts: bool, reason: &str) -> anyhow::Result<()> {
+        const STOPPED: &str = "the service has stopped";
+        let service = self.ready.service.upgrade().context(STOPPED)?;
+        let (runtime, name, reason) = (self.ready.runtime.clone(), name.into(), reason.into());
+        let add = move || runtime.block_on(ops::add_venue(&service, id, name, posts, reason));
+        Ok(self.ask(add).context(STOPPED)??)
+    }
+
+    /// Opens a session of a venue. It waits for a sync, and after a cut of the log for PostgreSQL.
     ///
     /// `epoch`: above the venue's last one; 0: the next one, unless another session is open.
     /// `told`: the highest number with an answer that the venue knows. If the log ends before it,
@@ -84,7 +101,18 @@ impl Service {
     /// # Errors
     /// [`OpenError`].
     pub fn venue(&self, id: u32, epoch: u64, told: u64) -> Result<VenueSession, OpenError> {
-        stream::open_venue(&self.ready.engine, &self.ready.halt, id, epoch, told)
+        let (ahead, engine) = (Arc::clone(&self.ready.ahead), self.ready.engine.clone());
+        let opened = self.ask(move || ahead.open(&engine, id, epoch, told));
+        opened.unwrap_or(Err(OpenError::Stopped))
+    }
+
+    /// Waits for `work` on a thread of the service: the caller's may be one of an async runtime,
+    /// where waits for PostgreSQL panic. `None`: the service has stopped.
+    fn ask<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let (sender, answer) = channel();
+        // The answer is awaited below, until it comes or the work is dropped.
+        self.ready.runtime.spawn_blocking(move || drop(sender.send(work())));
+        answer.recv().ok()
     }
 
     /// Stops in order, as SIGTERM stops `ubscore serve`. Sessions get

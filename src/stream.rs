@@ -5,6 +5,7 @@
 //! names the venue. Each session has one task: `session` moves its messages, `connection` its
 //! bytes.
 
+pub mod ahead;
 mod connection;
 mod session;
 pub mod socket;
@@ -26,10 +27,10 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tracing::{debug, error, info, warn};
 
+use self::ahead::Ahead;
 use self::connection::Connection;
 use self::session::Session;
 use self::socket::{Accepted, Listener};
-use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::http::auth::{Role, Verifier};
@@ -71,8 +72,8 @@ pub struct SessionParts {
     pub clock: Arc<dyn Clock>,
     /// The bounds.
     pub options: Options,
-    /// Halts the service for a reason.
-    pub halt: Box<dyn Fn(String) + Send + Sync>,
+    /// Opens the sessions.
+    pub ahead: Arc<Ahead>,
     /// Set when nothing may be answered any more.
     pub silent: Arc<AtomicBool>,
 }
@@ -259,7 +260,7 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
     let (epoch, told) = (open.epoch.get(), open.told.get());
     // On another thread: it waits for a sync.
     let (engine, blocking) = (parts.engine.lock().clone(), Arc::clone(parts));
-    let opening = move || open_venue(&engine, &blocking.halt, venue, epoch, told);
+    let opening = move || blocking.ahead.open(&engine, venue, epoch, told);
     let opened = tokio::task::spawn_blocking(opening).await.expect("no panic");
     let engine = opened.map_err(|error| {
         info!(venue, %error, "a venue's session was not opened");
@@ -269,37 +270,15 @@ async fn open<S: AsyncRead + AsyncWrite + Unpin>(
             OpenError::Closed => CloseReason::Closed,
             OpenError::Fenced { .. } | OpenError::Busy => CloseReason::Fenced,
             OpenError::NotClosed | OpenError::NoHold => unreachable!("an Open is no release"),
-            OpenError::AheadOfLog { .. } | OpenError::NoRoom(_) | OpenError::Stopped => {
-                CloseReason::Stopping
-            }
+            OpenError::AheadOfLog { .. }
+            | OpenError::Unnoted
+            | OpenError::NoRoom(_)
+            | OpenError::Stopped => CloseReason::Stopping,
         }
     })?;
     let opened = engine.opened();
     info!(venue, epoch = opened.epoch, last = opened.last, "a venue has opened a session");
     Ok((right, engine))
-}
-
-/// Opens a session. If the log has lost answers that the venue knows, it halts the service first:
-/// the venue learns from [`Opened`] where the log ends, and sends the lost commands again. It waits
-/// for a sync.
-///
-/// # Errors
-/// As [`engine::Handle::open_venue`], without [`OpenError::AheadOfLog`].
-pub fn open_venue(
-    engine: &engine::Handle,
-    halt: &dyn Fn(String),
-    venue: u32,
-    epoch: u64,
-    told: u64,
-) -> Result<VenueSession, OpenError> {
-    let opened = engine.open_venue(venue, epoch, told);
-    let Err(OpenError::AheadOfLog { told: known, last }) = opened else { return opened };
-    let reason = format!("venue {venue} has answers up to {known}, and the log ends with {last}");
-    alert_about(Alert::VenueAheadOfLog, &format_args!("venue {venue}"), format_args!("{reason}"));
-    // At once: the halt below takes effect a moment later.
-    engine.halt_venues(true);
-    halt(reason);
-    engine.open_venue(venue, epoch, last)
 }
 
 /// Checks the token: `None` if it is not valid for this venue.

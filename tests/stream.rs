@@ -18,6 +18,9 @@ pub(crate) mod client;
 /// The routes and commands of operators for venues and their holds.
 mod operators;
 
+/// A cut of the log under venues, and its recovery.
+mod restored;
+
 /// The messages, against a reader of the schema that shares no code with ours.
 mod schema;
 

@@ -12,6 +12,7 @@ use bytes::BytesMut;
 use domain::code::Code;
 use engine::entry::Entry;
 use serde_json::json;
+use stream::block::{Answer, Opened};
 use stream::frame::cutter;
 use stream::message::Message;
 use tokio_util::codec::Decoder;
@@ -20,8 +21,8 @@ use ubscore::http::auth::Role;
 use wal::{Directory, Reader};
 
 use crate::harness::{
-    ADMIN, COIN, PATIENCE, Server, Site, Way, eventually, soak_rounds, split_mix, text, token,
-    units,
+    ADMIN, COIN, PATIENCE, Server, Site, Way, cut_log, eventually, repair, soak_rounds, split_mix,
+    text, token, units,
 };
 #[cfg(feature = "crash")]
 use crate::power::Powered;
@@ -343,6 +344,10 @@ fn kills_of_the_book_and_of_the_server_neither_lose_nor_strand_money() {
 fn kills_of_a_book_with_its_server_inside_take_nothing_back() {
     soak(soak_rounds().unwrap_or(2), Site::new, |soak| {
         soak.trade_until(Death::Embedded);
+        let added = "SELECT subject, detail FROM admin_audit WHERE actor = 'program'";
+        let row = [format!("venue {VENUE}"), "book posts=false".to_owned()];
+        let added = soak.site.sql(added);
+        assert!(!added.is_empty() && added.iter().all(|found| found[..] == row), "{added:?}");
         format!("{:?}", Death::Embedded)
     });
 }
@@ -427,4 +432,120 @@ fn orders_trade_and_a_book_without_its_journal_frees_their_money() {
     assert!(status.success(), "{status}: {lines:?}");
     site.assert_verified();
     drop(server);
+}
+
+/// Changes each message of a journal.
+fn edit(journal: &Path, change: impl Fn(Message<'_>, &mut BytesMut)) {
+    let mut input = BytesMut::from(&fs::read(journal).expect("the journal")[..]);
+    let (mut cutter, mut output) = (cutter(), BytesMut::new());
+    while let Some(frame) = cutter.decode(&mut input).expect("whole frames") {
+        change(Message::read(&frame).expect("of the schema"), &mut output);
+    }
+    fs::write(journal, output).expect("the journal");
+}
+
+/// Goal: a book that cannot agree with the log stops for people. It neither trades on nor waits for
+/// ever. Method: two journals are edited: a refusal that is not acknowledged becomes a success, as
+/// if a cut had turned the answer around and a kill had kept it from the book; and a journal begins
+/// after the end of the log.
+#[test]
+fn a_book_that_the_log_contradicts_stops() {
+    let (site, socket, server) = market();
+    let journal = site.fresh_path("journal");
+    let stops = |journal: &Path, why: &str| {
+        let (mut command, said) = (Book::command(&socket, journal), site.fresh_path("said"));
+        command.stderr(fs::File::create(&said).expect("a file"));
+        let (status, lines) = Book::start(command).without_input().end();
+        let said = fs::read_to_string(&said).expect("text");
+        assert_eq!(status.code(), Some(1), "{lines:?} {said}");
+        assert!(said.contains(why), "{said}");
+    };
+    let mut book = Book::start(Book::command(&socket, &journal));
+    book.ask("sell 4001 50000 999999");
+    book.read(2);
+    book.kill();
+    edit(&journal, |message, output| match message {
+        Message::Answer(answer) => {
+            assert_eq!(answer.code.get(), Code::InsufficientBalance as u16);
+            let answer = Answer { code: 0.into(), ..*answer };
+            Message::Answer(&answer).append_to(output);
+        }
+        message => message.append_to(output),
+    });
+    stops(&journal, "1 succeeded, and now it is refused");
+
+    let later = site.fresh_path("later");
+    let book = Book::start(Book::command(&socket, &later)).without_input();
+    let (status, lines) = book.end();
+    assert!(status.success(), "{status}: {lines:?}");
+    edit(&later, |message, output| match message {
+        Message::Opened(opened) => {
+            let opened = Opened { last: 5.into(), ..*opened };
+            Message::Opened(&opened).append_to(output);
+        }
+        message => message.append_to(output),
+    });
+    stops(&later, "the log ends with 1, and the journal begins after 5");
+    drop(server);
+}
+
+/// The record of a number of the venue.
+fn record_of(site: &Site, number: u64) -> u64 {
+    let mut reader = Reader::open(Directory::at(site.log_dir()), 0).expect("a log");
+    while let Some(record) = reader.next().expect("sound") {
+        match Entry::decode(record.kind, record.payload).expect("sound") {
+            Entry::Posting(posted) if posted.number == number => return record.sequence,
+            _ => {}
+        }
+    }
+    panic!("no number {number} in the log")
+}
+
+/// RCV-007, with the example. Goal: a book sends again, by itself, what a cut of the log has taken
+/// from it, refusals among that, and goes on after the resume. Method: all numbers of random orders
+/// are cut off. At the end the sums, and each answer against the log.
+#[test]
+fn a_book_sends_again_what_a_cut_of_the_log_has_lost() {
+    let (site, socket, server) = market();
+    let journal = site.fresh_path("journal");
+    let seed: u64 = std::process::id().into();
+    println!("seed {seed}");
+    // Its user has no money for it.
+    let mut book = Book::start(Book::command(&socket, &journal));
+    book.ask("sell 4001 50000 999999");
+    book.read(2);
+    book.kill();
+    assert_whole(Book::random(&socket, &journal, 300, seed));
+    let before = answers(&journal);
+    let told = before.len() as u64;
+    server.kill();
+    cut_log(&site, record_of(&site, 1));
+    let apply = || {
+        let (code, out, err) = repair(&site, &["--apply", "--reason", "a test"]);
+        assert_eq!(code, Some(0), "{out}{err}");
+        out
+    };
+    assert!(apply().contains("waits    for venue 7 has opened no session"));
+    let server = site.start();
+    let book = Book::random(&socket, &journal, 50, split_mix(&mut seed.clone()));
+    let number = |server: &Server| {
+        let listed = server.admin_get("/admin/v1/venues").json();
+        listed["venues"][0]["number"].as_u64().expect("a number")
+    };
+    eventually("all lost numbers", || (number(&server) == told).then_some(()));
+    server.stop();
+    assert!(!apply().contains("waits"));
+    let server = site.start();
+    assert_eq!(number(&server), told, "new numbers wait for the resume");
+    let resumed = server.resume("a test");
+    assert_eq!(resumed.status, 200, "{resumed:?}");
+    assert_whole(book);
+    site.assert_verified();
+    let succeeds = |all: BTreeMap<u64, u16>| -> BTreeMap<u64, bool> {
+        all.into_iter().map(|(number, code)| (number, code == 0)).collect()
+    };
+    let after = answers(&journal);
+    assert!(after.len() as u64 > told, "{}", after.len());
+    assert_eq!(succeeds(after), succeeds(decisions(&site)));
+    server.stop();
 }

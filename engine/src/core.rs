@@ -1,5 +1,6 @@
 //! The state and the log together, without a thread: decide, append, apply.
 
+use domain::code::Code;
 use domain::posting::Breakdown;
 use domain::shortage::{Capacity, Shortage};
 use wal::{Medium, Sequence};
@@ -12,7 +13,7 @@ use crate::op::number::{Door, NumberedAnswer};
 use crate::order::Order;
 use crate::posted::Posted;
 use crate::record::{Kind, ORDER_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use crate::venue::{Ending, Reason};
+use crate::venue::{Ending, Reason, VenueHalt};
 
 /// Outcomes checked in a turn without a command, and outcomes evicted: about 5 us, in which a
 /// command may have to wait.
@@ -42,9 +43,6 @@ pub struct Core<M: Medium> {
     parts: Breakdown,
 }
 
-/// The log has no room for a command of a venue. Nothing has changed.
-struct NoRoom;
-
 /// The session of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
@@ -52,8 +50,26 @@ pub struct Sent {
     pub epoch: u64,
     /// The last number that it has acknowledged.
     pub acknowledged: u64,
-    /// The service is halted: nothing new is decided.
-    pub halted: bool,
+    /// The halt of the service.
+    pub halt: VenueHalt,
+    /// The highest number that the venue had an answer for at its Open.
+    pub told: u64,
+}
+
+impl Sent {
+    /// Whether the halt stops this number.
+    fn stops(self, number: u64) -> bool {
+        match self.halt {
+            VenueHalt::Off => false,
+            VenueHalt::Lost => number > self.told,
+            VenueHalt::On => true,
+        }
+    }
+}
+
+/// Whether a command with this refusal is refused in any state.
+fn is_for_good(code: Code) -> bool {
+    matches!(code, Code::InvalidPosting | Code::InvalidRequest | Code::InvalidAsset)
 }
 
 /// The end of a numbered command.
@@ -143,7 +159,7 @@ impl<M: Medium> Core<M> {
             Door::Violation => return Numbered::Close(Ending::Violation),
             Door::Forgotten => return Numbered::Close(Ending::Forgotten),
             Door::Gap(_) => return back(Reason::Gap),
-            Door::Next if sent.halted => return back(Reason::Halted),
+            Door::Next if sent.stops(posted.number) => return back(Reason::Halted),
             Door::Next => {}
         }
         // An acknowledgement takes effect with the record that carries it.
@@ -151,28 +167,34 @@ impl<M: Medium> Core<M> {
         if venue.last - posted.acknowledged >= venue.window {
             return back(Reason::Window);
         }
-        match self.decide_posted(posted, time_ns) {
+        match self.decide_posted(posted, sent.halt, time_ns) {
             Ok(answer) => Numbered::Answer(answer),
-            Err(NoRoom) => back(Reason::NoRoom),
+            Err(reason) => back(reason),
         }
     }
 
     /// Decides, appends and books the next command of a venue.
     ///
     /// # Errors
-    /// The log has no room: nothing has changed.
+    /// The reason why it is not decided: nothing has changed.
     fn decide_posted(
         &mut self,
         posted: &mut Posted,
+        halt: VenueHalt,
         time_ns: u64,
-    ) -> Result<NumberedAnswer, NoRoom> {
+    ) -> Result<NumberedAnswer, Reason> {
         self.time_ns = time_ns;
         // An end finds room where new work does not.
         if posted.op.row().opens_work && self.writer.room() < VENUES_RESERVED_BYTES {
-            return Err(NoRoom);
+            return Err(Reason::NoRoom);
         }
         let Core { ledger, writer, payload, parts, .. } = self;
         ledger.decide_posted(posted, parts);
+        // The number was a success before the cut, and another venue may still bring its money. A
+        // recorded refusal would stand against the answer that the venue has.
+        if halt == VenueHalt::Lost && posted.code().is_some_and(|code| !is_for_good(code)) {
+            return Err(Reason::Halted);
+        }
         let length = posted.encode(payload);
         crash::point("engine_before_append");
         match writer.append(Kind::Posting as u8, time_ns, &payload[..length]) {
@@ -182,7 +204,7 @@ impl<M: Medium> Core<M> {
             }
             Err(wal::Error::Full) => {
                 posted.take_back();
-                Err(NoRoom)
+                Err(Reason::NoRoom)
             }
             Err(error) => panic!("append to the log: {error}"),
         }
@@ -450,7 +472,8 @@ mod tests {
             venue::Command::Post { reference, legs: pay.into_iter().collect() },
         ]) {
             posted.fill(1, first + index, &command);
-            let sent = Sent { epoch: 1, acknowledged: first + index - 1, halted: false };
+            let sent =
+                Sent { epoch: 1, acknowledged: first + index - 1, halt: VenueHalt::Off, told: 0 };
             let done = core.number(posted, sent, 0);
             assert!(matches!(done, Numbered::Answer(_)), "{command:?}: {done:?}");
             // A repeat, a gap, and an earlier session.
@@ -482,7 +505,7 @@ mod tests {
     fn send(core: &mut Core<Memory>, number: u64, command: &venue::Command) -> Numbered {
         let mut posted = Posted::empty();
         posted.fill(1, number, command);
-        let sent = Sent { epoch: 1, acknowledged: 0, halted: false };
+        let sent = Sent { epoch: 1, acknowledged: 0, halt: VenueHalt::Off, told: 0 };
         core.number(&mut posted, sent, 0)
     }
 

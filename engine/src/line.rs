@@ -6,7 +6,7 @@
 //! sync.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use crossbeam::queue::ArrayQueue;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::ledger::ROWS_READ_MAX;
 use crate::posted::Posted;
-use crate::venue::{Holds, Reply};
+use crate::venue::{Holds, Reply, VenueHalt};
 
 /// The end of a command that was pushed.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,8 @@ pub(crate) enum Told {
 pub(crate) struct Line {
     pub(crate) venue: u32,
     pub(crate) epoch: u64,
+    /// The highest number that the venue had an answer for at its Open.
+    pub(crate) told: u64,
     /// As many as the session may have pushed: a push is one entry.
     pub(crate) replies: ArrayQueue<Told>,
     /// The last number that the session has acknowledged.
@@ -42,11 +44,17 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(crate) fn new(venue: u32, epoch: u64, acknowledged: u64, places: usize) -> Line {
+    pub(crate) fn new(
+        (venue, epoch): (u32, u64),
+        told: u64,
+        acknowledged: u64,
+        places: usize,
+    ) -> Line {
         let holds = Vec::with_capacity(ROWS_READ_MAX);
         Line {
             venue,
             epoch,
+            told,
             replies: ArrayQueue::new(places),
             acknowledged: AtomicU64::new(acknowledged),
             fenced: AtomicBool::new(false),
@@ -105,8 +113,8 @@ pub(crate) struct Streams {
     cells: Box<[Mutex<Posted>]>,
     /// Sessions that are open.
     sessions: AtomicUsize,
-    /// While set, no new number is decided.
-    pub(crate) halted: AtomicBool,
+    /// A [`VenueHalt`] by its number.
+    halt: AtomicU8,
     /// Numbers decided since the start.
     pub(crate) decided: AtomicU64,
 }
@@ -124,9 +132,17 @@ impl Streams {
             free,
             cells: (0..cells).map(|_| Mutex::new(Posted::empty())).collect(),
             sessions: AtomicUsize::new(0),
-            halted: AtomicBool::new(false),
+            halt: AtomicU8::new(VenueHalt::Off.number()),
             decided: AtomicU64::new(0),
         }
+    }
+
+    pub(crate) fn set_halt(&self, halt: VenueHalt) {
+        self.halt.store(halt.number(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn halt(&self) -> VenueHalt {
+        VenueHalt::of_number(self.halt.load(Ordering::Relaxed))
     }
 
     /// The most commands of all sessions on the ring.
@@ -231,7 +247,7 @@ mod tests {
     #[test]
     fn a_session_that_a_close_has_overtaken_does_not_begin() {
         let streams = Streams::new(4);
-        let line = |venue, epoch| Arc::new(Line::new(venue, epoch, 0, 4));
+        let line = |venue, epoch| Arc::new(Line::new((venue, epoch), 0, 0, 4));
         streams.fence(1, 5);
         assert!(!streams.add(&line(1, 5)));
         let (next, other) = (line(1, 6), line(2, 1));

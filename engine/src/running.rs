@@ -23,7 +23,7 @@ use crate::session::VenueSession;
 use crate::shared::Shared;
 use crate::text::Text;
 use crate::threads::{self, Disk};
-use crate::venue::{Look, OpenError, Opened, Page, RefusedEnd};
+use crate::venue::{Look, OpenError, Opened, Page, RefusedEnd, VenueHalt};
 use crate::wait::wait;
 
 /// The failure of the core thread's syncs and of the sync thread's.
@@ -221,16 +221,40 @@ impl Handle {
     /// [`OpenError`]: nothing has changed. [`OpenError::Fenced`] may also come after the Open: a
     /// newer one or a close has overtaken it.
     pub fn open_venue(&self, id: u32, epoch: u64, told: u64) -> Result<VenueSession, OpenError> {
+        self.open((id, epoch), told, told)
+    }
+
+    /// Opens a session as [`Handle::open_venue`], also if the venue has answers that the log does
+    /// not hold. Call it only after an [`OpenError::AheadOfLog`], and halt the venues before.
+    ///
+    /// # Errors
+    /// As [`Handle::open_venue`], without [`OpenError::AheadOfLog`].
+    pub fn open_venue_ahead(
+        &self,
+        id: u32,
+        epoch: u64,
+        told: u64,
+    ) -> Result<VenueSession, OpenError> {
+        self.open((id, epoch), told, 0)
+    }
+
+    /// `asked`: the last answer that the log must hold.
+    fn open(
+        &self,
+        (id, epoch): (u32, u64),
+        told: u64,
+        asked: u64,
+    ) -> Result<VenueSession, OpenError> {
         let streams = &self.shared.streams;
         if epoch == 0 && streams.line_of(id).is_some_and(|line| line.open()) {
             return Err(OpenError::Busy);
         }
-        let answer = self.ask(Command::OpenVenue { id, epoch, told })?;
+        let answer = self.ask(Command::OpenVenue { id, epoch, told: asked })?;
         let Answer::Opened { epoch, last, acknowledged } = answer else {
             unreachable!("an Open is answered {answer:?}");
         };
         let places = streams.cells();
-        let line = Arc::new(Line::new(id, epoch, acknowledged, places));
+        let line = Arc::new(Line::new((id, epoch), told, acknowledged, places));
         if !streams.add(&line) {
             return Err(OpenError::Fenced { epoch });
         }
@@ -290,10 +314,10 @@ impl Handle {
         self.shared.refused_ends.pop()
     }
 
-    /// Halts the venues, or lets them go on: while halted, a new number is answered with
+    /// Halts the venues, or lets them go on. A number that the halt stops is answered with
     /// [`Reason::Halted`](crate::venue::Reason::Halted) and not decided.
-    pub fn halt_venues(&self, halted: bool) {
-        self.shared.streams.halted.store(halted, Ordering::Relaxed);
+    pub fn halt_venues(&self, halt: VenueHalt) {
+        self.shared.streams.set_halt(halt);
     }
 
     /// Holds and freezes.

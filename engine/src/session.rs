@@ -267,7 +267,7 @@ mod tests {
     use crate::places::{Places, VenuePlaces};
     use crate::running::{Engine, Handle};
     use crate::text::Text;
-    use crate::venue::{Ending, Reason, legs};
+    use crate::venue::{Ending, Reason, VenueHalt, legs};
 
     const USD: u32 = 2;
     const WINDOW: usize = 100;
@@ -307,24 +307,28 @@ mod tests {
         let mut handle = engine.handle();
         handle.add_venue(1, "book", true).expect("a place");
         let symbol = Text::new("USD").expect("short");
-        let deposit = Order {
-            op: Op::Deposit,
-            req_id: 1,
-            cid: Text::EMPTY,
-            user: 1,
-            asset: USD,
-            amount: 1_000,
-            direction: Direction::FundingToSpot,
-            order_number: 1,
-        };
         for command in [
             command::Command::RegisterAsset { asset: USD, precision: 2, symbol },
-            command::Command::Order(deposit),
+            command::Command::Order(deposit(1)),
         ] {
             let pending = handle.submit(command, 7);
             wait(pending, &handle.shared()).expect("answered");
         }
         (engine, handle)
+    }
+
+    /// 1,000 USD for user 1.
+    fn deposit(number: u64) -> Order {
+        Order {
+            op: Op::Deposit,
+            req_id: number.into(),
+            cid: Text::EMPTY,
+            user: 1,
+            asset: USD,
+            amount: 1_000,
+            direction: Direction::FundingToSpot,
+            order_number: number,
+        }
     }
 
     fn reserve(amount: u64) -> Command {
@@ -499,7 +503,7 @@ mod tests {
         assert_eq!(reply(&mut session), back(1, Reason::Gap, 0));
         assert_eq!(answer(&mut session, 1, &reserve(1)), None);
         assert_eq!(session.decided(), None, "what followed the gap is dropped");
-        handle.halt_venues(true);
+        handle.halt_venues(VenueHalt::On);
         for number in [2, 3] {
             session.push(number, &reserve(1)).expect("sent");
         }
@@ -507,7 +511,7 @@ mod tests {
         assert_eq!(answer(&mut session, 1, &reserve(1)), None, "a repeat is answered");
         session.push(2, &reserve(1)).expect("sent");
         assert_eq!(reply(&mut session), back(2, Reason::Halted, 1_000));
-        handle.halt_venues(false);
+        handle.halt_venues(VenueHalt::Off);
         let full = WINDOW as u64;
         for number in 2..=full {
             assert_eq!(answer(&mut session, number, &reserve(1)), None);
@@ -546,6 +550,59 @@ mod tests {
         session.publish(11, &reserve(1)).expect("sent");
         drop(session);
         comes(|| (handle.holds() == 11).then_some(()));
+        engine.stop();
+    }
+
+    /// RCV-007, in the engine. Goal: in the halt after a cut, the numbers up to the last answer
+    /// that the session has named are decided, without a refusal that later money may avert. All
+    /// others, and all in any other halt, are answered with Back and use no number.
+    #[test]
+    fn after_a_cut_lost_numbers_are_decided_and_no_others() {
+        let dir = tempdir().expect("a directory");
+        let (engine, mut handle) = market(dir.path());
+        handle.halt_venues(VenueHalt::Lost);
+        let ahead = OpenError::AheadOfLog { told: 5, last: 0 };
+        assert_eq!(handle.open_venue(1, 1, 5).err(), Some(ahead));
+        let mut session = handle.open_venue_ahead(1, 1, 5).expect("open");
+        assert_eq!((session.opened().last, session.opened().durable), (0, 0));
+        let stopped = |session: &mut VenueSession, number, command: &Command| {
+            session.push(number, command).expect("sent");
+            let back = Reply::Back { number, reason: Reason::Halted, after_ms: 1_000 };
+            assert_eq!(reply(session), back);
+        };
+        assert_eq!(answer(&mut session, 1, &reserve(400)), None);
+        // A success before the cut, by money that is not there yet.
+        stopped(&mut session, 2, &reserve(700));
+        stopped(&mut session, 2, &reserve(700));
+        // A refusal before the cut.
+        assert_eq!(answer(&mut session, 2, &reserve(0)), Some(Code::InvalidPosting));
+        stopped(&mut session, 3, &reserve(700));
+        handle.halt_venues(VenueHalt::On);
+        stopped(&mut session, 3, &release(1));
+        handle.halt_venues(VenueHalt::Lost);
+        let pending = handle.submit(command::Command::Order(deposit(2)), 7);
+        wait(pending, &handle.shared()).expect("answered");
+        assert_eq!(answer(&mut session, 3, &reserve(700)), None);
+        drop(session);
+
+        // It has lost a part of its journal, or is an older instance.
+        let mut session = handle.open_venue_ahead(1, 2, 4).expect("open");
+        assert_eq!(session.opened().last, 3);
+        assert_eq!(answer(&mut session, 4, &release(1)), None);
+        stopped(&mut session, 5, &release(3));
+        let mut session = handle.open_venue_ahead(1, 3, 5).expect("open");
+        assert_eq!(answer(&mut session, 5, &release(3)), None);
+        stopped(&mut session, 6, &reserve(1));
+        // A venue without answers, and one that lacks none.
+        handle.add_venue(2, "other", false).expect("a place");
+        let mut other = handle.open_venue(2, 1, 0).expect("open");
+        stopped(&mut other, 1, &reserve(1));
+        let mut session = handle.open_venue(1, 4, 5).expect("open");
+        stopped(&mut session, 6, &reserve(1));
+        handle.halt_venues(VenueHalt::Off);
+        assert_eq!(answer(&mut session, 6, &reserve(9_999)), Some(Code::InsufficientBalance));
+        assert_eq!(answer(&mut other, 1, &reserve(1)), None);
+        drop((session, other));
         engine.stop();
     }
 

@@ -342,7 +342,8 @@ impl Lines {
         let sent = Sent {
             epoch,
             acknowledged: line.acknowledged.load(Ordering::Relaxed),
-            halted: shared.streams.halted.load(Ordering::Relaxed),
+            halt: shared.streams.halt(),
+            told: line.told,
         };
         let number = posted.number;
         let (durable, before) = (shared.log.durable(), core.ledger().sequence());

@@ -73,6 +73,34 @@ pub struct Opened {
     pub durable: u64,
 }
 
+/// How far a halt of the service stops the venues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VenueHalt {
+    /// There is no halt.
+    #[default]
+    Off,
+    /// The log was cut, and venues send again. Numbers up to the last answer that the venue had at
+    /// its Open are decided, but no refusal that another order of the venues may avert.
+    Lost,
+    /// No new number is decided.
+    On,
+}
+
+impl VenueHalt {
+    pub(crate) fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// Of [`VenueHalt::number`].
+    pub(crate) fn of_number(number: u8) -> VenueHalt {
+        match number {
+            0 => VenueHalt::Off,
+            1 => VenueHalt::Lost,
+            _ => VenueHalt::On,
+        }
+    }
+}
+
 /// The reason why a number was not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -179,6 +207,10 @@ pub enum OpenError {
         /// The last number in the log.
         last: u64,
     },
+    /// After a cut of the log, PostgreSQL has not recorded the answers that the venue has. Open
+    /// again.
+    #[error("PostgreSQL has not recorded the answers of the venue")]
+    Unnoted,
     /// `engine.venues_max` venues are registered, or the log has no room, or UBSCore's queue is
     /// full.
     #[error("no room: {0}")]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use bytes::BytesMut;
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use engine::venue::OpenError;
 use stream::block::{CloseReason, Open, Opened, ReadBalance, ReadHolds, TOKEN_BYTES};
 use stream::frame::cutter;
 use stream::message::Message;
@@ -76,7 +77,12 @@ impl Session {
         venue: u32,
         told: u64,
     ) -> anyhow::Result<(Session, Opened)> {
-        let (desk, heard, opened) = Desk::open(service.venue(venue, 0, told)?)?;
+        let session = service.venue(venue, 0, told).map_err(|error| match error {
+            OpenError::Busy | OpenError::Fenced { .. } => Lost("another session is open").into(),
+            OpenError::Unnoted | OpenError::NoRoom(_) => Lost("ubscore opens none now").into(),
+            other => anyhow::Error::from(other),
+        })?;
+        let (desk, heard, opened) = Desk::open(session)?;
         Ok((Session { way: Way::Embedded(desk), heard }, opened))
     }
 

@@ -3,14 +3,14 @@
 //! It holds the first Opened, then each command and each answer. A command that follows from an
 //! answer stands behind it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 use bytes::BytesMut;
-use stream::block::Opened;
+use stream::block::{Opened, Reserve};
 use stream::frame::cutter;
 use stream::message::Message;
 use tokio_util::codec::Decoder;
@@ -62,26 +62,39 @@ impl Journal {
         }
     }
 
-    /// The commands from a number on, as they are sent.
-    pub(crate) fn commands_from(&mut self, number: u64) -> anyhow::Result<BytesMut> {
-        let mut commands = BytesMut::new();
-        for frame in self.frames()? {
-            let message = Message::read(&frame).ok().context("a frame of the journal")?;
-            if number_of(&message).is_some_and(|found| found >= number) {
-                message.append_to(&mut commands);
+    /// The commands with numbers that are `wanted`, as they are sent. A command that was refused
+    /// might succeed if ubscore has lost it. In its place stands one that is refused in any state.
+    pub(crate) fn commands(&mut self, wanted: impl Fn(u64) -> bool) -> anyhow::Result<BytesMut> {
+        let (mut commands, successes) = (BytesMut::new(), self.successes()?);
+        for frame in &self.frames()? {
+            let message = Message::read(frame).ok().context("a frame of the journal")?;
+            match number_of(&message) {
+                Some(number) if !wanted(number) => {}
+                Some(number) if successes.get(&number) == Some(&false) => {
+                    Message::Reserve(&of_nothing(number)).append_to(&mut commands);
+                }
+                Some(_) => message.append_to(&mut commands),
+                None => {}
             }
         }
         Ok(commands)
     }
 
-    /// The code of the answer to a number, if the journal holds it.
-    pub(crate) fn code(&mut self, number: u64) -> anyhow::Result<Option<u16>> {
+    /// The numbers with an answer, and whether it is a success.
+    pub(crate) fn successes(&mut self) -> anyhow::Result<BTreeMap<u64, bool>> {
         let frames = self.frames()?;
-        Ok(frames.iter().find_map(|frame| match Message::read(frame) {
-            Ok(Message::Answer(answer)) if answer.number.get() == number => Some(answer.code.get()),
+        let answers = frames.iter().filter_map(|frame| match Message::read(frame) {
+            Ok(Message::Answer(answer)) => Some((answer.number.get(), answer.code.get() == 0)),
             _ => None,
-        }))
+        });
+        Ok(answers.collect())
     }
+}
+
+/// A RESERVE of amount 0. It is always INVALID_POSTING.
+fn of_nothing(number: u64) -> Reserve {
+    let (number, user) = (number.into(), 0.into());
+    Reserve { number, reference: 0.into(), user, amount: 0.into(), onto: 0.into(), asset: 0.into() }
 }
 
 /// The number of a command.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Handle;
+use engine::venue::VenueHalt;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -23,6 +24,7 @@ use crate::clock::Clock;
 use crate::gate::Gate;
 use crate::postgres::admin::Admin;
 use crate::postgres::admin::halts::HaltChange;
+use crate::postgres::cut::CutState;
 use crate::postgres::{self, Verdict, is_going_away, verdict};
 use crate::telemetry::{self, chain};
 
@@ -44,6 +46,8 @@ pub const NEXT: &str = "ubscore verify; when the cause is gone, ubscore resume -
                         runbook, \"It has halted\"";
 /// The actor of a halt or resume that comes from the service itself.
 const OURSELVES: &str = "ubscore";
+/// The actor of the audit's halts. While a cut of the log is open, the audit finds its effects.
+pub const AUDIT: &str = "audit";
 
 /// The owner of the flag.
 pub struct Halt {
@@ -86,6 +90,25 @@ struct State {
     halts: u64,
     /// The last halt is not written in PostgreSQL.
     unwritten: bool,
+    /// The log was cut, and no repair has ended that.
+    cut_open: bool,
+    /// The cut is the only cause of the halt, and venues may send again.
+    resends: bool,
+}
+
+impl State {
+    /// Whether the gate is closed.
+    fn is_closed(&self) -> bool {
+        self.reason.is_some() || self.held.is_some()
+    }
+
+    fn of_venues(&self) -> VenueHalt {
+        match self.is_closed() {
+            false => VenueHalt::Off,
+            true if self.resends && self.held.is_none() => VenueHalt::Lost,
+            true => VenueHalt::On,
+        }
+    }
 }
 
 /// The extent of a halt. The process is halted in any case.
@@ -108,6 +131,18 @@ pub struct Found {
     pub in_postgres: Option<String>,
     /// See [`found_in`].
     pub in_data_dir: Option<String>,
+    /// The cut of the log that PostgreSQL knows.
+    pub cut: CutState,
+}
+
+impl Found {
+    /// Whether venues may send again. A halt that PostgreSQL could not record is in the data
+    /// directory only, and makes the reasons differ.
+    fn resends(&self) -> bool {
+        let in_postgres = self.in_postgres.as_ref().map(|reason| as_kept(reason.as_bytes()));
+        let agrees = self.in_data_dir.is_none() || self.in_data_dir == in_postgres;
+        self.cut == CutState::Credited && in_postgres.is_some() && agrees
+    }
 }
 
 /// The objection of the check before a resume, for operators.
@@ -145,19 +180,20 @@ struct StillHalted {
 /// A file that cannot be read halts as well, because its absence is not proven.
 pub fn found_in(data_dir: &Path) -> Option<String> {
     match fs::read(data_dir.join(FILE)) {
-        Ok(bytes) => {
-            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(REASON_BYTES_MAX)]);
-            let reason = text.trim();
-            Some(if reason.is_empty() {
-                "no reason is given".to_owned()
-            } else {
-                reason.to_owned()
-            })
-        }
+        Ok(bytes) => Some(as_kept(&bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
             Some(format!("the file {FILE} in the data directory cannot be read: {error}"))
         }
+    }
+}
+
+/// A reason as it is read from the file.
+fn as_kept(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(REASON_BYTES_MAX)]);
+    match text.trim() {
+        "" => "no reason is given".to_owned(),
+        reason => reason.to_owned(),
     }
 }
 
@@ -194,11 +230,19 @@ impl Halt {
         clock: Arc<dyn Clock>,
         data_dir: PathBuf,
     ) -> Halt {
-        let Found { in_postgres, in_data_dir } = found;
+        let resends = found.resends();
+        let Found { in_postgres, in_data_dir, cut } = found;
         let reason = in_data_dir.clone().or_else(|| in_postgres.clone());
         let gate = Arc::new(Gate::new(reason.is_some()));
         telemetry::halted(reason.is_some());
-        let state = State { reason: reason.clone(), held: None, halts: 0, unwritten: false };
+        let state = State {
+            reason: reason.clone(),
+            held: None,
+            halts: 0,
+            unwritten: false,
+            cut_open: cut != CutState::Closed,
+            resends,
+        };
         let state = Mutex::new(state);
         let changing = tokio::sync::Mutex::new(());
         let waiting = watch::Sender::new(0);
@@ -228,21 +272,41 @@ impl Halt {
     /// From now on the venues of this engine are halted together with the gate.
     pub fn follow(&self, engine: Handle) {
         // The state's lock orders it with a change of the gate.
-        let _state = self.state.lock();
-        engine.halt_venues(self.gate.is_closed());
+        let state = self.state.lock();
+        engine.halt_venues(state.of_venues());
         *self.venues.lock() = Some(engine);
     }
 
-    /// Closes or opens the gate. The caller has the state's lock.
-    fn set_gate(&self, closed: bool) {
+    /// Closes or opens the gate, after a change of the state. The caller has its lock.
+    fn set_gate(&self, state: &State) {
+        let closed = state.is_closed();
         match closed {
             true => self.gate.close(),
             false => self.gate.open(),
         }
         telemetry::halted(closed);
         if let Some(engine) = &*self.venues.lock() {
-            engine.halt_venues(closed);
+            engine.halt_venues(state.of_venues());
         }
+    }
+
+    /// Whether venues may send again the numbers that a cut of the log has lost.
+    pub fn resends(&self) -> bool {
+        self.state.lock().of_venues() == VenueHalt::Lost
+    }
+
+    /// Whether the log was cut, and no repair has ended that.
+    pub fn is_cut_open(&self) -> bool {
+        self.state.lock().cut_open
+    }
+
+    /// Records the last answer that a venue has. An open cut of the log is not repaired before the
+    /// log has this number again. Call it before the venue's Open.
+    ///
+    /// # Errors
+    /// PostgreSQL has not recorded it.
+    pub async fn note_venue(&self, venue: u32, told: u64) -> Result<(), postgres::Error> {
+        self.admin.note_venue(OURSELVES, venue, told).await
     }
 
     /// Whether the service is halted, or held.
@@ -268,8 +332,8 @@ impl Halt {
     pub fn hold(&self, number: u64, why: &str) {
         let mut state = self.state.lock();
         state.halts += 1;
-        self.set_gate(true);
         state.held = Some((number, why.to_owned()));
+        self.set_gate(&state);
     }
 
     /// Ends the [`Halt::hold`] of this number, unless there is a later one. If the service is
@@ -277,8 +341,8 @@ impl Halt {
     pub fn release(&self, number: u64) {
         let mut state = self.state.lock();
         let ended = state.held.take_if(|(held, _)| *held == number).is_some();
-        if ended && state.reason.is_none() {
-            self.set_gate(false);
+        if ended {
+            self.set_gate(&state);
         }
     }
 
@@ -295,14 +359,14 @@ impl Halt {
     /// Halts. Nothing new begins from the first moment. Returns when both places have the halt, as
     /// far as each can be reached, and earlier operations have ended.
     pub async fn halt(&self, actor: &str, reason: &str) -> Halted {
-        self.close(reason);
+        self.close(actor, reason);
         error!(actor, reason, next = NEXT, "halted");
         let waiting = Waiting::new(&self.waiting);
         let _changing = self.changing.lock().await;
         drop(waiting);
         // A resume in the queue before this halt counts it as an earlier one, and may have opened
         // the gate again.
-        let in_force = self.close(reason);
+        let in_force = self.close(actor, reason);
         let quiet = async {
             tokio::select! {
                 () = self.gate.quiet() => true,
@@ -323,17 +387,25 @@ impl Halt {
     /// The part of a halt that needs no PostgreSQL: the gate and the data directory. The caller
     /// halts afterwards.
     pub async fn begin_halt(&self, reason: &str) {
-        let in_force = self.close(reason);
+        let in_force = self.close(OURSELVES, reason);
         self.state.lock().unwritten = true;
         self.keep_in_data_dir(&in_force).await;
     }
 
-    /// Closes the gate. Returns the reason in force.
-    fn close(&self, reason: &str) -> String {
+    /// Closes the gate. Returns the reason in force: the first one. If venues send again, another
+    /// cause stops them, and is added to the reason: so either place keeps it.
+    fn close(&self, actor: &str, reason: &str) -> String {
         let mut state = self.state.lock();
         state.halts += 1;
-        self.set_gate(true);
-        state.reason.get_or_insert_with(|| reason.to_owned()).clone()
+        let in_force = match state.reason.take() {
+            Some(first) if state.resends && actor != AUDIT => format!("{first}; then: {reason}"),
+            Some(first) => first,
+            None => reason.to_owned(),
+        };
+        state.reason = Some(in_force.clone());
+        state.resends &= actor == AUDIT;
+        self.set_gate(&state);
+        in_force
     }
 
     /// Resumes, unless `check` objects. Both places drop the halt before anything moves.
@@ -400,9 +472,8 @@ impl Halt {
             return Err(StillHalted { in_force });
         }
         state.reason = None;
-        if state.held.is_none() {
-            self.set_gate(false);
-        }
+        (state.cut_open, state.resends) = (false, false);
+        self.set_gate(&state);
         Ok(())
     }
 
@@ -463,8 +534,11 @@ async fn on_disk(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Atomic, and durable on return.
-fn keep(data_dir: &Path, reason: &str) -> io::Result<()> {
+/// Writes the flag with its reason. Atomic, and durable on return.
+///
+/// # Errors
+/// The flag is not kept.
+pub fn keep(data_dir: &Path, reason: &str) -> io::Result<()> {
     let new = data_dir.join(FILE_NEW);
     let mut file = wal::create_private(&new)?;
     writeln!(file, "{reason}")?;
@@ -499,6 +573,11 @@ mod tests {
 
     /// A halt that PostgreSQL does not get: no server listens on port 1.
     async fn without_postgres(data_dir: &Path) -> Arc<Halt> {
+        let found = Found { in_postgres: None, in_data_dir: None, cut: CutState::Closed };
+        begun(found, data_dir).await
+    }
+
+    async fn begun(found: Found, data_dir: &Path) -> Arc<Halt> {
         let address = Address::parse("postgres://nobody@127.0.0.1:1/none").expect("an address");
         let second = Duration::from_secs(1);
         let limits = Limits {
@@ -509,7 +588,6 @@ mod tests {
         };
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
         let admin = Admin::new(Reads::new(pool(&address, &limits, 1), catalog), 1);
-        let found = Found { in_postgres: None, in_data_dir: None };
         let clock = Arc::new(SystemClock::new());
         Arc::new(Halt::begin(found, admin, clock, data_dir.to_owned()).await)
     }
@@ -549,6 +627,40 @@ mod tests {
         );
         assert!(matches!(resumed, Err(NotResumed::HaltedAgain)), "{resumed:?}");
         assert!(halt.needs_resume() && halt.is_halted());
+    }
+
+    /// RCV-007. Goal: venues send again only while the cut is the one cause of the halt, over
+    /// starts and with either place of the flag.
+    #[tokio::test]
+    async fn another_cause_than_the_cut_stops_lost_numbers() {
+        let of_cut = || Some("the log was cut".to_owned());
+        let more = Some("the log was cut; then: suspicious".to_owned());
+        let found = |in_postgres, in_data_dir, cut| Found { in_postgres, in_data_dir, cut };
+        for (found, want) in [
+            (found(of_cut(), of_cut(), CutState::Credited), true),
+            (found(of_cut(), None, CutState::Credited), true),
+            (found(of_cut(), more.clone(), CutState::Credited), false),
+            (found(None, of_cut(), CutState::Credited), false),
+            (found(of_cut(), of_cut(), CutState::Open), false),
+            (found(of_cut(), of_cut(), CutState::Closed), false),
+        ] {
+            assert_eq!(found.resends(), want, "{found:?}");
+        }
+        let directory = tempdir().expect("a directory");
+        let halt = begun(found(of_cut(), None, CutState::Credited), directory.path()).await;
+        assert!(halt.resends() && halt.is_cut_open());
+        halt.hold(1, "another server");
+        assert!(!halt.resends());
+        halt.release(1);
+        assert!(halt.resends() && halt.is_halted());
+        // The cut itself makes the stores differ.
+        halt.halt(AUDIT, "the sums differ").await;
+        assert!(halt.resends());
+        for _ in 0..2 {
+            let halted = halt.halt("an operator", "suspicious").await;
+            assert_eq!((Some(halted.reason), halt.resends()), (more.clone(), false));
+            assert_eq!(found_in(directory.path()), more);
+        }
     }
 
     #[test]

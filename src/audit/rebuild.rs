@@ -27,7 +27,7 @@ use engine::totals::Totals;
 
 use super::error::Error;
 use super::externals::by_asset;
-use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
+use super::redecision::{PlanStep, Repeated, lacking, pending, rehearse, renumbering};
 use super::unproven::Unproven;
 use super::verify::Stores;
 use crate::postgres::adopt::Asked;
@@ -131,7 +131,7 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
         rebuild.renumberings.extend(renumbering(transfer, &ledger));
     }
     rebuild.open.sort_by_key(|transfer| transfer.intent.order_number);
-    let rehearsed = rehearse(&mut ledger, lost, &paying, &[], &catalog);
+    let rehearsed = rehearse(&mut ledger, lost, &paying, &[], (&catalog, Repeated::All));
     rebuild.steps = rehearsed.steps;
     rebuild.left.extend(rehearsed.left);
     // The client may know an end that PostgreSQL has not got yet. Only a success can have been

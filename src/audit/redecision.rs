@@ -318,6 +318,25 @@ pub struct Rehearsed {
     pub left: BTreeMap<ReqId, Unproven>,
 }
 
+/// The decisions that are repeated by one run of `ubscore repair`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeated {
+    /// All of them.
+    All,
+    /// Those that venues may need for the commands that they send again: everything that pays Spot,
+    /// and accounts that were active for a while. Debits and statuses follow behind the venues.
+    Credits,
+}
+
+impl Repeated {
+    /// Whether this run repeats the lost operations of a transfer. A REFUND alone is a credit; with
+    /// its WITHDRAW it changes nothing, and both wait.
+    pub fn takes(self, lacking: &[Lacking]) -> bool {
+        let pays = |lacking: &Lacking| lacking.decision == Decision::Success && lacking.op.pays();
+        self == Repeated::All || lacking.iter().all(pays)
+    }
+}
+
 /// Decides everything again on `ledger`, and consumes it.
 ///
 /// `pending`: payments to Spot that the coordinator would ask for. `statuses`: account statuses
@@ -327,8 +346,10 @@ pub fn rehearse(
     lacking: Vec<Lacking>,
     pending: &[(Intent, Op)],
     statuses: &[LostStatus],
-    catalog: &Catalog,
+    (catalog, repeated): (&Catalog, Repeated),
 ) -> Rehearsed {
+    let credits = repeated == Repeated::Credits;
+    assert!(repeated.takes(&lacking), "only credits are repeated: {lacking:?}");
     let mut rehearsed = Rehearsed::default();
     let mut stage = Stage { ledger };
     let mut groups = BTreeMap::<(UserId, AssetId), Vec<Lacking>>::new();
@@ -337,13 +358,15 @@ pub fn rehearse(
         groups.entry(account).or_default().push(lacking);
     }
     // A start registers all assets; a rehearsal only those that it uses.
-    let assets: BTreeSet<AssetId> = groups.keys().map(|(_, asset)| *asset).collect();
+    let asked = pending.iter().filter(|_| credits).map(|(intent, _)| intent.asset);
+    let assets: BTreeSet<AssetId> = groups.keys().map(|(_, asset)| *asset).chain(asked).collect();
     let learn = assets.iter().filter_map(|asset| catalog.by_id(*asset));
     let learn = learn.map(|asset| PlanStep::Learn(asset.clone()));
     let concerned: BTreeSet<UserId> = groups.keys().map(|(user, _)| *user).collect();
     // An account that was active for a while must be active when the decisions of that time are
     // repeated.
-    let open = statuses.iter().filter(|lost| lost.was_active && concerned.contains(&lost.user));
+    let open = statuses.iter().filter(|lost| lost.was_active);
+    let open = open.filter(|lost| credits || concerned.contains(&lost.user));
     let open = open.map(|lost| PlanStep::SetStatus {
         user: lost.user,
         status: AccountStatus::Active,
@@ -359,7 +382,15 @@ pub fn rehearse(
             Err(left) => rehearsed.left.extend(left),
         }
     }
-    let set = statuses.iter().map(|lost| PlanStep::SetStatus {
+    // UBSCore may have paid these, and a venue may have used the money. The service cannot ask
+    // while it is halted.
+    for (intent, op) in pending.iter().filter(|_| credits) {
+        let step = PlanStep::Ask { intent: intent.clone(), op: *op };
+        if stage.decides(&step).is_ok() {
+            rehearsed.steps.push(step);
+        }
+    }
+    let set = statuses.iter().filter(|_| !credits).map(|lost| PlanStep::SetStatus {
         user: lost.user,
         status: lost.status,
         why: format!("as {} did at {}", lost.actor, lost.at),
@@ -624,7 +655,7 @@ mod tests {
         let pending = std::slice::from_ref(&pays);
         let mut rehearsed = ledger();
         let Rehearsed { steps, left } =
-            rehearse(&mut rehearsed, lacking.clone(), pending, &[], &catalog());
+            rehearse(&mut rehearsed, lacking.clone(), pending, &[], (&catalog(), Repeated::All));
         assert_eq!(left, BTreeMap::new());
         assert_eq!(rehearsed.balances(), [(7, USDT.0, 20)]);
         assert_eq!(steps.len(), 7, "{steps:?}");
@@ -639,9 +670,59 @@ mod tests {
         assert_eq!(fresh.balances(), rehearsed.balances());
 
         lacking.extend(wanted(6, SpotToFunding, 21, State::Committed, 8));
-        let Rehearsed { steps, left } = rehearse(&mut ledger(), lacking, pending, &[], &catalog());
+        let Rehearsed { steps, left } =
+            rehearse(&mut ledger(), lacking, pending, &[], (&catalog(), Repeated::All));
         assert!(steps.iter().all(|step| matches!(step, PlanStep::Learn(_))), "{steps:?}");
         assert_eq!(left.len(), 5);
         assert!(left.values().any(|why| *why == Unproven::Insufficient), "{left:?}");
+    }
+
+    /// Goal: in front of the venues everything that pays is decided, and nothing that takes.
+    /// Method: of each end one transfer; a payment under way, and a status that was in force for a
+    /// while.
+    #[test]
+    fn only_credits_are_repeated_in_front_of_the_venues() {
+        use Direction::{FundingToSpot, SpotToFunding};
+        let refund = wanted(4, SpotToFunding, 9, State::RolledBack, 7);
+        for (lacking, want) in [
+            (wanted(1, SpotToFunding, 60, State::Committed, 4), false),
+            (wanted(2, FundingToSpot, 50, State::Committed, 5), true),
+            (wanted(3, SpotToFunding, 1, State::Failed, 6), false),
+            (refund.clone(), false),
+            // Its WITHDRAW was not lost.
+            (refund[1..].to_vec(), true),
+            (wanted(5, FundingToSpot, 7, State::RolledBack, 8), false),
+        ] {
+            assert_eq!(Repeated::Credits.takes(&lacking), want, "{lacking:?}");
+            assert!(Repeated::All.takes(&lacking));
+        }
+        let mut ledger = ledger();
+        let active = LostStatus {
+            user: UserId::new(7).expect("a user"),
+            status: AccountStatus::Frozen,
+            actor: "admin/1".to_owned(),
+            at: Timestamp::UNIX_EPOCH,
+            was_active: true,
+        };
+        let pays = (intent(6, FundingToSpot, 30), Op::Deposit);
+        let credits = wanted(2, FundingToSpot, 50, State::Committed, 5);
+        let again = (&catalog(), Repeated::Credits);
+        let rehearsed = rehearse(
+            &mut ledger,
+            credits,
+            std::slice::from_ref(&pays),
+            std::slice::from_ref(&active),
+            again,
+        );
+        assert_eq!(rehearsed.left, BTreeMap::new());
+        assert_eq!(ledger.balances(), [(7, USDT.0, 80)]);
+        let froze = |step: &PlanStep| {
+            matches!(step, PlanStep::SetStatus { status: AccountStatus::Frozen, .. })
+        };
+        assert!(!rehearsed.steps.iter().any(froze), "{:?}", rehearsed.steps);
+        // Once more there is nothing to do.
+        let pending = std::slice::from_ref(&pays);
+        let none = rehearse(&mut ledger, Vec::new(), pending, &[active], again);
+        assert_eq!((none.steps, none.left), (Vec::new(), BTreeMap::new()));
     }
 }

@@ -29,13 +29,14 @@ use wal::{Directory, Reader, Sequence};
 
 use super::error::Error;
 use super::externals;
+use super::lost_venues::{Awaited, awaited};
 use super::mismatch::{Kind, Mismatch};
-use super::redecision::{PlanStep, lacking, pending, rehearse, renumbering};
+use super::redecision::{PlanStep, Rehearsed, Repeated, lacking, pending, rehearse, renumbering};
 use super::settled;
 use super::unproven::Unproven;
 use super::verify::{Stores, compare};
 use crate::postgres::audit_reader::{AuditReader, Ending, Page};
-use crate::postgres::cut::Past;
+use crate::postgres::cut::{Past, Witness};
 use crate::postgres::repair_writer::external::{ExternalRepair, Way};
 use crate::postgres::repair_writer::{Posting, Renumbering, TransferRepair};
 use domain::account::UserId;
@@ -58,6 +59,11 @@ pub struct Plan {
     pub incarnation: u64,
     /// Whether the log has been cut, and no repair has been carried out since.
     pub open_cut: bool,
+    /// After a cut: the venues that have not sent again. While there is one, only credits are
+    /// decided again.
+    pub awaited: Vec<Awaited>,
+    /// Whether a venue was ever added.
+    pub has_venues: bool,
     /// Proven by PostgreSQL, after a cut of the log.
     pub steps: Vec<PlanStep>,
     /// Record numbers that PostgreSQL still lacks, of operations that are decided again already.
@@ -74,6 +80,14 @@ impl Plan {
         let again: BTreeSet<ReqId> =
             self.steps.iter().filter_map(PlanStep::transfer).map(|intent| intent.req_id).collect();
         self.repairs.len() + again.len() + self.renumberings.len()
+    }
+
+    /// The decisions that this plan repeats.
+    fn repeated(&self) -> Repeated {
+        match self.awaited.is_empty() {
+            true => Repeated::All,
+            false => Repeated::Credits,
+        }
     }
 }
 
@@ -105,6 +119,10 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
     let (incarnation, behind) = (verdict.incarnation, verdict.behind);
     let mut plan = Plan { incarnation, behind, ..Plan::default() };
+    if past.as_ref().is_some_and(|past| past.open) {
+        await_venues(&mut plan, &witness, &ledger).await?;
+    }
+    let repeated = plan.repeated();
     let is_damaged = |mismatch: &mut Mismatch| matches!(mismatch.kind, Kind::DamagedJournal(_));
     plan.damaged = verdict.mismatches.extract_if(.., is_damaged).collect();
     if verdict.mismatches.is_empty() && past.is_none() {
@@ -152,8 +170,10 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         if let (Some(past), Some(page)) = (&past, page) {
             match lacking(page, &ledger, past.from) {
                 Ok(found) if !found.is_empty() => {
-                    lost.extend(found);
-                    named.insert(req_id, mismatch);
+                    if repeated.takes(&found) {
+                        lost.extend(found);
+                        named.insert(req_id, mismatch);
+                    }
                     continue;
                 }
                 Err(why) if logged.is_none() => {
@@ -177,12 +197,22 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     plan.open_cut = *open;
     let numbered = witness.transfers_from(*from, Some(*until), &catalog).await?;
     plan.renumberings = numbered.iter().filter_map(|t| renumbering(t, &ledger)).collect();
-    let paying = match lost.is_empty() {
+    let pending: Vec<_> = match lost.is_empty() && repeated == Repeated::All {
         true => Vec::new(),
-        false => witness.transfers_paying_spot(&catalog).await?,
+        false => {
+            witness.transfers_paying_spot(&catalog).await?.iter().filter_map(pending).collect()
+        }
     };
-    let pending: Vec<_> = paying.iter().filter_map(pending).collect();
-    let rehearsed = rehearse(&mut ledger, lost, &pending, statuses, &catalog);
+    let rehearsed = rehearse(&mut ledger, lost, &pending, statuses, (&catalog, repeated));
+    take_rehearsed(&mut plan, rehearsed, named);
+    // Before the venues have sent, the debits are missing.
+    let sums = sums(&ledger).into_iter().filter(|_| repeated == Repeated::All);
+    plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
+    Ok(plan)
+}
+
+/// Adds the decisions of a rehearsal. `named`: the mismatch of each transfer.
+fn take_rehearsed(plan: &mut Plan, rehearsed: Rehearsed, mut named: HashMap<ReqId, Mismatch>) {
     plan.steps = rehearsed.steps;
     let repaired = |step: &PlanStep| {
         let intent = step.transfer();
@@ -192,9 +222,15 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     for (req_id, why) in rehearsed.left {
         plan.left.push((named.remove(&req_id).expect("named as it was found"), why));
     }
-    let sums = sums(&ledger).into_iter();
-    plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
-    Ok(plan)
+}
+
+/// Finds the venues that must send again after a cut.
+async fn await_venues(plan: &mut Plan, witness: &Witness, ledger: &Ledger) -> Result<(), Error> {
+    let (known, mut venues) = (witness.venues().await?, Vec::new());
+    ledger.venues(&mut venues);
+    plan.has_venues = !known.is_empty() || !venues.is_empty();
+    plan.awaited = awaited(&known, &venues);
+    Ok(())
 }
 
 /// The repairs of external operations that the log proves.

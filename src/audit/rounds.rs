@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 
 use super::conservation::{Audit, Report, SpotReader};
 use super::error::Error;
-use super::halt::{Halt, Objection};
+use super::halt::{AUDIT, Halt, Objection};
 use super::mismatch::{Kind, Mismatch};
 use crate::alert::{Alert, alert, alert_about};
 use crate::clock::Clock;
@@ -401,7 +401,7 @@ async fn conclude(found: &[Mismatch], catalog: &Catalog, halt: &Halt, clock: &dy
     // written again now.
     if !halt.needs_resume() || !halt.is_written() {
         info!(found = found.len(), "the audit halts the service");
-        halt.halt("audit", &why).await;
+        halt.halt(AUDIT, &why).await;
     }
     true
 }

@@ -39,7 +39,7 @@ use crate::entropy::{Entropy, SystemEntropy};
 use crate::exit::Exit;
 use crate::postgres::adopt::{Asked, Bound, Rebinding, rebind};
 use crate::postgres::flights;
-use crate::postgres::repair_writer::{Author, renumber};
+use crate::postgres::repair_writer::{Author, CutRepair, renumber};
 use crate::postgres::store::Transfer;
 use crate::stores::{self, Target};
 use domain::asset::Catalog;
@@ -295,7 +295,7 @@ impl Adoption<'_> {
         }
         self.target.write_flights().await?;
         let latest = self.target.answered_incarnation();
-        renumber(address, limits, identity, latest, &decided, author)
+        renumber(address, limits, identity, latest, (&decided, CutRepair::Done), author)
             .await
             .context("write PostgreSQL")?;
         crash::point("adopt_after_renumbering");

@@ -30,11 +30,14 @@ use crate::format::Format;
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
-use crate::postgres::repair_writer::{Author, Repaired, carry_out, fence, renumber};
+use crate::postgres::repair_writer::{Author, CutRepair, Repaired, carry_out, fence, renumber};
 use crate::stores::{Target, with_stores};
 
 /// The longest wait of a record for room in the log.
 const ROOM_WAIT: Duration = Duration::from_secs(30);
+/// The operator's next step while venues have not sent again.
+const VENUES_NEXT: &str = "ubscore repair --apply decides the credits again; then start, let every venue send again, \
+                           stop, and run it again: the debits follow";
 /// Between two tries.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
@@ -148,8 +151,23 @@ async fn repair(
     for left in &left {
         say("left", left)?;
     }
+    print_waits(&planned, say)?;
     print_end(args.format, word, (count, outside), left.len(), out)?;
     Ok(left.len())
+}
+
+/// Prints the venues that must send first, and the next step.
+fn print_waits(
+    planned: &Plan,
+    mut say: impl FnMut(&str, &dyn Display) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    for venue in &planned.awaited {
+        say("waits", &format_args!("for {venue}; or: ubscore venue close"))?;
+    }
+    if !planned.awaited.is_empty() {
+        say("next", &VENUES_NEXT)?;
+    }
+    Ok(())
 }
 
 /// Refuses a log that `engine adopt` has begun to rebuild.
@@ -279,7 +297,10 @@ async fn restore_log(
     crash::point("repair_after_fence");
     // Plan again: every transaction that was under way in PostgreSQL has ended now.
     let planned = plan(stores.again()).await.context("compare the two stores")?;
-    if !planned.steps.is_empty() {
+    let mut closed = Some(closed);
+    if !planned.steps.is_empty()
+        && let Some(closed) = closed.take()
+    {
         let replay = || closed.replay(claim, |_| {});
         let replayed = tokio::task::block_in_place(replay).context("replay the log")?;
         let engine = replayed.start(log, |sync| sync()).context("start the engine")?;
@@ -290,10 +311,25 @@ async fn restore_log(
         crash::point("repair_after_steps");
     }
     let decided = plan(stores.again()).await.context("compare the two stores")?.renumberings;
-    renumber(address, limits, log, incarnation, &decided, author)
+    // A withdrawal that is left may rest on a lost number: the venue can still send that.
+    let is_left = planned.has_venues && !planned.left.is_empty();
+    let data_dir = &target.config.data_dir;
+    let in_data_dir = halt::found_in(data_dir);
+    let repair = match is_left || !planned.awaited.is_empty() {
+        true => CutRepair::Credits(in_data_dir.as_deref()),
+        false => CutRepair::Done,
+    };
+    let halted = renumber(address, limits, log, incarnation, (&decided, repair), author)
         .await
         .context("write PostgreSQL")?;
     crash::point("repair_after_postgres");
+    if let Some(reason) = halted {
+        // A start lets the venues send again only if both places have the same reason.
+        let lock = || data_dir::lock(data_dir).context("lock the log");
+        // The engine had it.
+        let _lock = if closed.is_none() { Some(lock()?) } else { None };
+        halt::keep(data_dir, &reason).context("halt the next start")?;
+    }
     Ok(planned)
 }
 

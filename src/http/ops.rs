@@ -44,6 +44,7 @@ use domain::transfer::Op;
 
 pub use self::health::{health, starting};
 pub use self::routes::patterns;
+pub use self::venues::add as add_venue;
 
 /// Answers one request of the operators' listener.
 pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {

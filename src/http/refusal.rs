@@ -29,7 +29,8 @@ const CHALLENGE: &str = "Bearer realm=\"ubscore\"";
 pub type Outcome = Result<Answer, Refusal>;
 
 /// Why a request is refused.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}: {}", .code.name(), .message.as_deref().unwrap_or(.code.message()))]
 pub struct Refusal {
     /// The code that the client acts on.
     pub code: Code,

@@ -24,6 +24,76 @@ use domain::transfer::{Direction, Op, Participant, ReqId, State};
 const ACTOR: &str = "ubscore wal repair";
 /// What a repair notes in `admin_audit` once everything that a cut has lost is decided again or left.
 pub(super) const CLOSED: &str = "cut repaired";
+/// What it notes once the credits alone are decided again, because venues must send again before the debits.
+pub(super) const CREDITED: &str = "cut credited";
+/// What is noted before each Open of a venue while a cut is open.
+pub(super) const VENUE_OPENS: &str = "venue session";
+
+/// How far the repair of the last cut has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutState {
+    /// There is no cut, or its repair is done.
+    Closed,
+    /// It is not repaired.
+    Open,
+    /// The credits are decided again, and the reason of the halt is still the one of then: venues may send again.
+    Credited,
+}
+
+/// The state of the last cut.
+///
+/// # Errors
+/// PostgreSQL is away.
+pub(super) async fn state(client: &impl GenericClient) -> Result<CutState, Error> {
+    match refuse_unrepaired(client).await {
+        Err(Error::Unrepaired) => {}
+        done => return done.map(|()| CutState::Closed),
+    }
+    let last = "SELECT action = $1 AND detail = (SELECT COALESCE(halt_reason, '') FROM engine_state WHERE halted) \
+                FROM admin_audit WHERE action IN ('cut', $1) ORDER BY id DESC LIMIT 1";
+    let row = client.query_one(last, &[&CREDITED]).await?;
+    Ok(match row.try_get(0)? {
+        Some(true) => CutState::Credited,
+        Some(false) | None => CutState::Open,
+    })
+}
+
+/// A venue, as PostgreSQL knows it since the last cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutVenue {
+    /// Its number.
+    pub id: u32,
+    /// The highest answer that it has named at an Open since the cut, `None` without an Open.
+    pub told: Option<u64>,
+    /// An operator has closed it since the cut, and not opened it again.
+    pub closed: bool,
+}
+
+/// Every venue that was ever added, and those with an Open since the last cut, by number.
+///
+/// # Errors
+/// PostgreSQL is away, or has a row that cannot be read.
+pub(super) async fn venues(client: &impl GenericClient) -> Result<Vec<CutVenue>, Error> {
+    let venues = "SELECT substring(subject FROM '^venue ([0-9]+)$')::bigint, \
+                    (max(substring(detail FROM '^answers=([0-9]+)$')::numeric) \
+                      FILTER (WHERE action = $1 AND is_later))::text, \
+                    COALESCE((array_agg(action = 'venue close' AND is_later ORDER BY id DESC) \
+                      FILTER (WHERE action <> $1))[1], FALSE) \
+                  FROM (SELECT *, id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = 'cut'), 0) AS is_later \
+                          FROM admin_audit \
+                         WHERE action IN ('venue add', 'venue close', 'venue open', $1)) AS changes \
+                 GROUP BY 1 ORDER BY 1";
+    let rows = client.query(venues, &[&VENUE_OPENS]).await?;
+    rows.iter().map(cut_venue_from_row).collect()
+}
+
+fn cut_venue_from_row(row: &Row) -> Result<CutVenue, Error> {
+    let bad = |what: &str| Error::Row { table: "admin_audit", what: what.to_owned() };
+    let id = row.try_get::<_, Option<i64>>(0)?.and_then(|id| u32::try_from(id).ok());
+    let told = row.try_get::<_, Option<String>>(1)?.map(|told| told.parse()).transpose();
+    let told = told.map_err(|_| bad("the last answer of a venue"))?;
+    Ok(CutVenue { id: id.ok_or_else(|| bad("a venue"))?, told, closed: row.try_get(2)? })
+}
 
 /// Refuses where a cut of the log has been followed by no repair. Nothing but the log and its repair knows of a status that
 /// was lost, so no check of the money would object.
@@ -173,6 +243,14 @@ impl Witness {
         let mut statuses = rows.iter().map(status_from_row).collect::<Result<Vec<_>, _>>()?;
         statuses.sort_by_key(|lost| lost.user);
         Ok(statuses)
+    }
+
+    /// The venues that must send again after the last cut.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+    pub async fn venues(&self) -> Result<Vec<CutVenue>, Error> {
+        venues(&self.client).await
     }
 
     /// Every transfer that waits for an answer by which Spot is paid.

@@ -13,7 +13,7 @@ use wal::{Identity, Sequence};
 use self::external::ExternalRepair;
 use super::admin::audit;
 use super::columns::{self, Id, Numeric, amount_number, asset_number, bigint, code_number};
-use super::cut::CLOSED;
+use super::cut::{CLOSED, CREDITED};
 use super::flight::tool::{Carried, ToolFlight};
 use super::incarnation::{self, identity_text};
 use super::{Address, Error, Limits, connect};
@@ -153,7 +153,18 @@ pub async fn fence(
     Ok(claim)
 }
 
-/// Writes down where the log has these transfers now, and that the repair of every cut so far is done.
+/// How far the repair of every cut so far has come with this run.
+#[derive(Clone, Copy, Debug)]
+pub enum CutRepair<'a> {
+    /// It is done.
+    Done,
+    /// Only credits are decided again, and venues must send before it ends. With the reason of the halt in the data
+    /// directory, if there is one.
+    Credits(Option<&'a str>),
+}
+
+/// Writes down where the log has these transfers now, and how far the repair has come. Returns the reason of the halt, if
+/// venues must send: the data directory must have the same one.
 ///
 /// # Errors
 /// [`Error`]: nothing was changed, unless the answer to the commit was lost; another run finds out.
@@ -162,9 +173,9 @@ pub async fn renumber(
     limits: &Limits,
     log: Identity,
     incarnation: u64,
-    renumberings: &[Renumbering],
+    (renumberings, repair): (&[Renumbering], CutRepair<'_>),
     author: Author<'_>,
-) -> Result<(), Error> {
+) -> Result<Option<String>, Error> {
     let reason = author.reason;
     let mut client: Client = connect(config, limits).await?;
     let transaction = client.transaction().await?;
@@ -188,8 +199,33 @@ pub async fn renumber(
         author.audit(&transaction, &intent.req_id.to_string(), &detail).await?;
     }
     flight.write(&transaction).await?;
-    audit(&transaction, author.actor, CLOSED, "log", "", reason).await?;
-    Ok(transaction.commit().await?)
+    let halted = match repair {
+        CutRepair::Done => None,
+        CutRepair::Credits(in_data_dir) => Some(agree(&transaction, in_data_dir).await?),
+    };
+    let (action, detail) = match &halted {
+        None => (CLOSED, ""),
+        Some(halted) => (CREDITED, halted.as_str()),
+    };
+    audit(&transaction, author.actor, action, "log", detail, reason).await?;
+    transaction.commit().await?;
+    Ok(halted)
+}
+
+/// Halts for the reasons of both places. Returns them.
+async fn agree(transaction: &Transaction<'_>, in_data_dir: Option<&str>) -> Result<String, Error> {
+    let known =
+        "SELECT CASE WHEN halted THEN COALESCE(halt_reason, '') ELSE '' END FROM engine_state";
+    let known: String = transaction.query_one(known, &[]).await?.try_get(0)?;
+    let reason = match in_data_dir {
+        // A halt in the data directory only begins with the reason that it was added to.
+        Some(other) if other.starts_with(&known) => other.to_owned(),
+        Some(other) if !known.contains(other) => format!("{known}; then: {other}"),
+        Some(_) | None => known,
+    };
+    let halt = "UPDATE engine_state SET halted = TRUE, halt_reason = $1";
+    transaction.execute(halt, &[&reason]).await?;
+    Ok(reason)
 }
 
 /// Takes the next incarnation in a database that belongs to this log.

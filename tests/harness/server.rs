@@ -108,6 +108,17 @@ pub(crate) fn repair(site: &Site, arguments: &[&str]) -> (Option<i32>, String, S
     (status.code(), text(stdout), text(stderr))
 }
 
+/// Gives up a sound log from a record on.
+pub(crate) fn cut_log(site: &Site, from: u64) {
+    let (url, from) = (site.url(), from.to_string());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+    command.args(["wal", "repair"]).arg(&site.data_dir).args(["--dev", "--postgres", &url]);
+    command.args(["--accept-loss-from", &from, "--reason", "a test", "--although-sound"]);
+    command.envs(site.verify().get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let (code, out, err) = said(&command.output().expect("the binary"));
+    assert_eq!(code, 0, "{out}{err}");
+}
+
 /// Runs `ubscore` like an operator.
 pub(crate) fn cli(arguments: &[&str]) -> std::process::Output {
     Command::new(env!("CARGO_BIN_EXE_ubscore")).args(arguments).output().expect("the binary")

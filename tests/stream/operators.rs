@@ -76,7 +76,7 @@ fn pair(available: &str, frozen: &str) -> (String, String) {
 }
 
 /// Both stores agree, account by account and in total.
-fn adds_up(server: &Server) {
+pub(super) fn adds_up(server: &Server) {
     let report = server.admin_get("/admin/v1/conservation").json();
     assert_eq!(report["ok"], json!(true), "{report}");
     let totals = server.admin_get("/admin/v1/totals").json();

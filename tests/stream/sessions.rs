@@ -26,7 +26,7 @@ pub(super) const VENUE: u32 = 7;
 pub(super) const OTHER: u32 = 8;
 pub(super) const BUYER: u64 = 3_001;
 pub(super) const SELLER: u64 = 3_002;
-const FEES: u64 = 3_003;
+pub(super) const FEES: u64 = 3_003;
 /// Commands with more answers than a socket holds.
 const SLOW: u64 = 12_000;
 /// One coin, smallest units.
@@ -56,7 +56,7 @@ pub(super) fn furnish(server: &Server) {
 }
 
 /// A trade of one coin at 50: both sides, both fees, and the rest of each hold.
-fn trade(bid: u64, ask: u64) -> [Leg; 6] {
+pub(super) fn trade(bid: u64, ask: u64) -> [Leg; 6] {
     let [buyer, seller, fees] = [BUYER, SELLER, FEES].map(Place::Available);
     let btc = |from, to, amount| Leg { asset: BTC, ..leg(from, to, amount) };
     [
@@ -446,6 +446,22 @@ fn a_venue_ahead_of_the_log_halts() {
     venue.reserve(1, BUYER, USDT, COIN);
     assert_eq!(venue.hear(), Heard::Back { number: 1, reason: BackReason::Halted });
     eventually("a halt", || (server.ready() == 503).then_some(()));
+    // After the resume it sends again, also over another session.
+    eventually("a resume", || (server.resume("a test").status == 200).then_some(()));
+    let open_with = |epoch, told| {
+        let mut session = Venue::connect(&socket);
+        session.send(&Message::Open(&open(VENUE, epoch, told, &venue_token(VENUE))));
+        (session.hear(), session)
+    };
+    let (heard, mut venue) = open_with(5, 5);
+    assert!(matches!(heard, Heard::Opened(begun) if begun.last == 0), "{heard:?}");
+    venue.reserve(1, BUYER, USDT, COIN);
+    venue.succeed([1]);
+    // More answers than were found before.
+    let (heard, mut venue) = open_with(6, 6);
+    assert!(matches!(heard, Heard::Opened(begun) if begun.last == 1), "{heard:?}");
+    venue.reserve(2, BUYER, USDT, COIN);
+    assert_eq!(venue.hear(), Heard::Back { number: 2, reason: BackReason::Halted });
 }
 
 /// Goal: a stop answers each command that was read, says so, and takes no other session.

@@ -134,7 +134,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
-    ("service", &["commands", "config", "exit", "stream"]),
+    ("service", &["commands", "config", "exit", "http"]),
     ("main", &["cli", "commands"]),
     ("lib", &[]),
 ];

@@ -12,7 +12,7 @@ use super::model::Model;
 use super::*;
 use crate::core::{Core, Numbered, Sent};
 use crate::replay::Replay;
-use crate::venue::{Ending, Reason};
+use crate::venue::{Ending, Reason, VenueHalt};
 
 /// Seeds of each test; a planted bug must be found within them.
 const SEEDS: u64 = 60;
@@ -264,7 +264,7 @@ impl Trading {
         };
         let client = &self.clients[index(id)];
         let (current, acknowledged) = (client.epoch, client.acknowledged);
-        let mut sent = Sent { epoch, acknowledged, halted: false };
+        let mut sent = Sent { epoch, acknowledged, halt: VenueHalt::Off, told: 0 };
         let mut posted = Market::posted(id, number, &command);
         match self.bug {
             Some(Bug::EpochNotCompared) => sent.epoch = current,
@@ -368,7 +368,11 @@ impl Trading {
         }
         let mut stolen = Market::posted(other, state.last + 1, &release(number, ALL));
         let (epoch, acknowledged) = (state.epoch, state.acknowledged);
-        process.core.number(&mut stolen, Sent { epoch, acknowledged, halted: false }, 7);
+        process.core.number(
+            &mut stolen,
+            Sent { epoch, acknowledged, halt: VenueHalt::Off, told: 0 },
+            7,
+        );
     }
 
     /// Balances, holds and sums are those of the model.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -84,6 +84,7 @@ use crate::postgres::webhooks as deliveries;
 use crate::quota::{self, Quotas};
 use crate::stores;
 use crate::stores::writer::{self, Begun, Postgres};
+use crate::stream::ahead::Ahead;
 use crate::task::Tasks;
 use crate::telemetry::{Metrics, chain};
 
@@ -129,8 +130,12 @@ pub struct Ready {
     pub config: Config,
     /// UBSCore.
     pub engine: engine::Handle,
-    /// Halts the service for a reason.
-    pub halt: Box<dyn Fn(String) + Send + Sync>,
+    /// Opens the sessions of venues.
+    pub ahead: Arc<Ahead>,
+    /// The parts behind the listeners. They end with the service.
+    pub service: Weak<Service>,
+    /// Its runtime.
+    pub runtime: tokio::runtime::Handle,
     /// The public listener's address.
     pub http: SocketAddr,
     /// The operators' one.
@@ -179,15 +184,18 @@ async fn serve(
     let service = &started.service;
     assert!(ready.set(Arc::clone(service)).is_ok(), "there is one service");
     let http = serve_public(&mut process, http, keys.http_tls, service);
-    let halt = halting(&service.transfers.halt);
-    venues::serve(&mut process, venues, started.engine.handle(), service, halt);
+    let flag = &service.transfers.halt;
+    let ahead = venues::ahead(flag, halting(flag));
+    venues::serve(&mut process, venues, started.engine.handle(), service, Arc::clone(&ahead));
     let watch = upkeep::keep_watch(Arc::clone(service), config.clone(), started.engine.handle());
     process.tasks.run_endless("upkeep", watch);
 
     announce(Ready {
         config: config.clone(),
         engine: started.engine.handle(),
-        halt: halting(&service.transfers.halt),
+        ahead,
+        service: Arc::downgrade(service),
+        runtime: tokio::runtime::Handle::current(),
         http: addresses.0,
         ops: addresses.1,
         now_s: process.clock.now_s(),
@@ -459,6 +467,7 @@ impl Start<'_> {
         let found = Found {
             in_postgres: incarnation.halted.clone(),
             in_data_dir: halt::found_in(&self.config.data_dir),
+            cut: admin.cut().await.context("ask for a cut of the log")?,
         };
         let (data_dir, clock) = (self.config.data_dir.clone(), Arc::clone(self.clock));
         let halt = Arc::new(Halt::begin(found, admin.clone(), clock, data_dir).await);
@@ -788,8 +797,8 @@ struct Front {
 fn halting(halt: &Arc<Halt>) -> Box<dyn Fn(String) + Send + Sync> {
     let (halt, runtime) = (Arc::clone(halt), tokio::runtime::Handle::current());
     Box::new(move |reason| {
-        // It is called again and again while the cause lasts.
-        if halt.needs_resume() {
+        // It is called again and again while the cause lasts. Of a cut alone it is another cause.
+        if halt.needs_resume() && !halt.resends() {
             return;
         }
         let halt = Arc::clone(&halt);

@@ -4,13 +4,40 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use parking_lot::Mutex;
+use tracing::warn;
 
 use super::process::{self, Process};
+use crate::audit::halt::Halt;
 use crate::config::Config;
 use crate::http::service::Service;
 use crate::http::tls::Tls;
+use crate::stream::ahead::Ahead;
 use crate::stream::socket::{Listener, Socket};
 use crate::stream::{self, Options, SessionParts};
+use crate::telemetry::chain;
+
+/// Opens the sessions of venues. `halt` halts the service for a reason.
+pub(super) fn ahead(flag: &Arc<Halt>, halt: Box<dyn Fn(String) + Send + Sync>) -> Arc<Ahead> {
+    let (noting, halting, resending) = (Arc::clone(flag), Arc::clone(flag), Arc::clone(flag));
+    let runtime = tokio::runtime::Handle::current();
+    let note = move |venue, told| {
+        if !noting.is_cut_open() {
+            return true;
+        }
+        let noted = runtime.block_on(noting.note_venue(venue, told));
+        if let Err(error) = &noted {
+            warn!(venue, error = chain(error), "the last answer of a venue is not recorded");
+        }
+        noted.is_ok()
+    };
+    let halt = move |reason| {
+        let is_first = !halting.needs_resume();
+        halt(reason);
+        is_first
+    };
+    let resends = move || resending.resends();
+    Arc::new(Ahead::new(Box::new(halt), Box::new(note), Box::new(resends)))
+}
 
 /// Binds the sockets that the configuration names.
 ///
@@ -34,13 +61,13 @@ pub(super) async fn listen(
     Ok(listeners)
 }
 
-/// Serves venues until the process stops. `halt` halts the service for a reason.
+/// Serves venues until the process stops.
 pub(super) fn serve(
     process: &mut Process,
     listeners: Vec<Listener>,
     engine: engine::Handle,
     service: &Service,
-    halt: Box<dyn Fn(String) + Send + Sync>,
+    ahead: Arc<Ahead>,
 ) {
     if listeners.is_empty() {
         return;
@@ -50,7 +77,7 @@ pub(super) fn serve(
         verifier: Arc::clone(&service.intake.verifier),
         clock: Arc::clone(&process.clock),
         options: Options::from(&process.config),
-        halt,
+        ahead,
         silent: process.silent(),
     });
     let stopping = process.stopping();

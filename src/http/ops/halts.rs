@@ -12,11 +12,13 @@ use super::detached::detached;
 use crate::adapters::spot::Spot;
 use crate::approval::Action;
 use crate::audit::halt::{Halt, Halted, NotResumed, Objection};
+use crate::audit::lost_venues::awaited;
 use crate::http::answer::{Answer, json};
 use crate::http::refusal::{Outcome, Refusal, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::service::{Intake, Service};
 use crate::postgres;
+use crate::postgres::admin::Admin;
 use crate::postgres::reads::Reads;
 use crate::telemetry::chain;
 use domain::code::Code;
@@ -113,6 +115,7 @@ pub(super) async fn resume_now(
         service.operations.check.clone(),
         service.transfers.reads.clone(),
     );
+    let (admin, spot) = (service.transfers.admin.clone(), Arc::clone(&service.spot));
     let resuming = async move {
         // The flag counts every halt so far before it asks for objections. A halt issued later
         // aborts this resume.
@@ -120,6 +123,7 @@ pub(super) async fn resume_now(
             if let Some(seen) = seen {
                 refuse_other(&flag, &reads, seen).await?;
             }
+            refuse_awaited(&admin, &spot).await?;
             check.objection(&reads.catalog()).await
         };
         Ok(flag.resume(&actor, &reason, objection).await)
@@ -141,6 +145,24 @@ pub(super) async fn resume_now(
         }
     })?;
     Ok(resumed(&request_id, was_halted))
+}
+
+/// Objects while venues have not sent again the commands that a cut of the log has taken.
+async fn refuse_awaited(admin: &Admin, spot: &Spot) -> Result<(), Objection> {
+    let known = admin.cut_venues().await;
+    let known = known.map_err(|_| Objection("PostgreSQL does not return the venues".to_owned()))?;
+    let Some(known) = known else { return Ok(()) };
+    let venues = spot.venues().await;
+    let venues = venues.map_err(|_| Objection("UBSCore does not return the venues".to_owned()))?;
+    let awaited: Vec<_> = awaited(&known, &venues).iter().map(ToString::to_string).collect();
+    match awaited.is_empty() {
+        true => Ok(()),
+        false => Err(Objection(format!(
+            "the log was cut, and it waits for venues: {}. A venue that does not come back: ubscore venue close. \
+             Runbook, \"Venues after a cut\"",
+            awaited.join("; ")
+        ))),
+    }
 }
 
 /// Objects if another halt is in force than the one that was seen.

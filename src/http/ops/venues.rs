@@ -21,6 +21,9 @@ use crate::http::service::{Intake, Service};
 use domain::code::Code;
 use domain::shortage::Shortage;
 
+/// The actor of the program that the service runs in.
+const PROGRAM: &str = "program";
+
 /// A change of a venue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
@@ -119,12 +122,41 @@ pub(super) async fn change(
     id: String,
     call: Call,
 ) -> Outcome {
-    let Service { intake, transfers, spot, operations, .. } = &*service;
+    let intake = &service.intake;
     let request_id = call.request_id.clone();
     let caller = intake.authenticate_admin(&call)?;
     query(&call, "")?;
     let id = venue_of_path(&id)?;
-    let VenueDraft { name, posts, reason } = intake.json_body(call).await?;
+    let draft = intake.json_body(call).await?;
+    let body = carry_out(&service, change, id, draft, &actor(caller)).await?;
+    Ok(json(StatusCode::OK, &body, &request_id))
+}
+
+/// Adds a venue for the program that the service runs in, as PUT does for an operator.
+///
+/// # Errors
+/// As PUT.
+pub async fn add(
+    service: &Service,
+    id: u32,
+    name: String,
+    posts: bool,
+    reason: String,
+) -> Result<(), Refusal> {
+    let draft = VenueDraft { name: Some(name), posts: Some(posts), reason };
+    carry_out(service, Change::Add, id, draft, PROGRAM).await.map(drop)
+}
+
+/// Carries out a change: the audit row first, the record last.
+async fn carry_out(
+    service: &Service,
+    change: Change,
+    id: u32,
+    draft: VenueDraft,
+    actor: &str,
+) -> Result<Body, Refusal> {
+    let Service { transfers, spot, operations, .. } = service;
+    let VenueDraft { name, posts, reason } = draft;
     check_reason(&reason)?;
     let named = || invalid("name must be 1 to 32 bytes.");
     let text = match (change, name, posts) {
@@ -148,8 +180,8 @@ pub(super) async fn change(
         command = Command::AddVenue { id, name: text, posts };
         (closed, is_first) = (known.is_some_and(|venue| venue.closed), venues.is_empty());
     }
-    let (actor, subject) = (actor(caller), format!("venue {id}"));
-    let audit = transfers.admin.audit(&actor, change.name(), &subject, &detail, &reason);
+    let subject = format!("venue {id}");
+    let audit = transfers.admin.audit(actor, change.name(), &subject, &detail, &reason);
     audit.await.map_err(postgres_away)?;
     warn!(actor, reason, venue = id, change = change.name(), "a venue is changed");
     if change == Change::Add {
@@ -160,8 +192,7 @@ pub(super) async fn change(
     if is_first && operations.keeps_postings {
         warn!("{KEEPS_POSTINGS}; next: {KEEPS_POSTINGS_CHANGE}");
     }
-    let body = Body { venue: id, closed };
-    Ok(json(StatusCode::OK, &body, &request_id))
+    Ok(Body { venue: id, closed })
 }
 
 /// The refusal if a venue was not changed, or a hold was not released.

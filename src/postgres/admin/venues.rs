@@ -1,6 +1,8 @@
-//! The mark that the log has venues, whose postings PostgreSQL does not know.
+//! Venues: the mark that the log has postings which PostgreSQL does not know, and the venues that
+//! must send again after a cut of the log.
 
 use super::Admin;
+use crate::postgres::cut::{self, CutState};
 use crate::postgres::{Error, posted};
 
 impl Admin {
@@ -21,5 +23,35 @@ impl Admin {
     pub async fn is_posted(&self) -> Result<bool, Error> {
         let client = self.pool().get().await?;
         posted::read(&**client, self.incarnation()).await
+    }
+
+    /// Records the last answer that a venue has, after a cut of the log. Durable once it returns.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or this process has been superseded.
+    pub async fn note_venue(&self, actor: &str, venue: u32, number: u64) -> Result<(), Error> {
+        let (subject, detail) = (format!("venue {venue}"), format!("answers={number}"));
+        self.audit(actor, cut::VENUE_OPENS, &subject, &detail, "an Open after a cut of the log")
+            .await
+    }
+
+    /// The state of the last cut of the log.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn cut(&self) -> Result<CutState, Error> {
+        cut::state(&**self.pool().get().await?).await
+    }
+
+    /// The venues that must send again; `None` if no cut of the log is open.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+    pub async fn cut_venues(&self) -> Result<Option<Vec<cut::CutVenue>>, Error> {
+        let client = self.pool().get().await?;
+        match cut::state(&**client).await? {
+            CutState::Closed => Ok(None),
+            CutState::Open | CutState::Credited => cut::venues(&**client).await.map(Some),
+        }
     }
 }

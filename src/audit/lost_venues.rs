@@ -1,0 +1,114 @@
+//! After a cut of the log: the venues that have not sent again all the answers that they have.
+//!
+//! Only the venues have the commands that the cut took. Until each has sent its own again, no debit
+//! that PostgreSQL proves is decided again, and no money moves: a withdrawal may rest on a lost
+//! trade, and a new one could take the money of a lost trade.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use engine::venue::VenueRow;
+
+use crate::postgres::cut::CutVenue;
+
+/// A venue that has not sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    venue: u32,
+    why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// The cut took its registration.
+    Missing,
+    /// It is closed in the log. The cut may have taken its reopening and later trades.
+    Closed,
+    /// It has opened no session since the cut.
+    Silent,
+    /// It has answers that the log does not hold.
+    Behind { told: u64, last: u64 },
+}
+
+impl fmt::Display for Awaited {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let venue = self.venue;
+        match self.why {
+            Why::Missing => write!(out, "venue {venue} is not in the log any more: add it again"),
+            Why::Closed => write!(out, "venue {venue} is closed in the log: open it"),
+            Why::Silent => write!(out, "venue {venue} has opened no session since the cut"),
+            Why::Behind { told: known, last } => {
+                write!(out, "venue {venue} has answers up to {known}, and the log ends with {last}")
+            }
+        }
+    }
+}
+
+/// The venues that have not sent again, by number. An operator ends the wait for one by a close
+/// after the cut. `known`: as PostgreSQL knows them. `rows`: as the log has them.
+pub fn awaited(known: &[CutVenue], rows: &[VenueRow]) -> Vec<Awaited> {
+    let mut venues: BTreeMap<u32, (Option<&CutVenue>, Option<&VenueRow>)> = BTreeMap::new();
+    for venue in known {
+        venues.entry(venue.id).or_default().0 = Some(venue);
+    }
+    for row in rows {
+        venues.entry(row.id).or_default().1 = Some(row);
+    }
+    let why = |known: Option<&CutVenue>, row: Option<&VenueRow>| {
+        let is_closed = row.is_none_or(|row| row.closed);
+        let (told, last) = (known.and_then(|known| known.told), row.map_or(0, |row| row.last));
+        match (told, row) {
+            _ if is_closed && known.is_some_and(|known| known.closed) => None,
+            (Some(told), _) if told <= last => None,
+            (_, None) => Some(Why::Missing),
+            (_, Some(VenueRow { closed: true, .. })) => Some(Why::Closed),
+            (Some(told), Some(_)) => Some(Why::Behind { told, last }),
+            (None, Some(_)) => Some(Why::Silent),
+        }
+    };
+    let awaited = venues.into_iter();
+    awaited
+        .filter_map(|(venue, (known, row))| Some(Awaited { venue, why: why(known, row)? }))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::text::Text;
+
+    use super::*;
+
+    /// Goal: each way in which a venue may have sent, or not.
+    #[test]
+    fn a_venue_is_awaited_until_the_log_has_its_last_answer_or_an_operator_closes_it() {
+        let known = |told, closed| Some(CutVenue { id: 7, told, closed });
+        let row = |closed, last| {
+            let (id, name, posts, epoch) = (7, Text::EMPTY, false, 1);
+            let (acknowledged, oldest) = (0, None);
+            Some(VenueRow { id, name, posts, closed, epoch, last, acknowledged, oldest })
+        };
+        let behind = Some(Why::Behind { told: 5, last: 4 });
+        for (known, row, want) in [
+            (known(Some(5), false), row(false, 5), None),
+            (known(Some(5), false), row(false, 9), None),
+            (known(Some(0), false), row(false, 0), None),
+            (known(Some(5), false), row(false, 4), behind),
+            (known(None, false), row(false, 5), Some(Why::Silent)),
+            (None, row(false, 5), Some(Why::Silent)),
+            (known(Some(5), false), row(true, 5), None),
+            (known(Some(5), false), row(true, 4), Some(Why::Closed)),
+            (known(None, false), row(true, 5), Some(Why::Closed)),
+            (known(Some(0), false), None, None),
+            (None, row(true, 5), Some(Why::Closed)),
+            (known(Some(5), false), None, Some(Why::Missing)),
+            // Closed by an operator since the cut, and then also in the log.
+            (known(Some(5), true), row(true, 4), None),
+            (known(None, true), None, None),
+            (known(Some(5), true), row(false, 4), behind),
+        ] {
+            let found = awaited(known.as_slice(), row.as_slice());
+            let why: Vec<Why> = found.iter().map(|awaited| awaited.why).collect();
+            assert_eq!(why, want.into_iter().collect::<Vec<_>>(), "{known:?} {row:?}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A venue with answers that the log does not hold.
+
+use std::collections::BTreeMap;
+
+use engine::VenueSession;
+use engine::venue::{OpenError, VenueHalt};
+use parking_lot::Mutex;
+use tracing::info;
+
+use crate::alert::{Alert, alert_about};
+
+/// Halts the service for a reason. Returns false if it was halted before.
+type HaltFor = Box<dyn Fn(String) -> bool + Send + Sync>;
+/// Records the last answer of a venue. Returns false if PostgreSQL has not.
+type Note = Box<dyn Fn(u32, u64) -> bool + Send + Sync>;
+/// Whether venues may send lost numbers again.
+type Resends = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// Opens sessions, and halts the service for a venue with answers that the log does not hold.
+pub struct Ahead {
+    halt: HaltFor,
+    note: Note,
+    resends: Resends,
+    /// The highest answer for which each venue has halted this process.
+    found: Mutex<BTreeMap<u32, u64>>,
+}
+
+impl Ahead {
+    /// `note` records the last answer of a venue while a cut of the log is open, and waits for
+    /// PostgreSQL.
+    pub fn new(halt: HaltFor, note: Note, resends: Resends) -> Ahead {
+        Ahead { halt, note, resends, found: Mutex::default() }
+    }
+
+    /// Opens a session. If the log has lost answers that the venue knows, and no cut explains it,
+    /// it halts the service first. The venue learns from [`Opened`](engine::venue::Opened) where
+    /// the log ends, and sends the lost commands again. It waits for a sync.
+    ///
+    /// # Errors
+    /// As [`engine::Handle::open_venue`], without [`OpenError::AheadOfLog`].
+    pub fn open(
+        &self,
+        engine: &engine::Handle,
+        venue: u32,
+        epoch: u64,
+        told: u64,
+    ) -> Result<VenueSession, OpenError> {
+        // First: a number must not be decided before the repair of a cut knows the venue's last.
+        if !(self.note)(venue, told) {
+            return Err(OpenError::Unnoted);
+        }
+        match engine.open_venue(venue, epoch, told) {
+            Err(OpenError::AheadOfLog { told, last }) => {
+                self.find(engine, venue, told, last);
+                engine.open_venue_ahead(venue, epoch, told)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Halts the service, once for the same answers.
+    fn find(&self, engine: &engine::Handle, venue: u32, told: u64, last: u64) {
+        if (self.resends)() {
+            info!(venue, told, last, "a venue sends again what a cut of the log has lost");
+            return;
+        }
+        let mut found = self.found.lock();
+        if found.get(&venue).is_some_and(|known| told <= *known) {
+            info!(venue, told, last, "a venue sends again, as it was found before");
+            return;
+        }
+        let known = told;
+        let reason =
+            format!("venue {venue} has answers up to {known}, and the log ends with {last}");
+        let about = format_args!("venue {venue}");
+        alert_about(Alert::VenueAheadOfLog, &about, format_args!("{reason}"));
+        // At once: the halt below takes effect a moment later.
+        engine.halt_venues(VenueHalt::On);
+        // A resume from an earlier halt is no word on this venue: its next Open halts.
+        if (self.halt)(reason) {
+            found.insert(venue, told);
+        }
+    }
+}
