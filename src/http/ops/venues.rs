@@ -141,7 +141,9 @@ pub(super) async fn change(
         // Without a word on it, a registered venue keeps its right to POST.
         let known = spot.venues().await.map_err(unanswered)?;
         let known = known.iter().find(|venue| venue.id == id).map(|venue| venue.posts);
-        let posts = posts.or(known).unwrap_or(false);
+        // A registration that a cut of the log has taken comes back as it was.
+        let before = transfers.admin.posts_of(id).await.map_err(postgres_away)?;
+        let posts = posts.or(known).or(before).unwrap_or(false);
         detail.push_str(&format!(" posts={posts}"));
         commands.insert(0, Command::AddVenue { id, name: text, posts });
     }
