@@ -360,8 +360,8 @@ impl Halt {
     }
 
     /// Halts for a venue that is ahead of the log, before it has a session. A resume ends no halt
-    /// whose reason lacks the venue; an open cut, which waits for it, needs no other reason. Returns
-    /// at once; [`Halt::halt`] follows on the runtime.
+    /// whose reason lacks the venue. An open cut, which waits for it, needs no other reason.
+    /// Returns at once; [`Halt::halt`] follows on the runtime.
     pub fn halt_for_venue(self: &Arc<Halt>, reason: String, runtime: &runtime::Handle) {
         if self.is_cut_open() && self.needs_resume() {
             return self.object();

@@ -337,9 +337,9 @@ pub enum Repeated {
 }
 
 impl Repeated {
-    /// Whether this run repeats the lost operations of a transfer. `asked`: its pending payment to
-    /// Spot.
-    pub fn takes(self, lacking: &[Lacking], asked: Option<Op>) -> bool {
+    /// Whether this run repeats the lost operations of a transfer. `asked`: its [`pending`] one.
+    pub fn takes(self, lacking: &[Lacking], asked: Option<(Intent, Op)>) -> bool {
+        let asked = asked.map(|(_, op)| op);
         let pays = |lacking: &Lacking| lacking.decision == Decision::Success && lacking.op.pays();
         self == Repeated::All || lacking.iter().all(pays) || is_returned(lacking, asked)
     }
@@ -475,8 +475,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Carries out a WITHDRAW and its REFUND, or neither if its money is not there: it may come from
-    /// a venue. Only room can part them; another run then decides the REFUND.
+    /// Carries out a WITHDRAW and its REFUND, or neither if its money is not there, which a venue
+    /// may bring. Only room can part them; another run then decides the REFUND.
     fn returns(&mut self, unit: &[Lacking], pending: &[(Intent, Op)]) -> Vec<PlanStep> {
         let asked = pending.iter().find(|(intent, _)| intent.req_id == unit[0].intent.req_id);
         assert!(is_returned(unit, asked.map(|(_, op)| *op)), "only credits are repeated: {unit:?}");
@@ -770,8 +770,7 @@ mod tests {
             let pair = wanted(2, SpotToFunding, 60, state, 5);
             let pending: Vec<_> =
                 pending(&transfer(pair[0].intent.clone(), state)).into_iter().collect();
-            let asked = pending.first().map(|(_, op)| *op);
-            assert!(credits.takes(&pair, asked), "{pair:?}");
+            assert!(credits.takes(&pair, pending.first().cloned()), "{pair:?}");
             let mut lacking = wanted(1, FundingToSpot, 50, State::Committed, 4);
             lacking.extend(pair.clone());
             let mut ledger = ledger();

@@ -170,8 +170,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         if let (Some(past), Some(page)) = (&past, page) {
             match lacking(page, &ledger, past.from) {
                 Ok(found) if !found.is_empty() => {
-                    let asked = page.transfer.as_ref().and_then(pending).map(|(_, op)| op);
-                    if repeated.takes(&found, asked) {
+                    if repeated.takes(&found, page.transfer.as_ref().and_then(pending)) {
                         lost.extend(found);
                         named.insert(req_id, mismatch);
                     }

@@ -122,17 +122,9 @@ async fn repair(
                 let closed = closed.take().context("it was opened above")?;
                 let opened = (closed, log);
                 let although = args.although_halted;
-                let (restored, halted) =
+                let restored =
                     restore_log(&stores, target, opened, latest, author, although).await?;
-                for step in &restored.steps {
-                    say(verb, step)?;
-                }
-                for renumbering in &restored.renumberings {
-                    say(verb, renumbering)?;
-                }
-                if let Some(reason) = halted {
-                    say("halted", &reason)?;
-                }
+                print_restored(&restored, verb, &mut say)?;
             }
             if write_postgres || restore {
                 planned = plan(stores).await.context("compare the two stores again")?;
@@ -160,6 +152,21 @@ async fn repair(
     print_waits(&planned, say)?;
     print_end(args.format, word, (count, outside), left.len(), out)?;
     Ok(left.len())
+}
+
+/// Prints the decisions of [`restore_log`], and the reason under which venues may send.
+fn print_restored(
+    (planned, halted): &(Plan, Option<String>),
+    verb: &str,
+    mut say: impl FnMut(&str, &dyn Display) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    for step in &planned.steps {
+        say(verb, step)?;
+    }
+    for renumbering in &planned.renumberings {
+        say(verb, renumbering)?;
+    }
+    halted.as_ref().map_or(Ok(()), |reason| say("halted", reason))
 }
 
 /// Prints the venues that must send first, and the next step.
