@@ -28,6 +28,8 @@ enum Why {
     Silent,
     /// It has answers that the log does not hold.
     Behind { told: u64, last: u64 },
+    /// Venues have moved money, and neither store names one.
+    Nameless,
     /// It has acknowledged answers above the last one that it names: a part of its journal is lost.
     Forgetful { told: u64, acknowledged: u64 },
 }
@@ -38,6 +40,9 @@ impl fmt::Display for Awaited {
         match self.why {
             Why::Missing => write!(out, "venue {venue} is not in the log any more: add it again"),
             Why::Closed => write!(out, "venue {venue} is closed in the log: open it"),
+            Why::Nameless => {
+                write!(out, "venues that neither store names any more: add them again")
+            }
             Why::Silent => write!(out, "venue {venue} has opened no session since the cut"),
             Why::Behind { told: known, last } => {
                 write!(out, "venue {venue} has answers up to {known}, and the log ends with {last}")
@@ -52,8 +57,12 @@ impl fmt::Display for Awaited {
 }
 
 /// The venues that have not sent again, by number. An operator ends the wait for one by a close
-/// after the cut. `known`: as PostgreSQL knows them. `rows`: as the log has them.
-pub fn awaited(known: &[CutVenue], rows: &[VenueRow]) -> Vec<Awaited> {
+/// after the cut. `known`: as PostgreSQL knows them, and whether it knows that there were any.
+/// `rows`: as the log has them.
+pub fn awaited((known, any): (&[CutVenue], bool), rows: &[VenueRow]) -> Vec<Awaited> {
+    if any && known.is_empty() && rows.is_empty() {
+        return vec![Awaited { venue: 0, why: Why::Nameless }];
+    }
     let mut venues: BTreeMap<u32, (Option<&CutVenue>, Option<&VenueRow>)> = BTreeMap::new();
     for venue in known {
         venues.entry(venue.id).or_default().0 = Some(venue);
@@ -120,9 +129,13 @@ mod tests {
             (known(None, true), None, None),
             (known(Some(5), true), row(false, 4), behind),
         ] {
-            let found = awaited(known.as_slice(), row.as_slice());
+            let found = awaited((known.as_slice(), true), row.as_slice());
             let why: Vec<Why> = found.iter().map(|awaited| awaited.why).collect();
             assert_eq!(why, want.into_iter().collect::<Vec<_>>(), "{known:?} {row:?}");
+        }
+        let nameless = Awaited { venue: 0, why: Why::Nameless };
+        for (any, want) in [(true, vec![nameless]), (false, vec![])] {
+            assert_eq!(awaited((&[], any), &[]), want);
         }
     }
 }

@@ -84,11 +84,13 @@ pub struct CutVenue {
     pub closed: bool,
 }
 
-/// Every venue that was ever added, and those with an Open since the last cut, by number.
+/// Every venue that was ever added, and those with an Open since the last cut, by number; and whether a venue was ever
+/// added, also by a process that has named none here.
 ///
 /// # Errors
 /// PostgreSQL is away, or has a row that cannot be read.
-pub(super) async fn venues(client: &impl GenericClient) -> Result<Vec<CutVenue>, Error> {
+pub(super) async fn venues(client: &impl GenericClient) -> Result<(Vec<CutVenue>, bool), Error> {
+    let any = client.query_one("SELECT posted FROM engine_state", &[]).await?.try_get(0)?;
     let venues = "SELECT substring(subject FROM '^venue ([0-9]+)$')::bigint, \
                     (max(substring(detail FROM '^answers=([0-9]+)$')::numeric) \
                       FILTER (WHERE action = $1 AND is_later))::text, \
@@ -99,7 +101,7 @@ pub(super) async fn venues(client: &impl GenericClient) -> Result<Vec<CutVenue>,
                          WHERE action IN ('venue add', 'venue close', 'venue open', $1)) AS changes \
                  GROUP BY 1 ORDER BY 1";
     let rows = client.query(venues, &[&VENUE_OPENS]).await?;
-    rows.iter().map(cut_venue_from_row).collect()
+    Ok((rows.iter().map(cut_venue_from_row).collect::<Result<_, _>>()?, any))
 }
 
 fn cut_venue_from_row(row: &Row) -> Result<CutVenue, Error> {
@@ -260,11 +262,11 @@ impl Witness {
         Ok(statuses)
     }
 
-    /// The venues that must send again after the last cut.
+    /// The venues that must send again after the last cut, and whether there were any.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
-    pub async fn venues(&self) -> Result<Vec<CutVenue>, Error> {
+    pub async fn venues(&self) -> Result<(Vec<CutVenue>, bool), Error> {
         venues(&self.client).await
     }
 

@@ -51,11 +51,12 @@ impl Admin {
         cut::state(&**self.pool().get().await?).await
     }
 
-    /// The venues that must send again; `None` if no cut of the log is open.
+    /// The venues that must send again, and whether there were any; `None` if no cut of the log is
+    /// open.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
-    pub async fn cut_venues(&self) -> Result<Option<Vec<cut::CutVenue>>, Error> {
+    pub async fn cut_venues(&self) -> Result<Option<(Vec<cut::CutVenue>, bool)>, Error> {
         let client = self.pool().get().await?;
         match cut::state(&**client).await? {
             CutState::Closed => Ok(None),
