@@ -182,7 +182,7 @@ fn behind_of_other() -> String {
 /// The operator lets the venues go on. They send the rest, and one is closed instead.
 fn send_the_rest(site: &Site, socket: &Path, before: &[BTreeMap<String, Balance>], silent: &str) {
     let (code, out, err) = repair(site, &APPLY);
-    assert_eq!(code, Some(1), "{out}{err}");
+    assert_eq!(code, Some(2), "{out}{err}");
     assert!(err.contains("another cause: a test;") && err.contains("--although-halted"), "{err}");
     let [apply, reason, why] = APPLY;
     let lifted = repaired(site, &[apply, reason, why, "--although-halted"]);
