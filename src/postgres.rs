@@ -132,6 +132,12 @@ pub enum Error {
         "the log has been cut, and not been repaired since: stop the service, and run `ubscore repair --apply`"
     )]
     Unrepaired,
+    /// A halt after a cut of the log has another cause as well, and venues would send again.
+    #[error(
+        "the service is also halted for another cause: {0}; venues would send again; next: end that cause, then \
+         the same command with --although-halted"
+    )]
+    OtherCause(String),
     /// A rebuild of the log has begun, and is not finished.
     #[error(
         "the log is being rebuilt from PostgreSQL by `ubscore engine adopt`, and that is not finished"

@@ -1,6 +1,5 @@
 //! The state and the log together, without a thread: decide, append, apply.
 
-use domain::code::Code;
 use domain::posting::Breakdown;
 use domain::shortage::{Capacity, Shortage};
 use wal::{Medium, Sequence};
@@ -67,9 +66,10 @@ impl Sent {
     }
 }
 
-/// Whether a command with this refusal is refused in any state.
-fn is_for_good(code: Code) -> bool {
-    matches!(code, Code::InvalidPosting | Code::InvalidRequest | Code::InvalidAsset)
+/// Whether a command is refused in any state, such as a RESERVE of amount 0. Also form and assets
+/// depend on the state: a venue that is registered anew may lack its right to POST.
+fn is_refused_for_good(posted: &Posted) -> bool {
+    posted.legs.first().is_some_and(|leg| leg.amount == 0)
 }
 
 /// The end of a numbered command.
@@ -192,7 +192,7 @@ impl<M: Medium> Core<M> {
         ledger.decide_posted(posted, parts);
         // The number was a success before the cut, and another venue may still bring its money. A
         // recorded refusal would stand against the answer that the venue has.
-        if halt == VenueHalt::Lost && posted.code().is_some_and(|code| !is_for_good(code)) {
+        if halt == VenueHalt::Lost && posted.code().is_some() && !is_refused_for_good(posted) {
             return Err(Reason::Halted);
         }
         let length = posted.encode(payload);

@@ -593,10 +593,19 @@ mod tests {
         let mut session = handle.open_venue_ahead(1, 3, 5).expect("open");
         assert_eq!(answer(&mut session, 5, &release(3)), None);
         stopped(&mut session, 6, &reserve(1));
-        // A venue without answers, and one that lacks none.
+        // A venue without answers, one that lacks none, and one without its former right to POST
+        // and without an asset.
         handle.add_venue(2, "other", false).expect("a place");
         let mut other = handle.open_venue(2, 1, 0).expect("open");
         stopped(&mut other, 1, &reserve(1));
+        let mut other = handle.open_venue_ahead(2, 2, 1).expect("open");
+        let (from, to) = (Place::Available(1), Place::Available(2));
+        let pay = Leg { from, to, asset: USD, amount: 1 };
+        let post = Command::Post { reference: 0, legs: legs([pay]) };
+        let no_asset = Command::Reserve { reference: 0, user: 1, asset: 9, amount: 1, onto: 0 };
+        for command in [post, no_asset] {
+            stopped(&mut other, 1, &command);
+        }
         let mut session = handle.open_venue(1, 4, 5).expect("open");
         stopped(&mut session, 6, &reserve(1));
         handle.halt_venues(VenueHalt::Off);

@@ -17,6 +17,7 @@ use std::time::Duration;
 use engine::Handle;
 use engine::venue::VenueHalt;
 use parking_lot::Mutex;
+use tokio::runtime;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
@@ -24,7 +25,7 @@ use crate::clock::Clock;
 use crate::gate::Gate;
 use crate::postgres::admin::Admin;
 use crate::postgres::admin::halts::HaltChange;
-use crate::postgres::cut::CutState;
+use crate::postgres::cut::{CutState, THEN};
 use crate::postgres::{self, Verdict, is_going_away, verdict};
 use crate::telemetry::{self, chain};
 
@@ -48,6 +49,8 @@ pub const NEXT: &str = "ubscore verify; when the cause is gone, ubscore resume -
 const OURSELVES: &str = "ubscore";
 /// The actor of the audit's halts. While a cut of the log is open, the audit finds its effects.
 pub const AUDIT: &str = "audit";
+/// The actor of a halt for a venue that is ahead of the log.
+const VENUES: &str = "venues";
 
 /// The owner of the flag.
 pub struct Halt {
@@ -214,7 +217,7 @@ pub fn check_reason(reason: &str) -> bool {
 /// The flag is not kept.
 pub fn keep_for_next_start(data_dir: &Path, reason: &str) -> io::Result<String> {
     let in_force = match found_in(data_dir) {
-        Some(earlier) => format!("{earlier}; then: {reason}"),
+        Some(earlier) => format!("{earlier}{THEN}{reason}"),
         None => reason.to_owned(),
     };
     keep(data_dir, &in_force)?;
@@ -356,6 +359,18 @@ impl Halt {
         self.state.lock().halts += 1;
     }
 
+    /// Halts for a venue that is ahead of the log, before it has a session. A resume ends no halt
+    /// whose reason lacks the venue. An open cut, which waits for it, needs no other reason.
+    /// Returns at once; [`Halt::halt`] follows on the runtime.
+    pub fn halt_for_venue(self: &Arc<Halt>, reason: String, runtime: &runtime::Handle) {
+        if self.is_cut_open() && self.needs_resume() {
+            return self.object();
+        }
+        self.close(VENUES, &reason);
+        let halt = Arc::clone(self);
+        runtime.spawn(async move { halt.halt(VENUES, &reason).await });
+    }
+
     /// Halts. Nothing new begins from the first moment. Returns when both places have the halt, as
     /// far as each can be reached, and earlier operations have ended.
     pub async fn halt(&self, actor: &str, reason: &str) -> Halted {
@@ -385,20 +400,27 @@ impl Halt {
     }
 
     /// The part of a halt that needs no PostgreSQL: the gate and the data directory. The caller
-    /// halts afterwards.
-    pub async fn begin_halt(&self, reason: &str) {
-        let in_force = self.close(OURSELVES, reason);
+    /// halts afterwards. `by_audit`: a cut of the log may explain the cause.
+    pub async fn begin_halt(&self, by_audit: bool, reason: &str) {
+        let in_force = self.close(if by_audit { AUDIT } else { OURSELVES }, reason);
         self.state.lock().unwritten = true;
         self.keep_in_data_dir(&in_force).await;
     }
 
-    /// Closes the gate. Returns the reason in force: the first one. If venues send again, another
-    /// cause stops them, and is added to the reason: so either place keeps it.
+    /// Closes the gate. Returns the reason in force: the first one. Added to it are a venue ahead
+    /// of the log and, while a cut is open, every other cause: they stop venues that send again.
     fn close(&self, actor: &str, reason: &str) -> String {
         let mut state = self.state.lock();
         state.halts += 1;
+        let is_kept = state.cut_open || actor == VENUES;
+        let resends = state.resends;
+        let is_added = |first: &str| match actor {
+            AUDIT => false,
+            _ if resends => true,
+            _ => is_kept && !first.split(THEN).any(|known| known == reason),
+        };
         let in_force = match state.reason.take() {
-            Some(first) if state.resends && actor != AUDIT => format!("{first}; then: {reason}"),
+            Some(first) if is_added(&first) => format!("{first}{THEN}{reason}"),
             Some(first) => first,
             None => reason.to_owned(),
         };
@@ -655,12 +677,41 @@ mod tests {
         assert!(halt.resends() && halt.is_halted());
         // The cut itself makes the stores differ.
         halt.halt(AUDIT, "the sums differ").await;
+        halt.begin_halt(true, "the sums differ on another server").await;
         assert!(halt.resends());
         for _ in 0..2 {
             let halted = halt.halt("an operator", "suspicious").await;
             assert_eq!((Some(halted.reason), halt.resends()), (more.clone(), false));
             assert_eq!(found_in(directory.path()), more);
         }
+    }
+
+    /// Goal: no resume ends a halt without a word on a venue that is ahead of the log; while a cut
+    /// is open, each cause is kept. Method: the venue opens before and during a resume.
+    #[tokio::test]
+    async fn a_venue_ahead_of_the_log_is_added_to_a_halt() {
+        let directory = tempdir().expect("a directory");
+        let halt = without_postgres(directory.path()).await;
+        let runtime = runtime::Handle::current();
+        halt.halt("an operator", "first").await;
+        halt.halt("an operator", "second").await;
+        let check = async {
+            for _ in 0..2 {
+                halt.halt_for_venue("venue 7 is ahead".to_owned(), &runtime);
+            }
+            Ok(())
+        };
+        let resumed = halt.resume("an operator", "hope", check).await;
+        assert!(matches!(resumed, Err(NotResumed::HaltedAgain)), "{resumed:?}");
+        assert_eq!(halt.reason().as_deref(), Some("first; then: venue 7 is ahead"));
+
+        let of_cut = Some("cut".to_owned());
+        let found = Found { in_postgres: of_cut.clone(), in_data_dir: of_cut, cut: CutState::Open };
+        let halt = begun(found, directory.path()).await;
+        halt.halt(AUDIT, "the sums differ").await;
+        halt.halt_for_venue("venue 7 is ahead".to_owned(), &runtime);
+        let halted = halt.halt("an operator", "suspicious").await;
+        assert_eq!(halted.reason, "cut; then: suspicious");
     }
 
     #[test]

@@ -28,6 +28,10 @@ enum Why {
     Silent,
     /// It has answers that the log does not hold.
     Behind { told: u64, last: u64 },
+    /// Venues have moved money, and neither store names one.
+    Nameless,
+    /// It has acknowledged answers above the last one that it names: a part of its journal is lost.
+    Forgetful { told: u64, acknowledged: u64 },
 }
 
 impl fmt::Display for Awaited {
@@ -36,17 +40,29 @@ impl fmt::Display for Awaited {
         match self.why {
             Why::Missing => write!(out, "venue {venue} is not in the log any more: add it again"),
             Why::Closed => write!(out, "venue {venue} is closed in the log: open it"),
+            Why::Nameless => {
+                write!(out, "venues that neither store names any more: add them again")
+            }
             Why::Silent => write!(out, "venue {venue} has opened no session since the cut"),
             Why::Behind { told: known, last } => {
                 write!(out, "venue {venue} has answers up to {known}, and the log ends with {last}")
             }
+            Why::Forgetful { told: known, acknowledged } => write!(
+                out,
+                "venue {venue} has named its answers up to {known}, and has acknowledged {acknowledged}: let it open \
+                 with its whole journal"
+            ),
         }
     }
 }
 
 /// The venues that have not sent again, by number. An operator ends the wait for one by a close
-/// after the cut. `known`: as PostgreSQL knows them. `rows`: as the log has them.
-pub fn awaited(known: &[CutVenue], rows: &[VenueRow]) -> Vec<Awaited> {
+/// after the cut. `known`: as PostgreSQL knows them, and whether it knows that there were any.
+/// `rows`: as the log has them.
+pub fn awaited((known, any): (&[CutVenue], bool), rows: &[VenueRow]) -> Vec<Awaited> {
+    if any && known.is_empty() && rows.is_empty() {
+        return vec![Awaited { venue: 0, why: Why::Nameless }];
+    }
     let mut venues: BTreeMap<u32, (Option<&CutVenue>, Option<&VenueRow>)> = BTreeMap::new();
     for venue in known {
         venues.entry(venue.id).or_default().0 = Some(venue);
@@ -56,13 +72,15 @@ pub fn awaited(known: &[CutVenue], rows: &[VenueRow]) -> Vec<Awaited> {
     }
     let why = |known: Option<&CutVenue>, row: Option<&VenueRow>| {
         let is_closed = row.is_none_or(|row| row.closed);
-        let (told, last) = (known.and_then(|known| known.told), row.map_or(0, |row| row.last));
+        let told = known.and_then(|known| known.told);
+        let (acknowledged, last) = row.map_or((0, 0), |row| (row.acknowledged, row.last));
         match (told, row) {
             _ if is_closed && known.is_some_and(|known| known.closed) => None,
-            (Some(told), _) if told <= last => None,
+            (Some(told), _) if (acknowledged..=last).contains(&told) => None,
             (_, None) => Some(Why::Missing),
             (_, Some(VenueRow { closed: true, .. })) => Some(Why::Closed),
-            (Some(told), Some(_)) => Some(Why::Behind { told, last }),
+            (Some(told), Some(_)) if told > last => Some(Why::Behind { told, last }),
+            (Some(told), Some(_)) => Some(Why::Forgetful { told, acknowledged }),
             (None, Some(_)) => Some(Why::Silent),
         }
     };
@@ -82,15 +100,20 @@ mod tests {
     #[test]
     fn a_venue_is_awaited_until_the_log_has_its_last_answer_or_an_operator_closes_it() {
         let known = |told, closed| Some(CutVenue { id: 7, told, closed });
-        let row = |closed, last| {
+        let row = |closed, last: u64| {
             let (id, name, posts, epoch) = (7, Text::EMPTY, false, 1);
-            let (acknowledged, oldest) = (0, None);
+            let (acknowledged, oldest) = (last.min(3), None);
             Some(VenueRow { id, name, posts, closed, epoch, last, acknowledged, oldest })
         };
         let behind = Some(Why::Behind { told: 5, last: 4 });
+        let forgetful = Some(Why::Forgetful { told: 0, acknowledged: 3 });
         for (known, row, want) in [
             (known(Some(5), false), row(false, 5), None),
             (known(Some(5), false), row(false, 9), None),
+            (known(Some(3), false), row(false, 9), None),
+            (known(Some(0), false), row(false, 9), forgetful),
+            (known(Some(0), false), row(true, 9), Some(Why::Closed)),
+            (known(Some(0), true), row(true, 9), None),
             (known(Some(0), false), row(false, 0), None),
             (known(Some(5), false), row(false, 4), behind),
             (known(None, false), row(false, 5), Some(Why::Silent)),
@@ -106,9 +129,13 @@ mod tests {
             (known(None, true), None, None),
             (known(Some(5), true), row(false, 4), behind),
         ] {
-            let found = awaited(known.as_slice(), row.as_slice());
+            let found = awaited((known.as_slice(), true), row.as_slice());
             let why: Vec<Why> = found.iter().map(|awaited| awaited.why).collect();
             assert_eq!(why, want.into_iter().collect::<Vec<_>>(), "{known:?} {row:?}");
+        }
+        let nameless = Awaited { venue: 0, why: Why::Nameless };
+        for (any, want) in [(true, vec![nameless]), (false, vec![])] {
+            assert_eq!(awaited((&[], any), &[]), want);
         }
     }
 }

@@ -228,6 +228,13 @@ pub struct Lacking {
     sequence: Sequence,
 }
 
+impl Lacking {
+    fn step(&self) -> PlanStep {
+        let (intent, op, decision) = (self.intent.clone(), self.op, self.decision);
+        PlanStep::Decide { intent, op, decision }
+    }
+}
+
 /// The decisions of UBSCore that a transfer's state proves.
 ///
 /// # Errors
@@ -324,17 +331,28 @@ pub enum Repeated {
     /// All of them.
     All,
     /// Those that venues may need for the commands that they send again: everything that pays Spot,
-    /// and accounts that were active for a while. Debits and statuses follow behind the venues.
+    /// withdrawals that came back, and accounts that were active for a while. Debits and statuses
+    /// follow behind the venues.
     Credits,
 }
 
 impl Repeated {
-    /// Whether this run repeats the lost operations of a transfer. A REFUND alone is a credit; with
-    /// its WITHDRAW it changes nothing, and both wait.
-    pub fn takes(self, lacking: &[Lacking]) -> bool {
+    /// Whether this run repeats the lost operations of a transfer. `asked`: its [`pending`] one.
+    pub fn takes(self, lacking: &[Lacking], asked: Option<(Intent, Op)>) -> bool {
+        let asked = asked.map(|(_, op)| op);
         let pays = |lacking: &Lacking| lacking.decision == Decision::Success && lacking.op.pays();
-        self == Repeated::All || lacking.iter().all(pays)
+        self == Repeated::All || lacking.iter().all(pays) || is_returned(lacking, asked)
     }
+}
+
+/// Whether a WITHDRAW comes with its REFUND. A venue may have used that money again, so both must
+/// be decided before it sends.
+fn is_returned(lacking: &[Lacking], asked: Option<Op>) -> bool {
+    let effect = |op: Op, decision, of: &Lacking| op.effect(decision, of.intent.amount.units());
+    let proven = lacking.iter().map(|one| effect(one.op, one.decision, one));
+    let refund = lacking.iter().zip(asked).map(|(one, op)| effect(op, Decision::Success, one));
+    let effects: Vec<i128> = proven.chain(refund).collect();
+    effects.len() > 1 && effects.iter().sum::<i128>() == 0
 }
 
 /// Decides everything again on `ledger`, and consumes it.
@@ -349,9 +367,13 @@ pub fn rehearse(
     (catalog, repeated): (&Catalog, Repeated),
 ) -> Rehearsed {
     let credits = repeated == Repeated::Credits;
-    assert!(repeated.takes(&lacking), "only credits are repeated: {lacking:?}");
     let mut rehearsed = Rehearsed::default();
     let mut stage = Stage { ledger };
+    let debits = lacking.iter().filter(|lacking| credits && !lacking.op.pays());
+    let debits: BTreeSet<ReqId> = debits.map(|lacking| lacking.intent.req_id).collect();
+    let (mut returned, lacking): (Vec<_>, Vec<_>) =
+        lacking.into_iter().partition(|lacking| debits.contains(&lacking.intent.req_id));
+    returned.sort_by_key(|lacking| (lacking.intent.order_number, lacking.op));
     let mut groups = BTreeMap::<(UserId, AssetId), Vec<Lacking>>::new();
     for lacking in lacking {
         let account = (lacking.intent.user, lacking.intent.asset);
@@ -359,6 +381,7 @@ pub fn rehearse(
     }
     // A start registers all assets; a rehearsal only those that it uses.
     let asked = pending.iter().filter(|_| credits).map(|(intent, _)| intent.asset);
+    let asked = asked.chain(returned.iter().map(|lacking| lacking.intent.asset));
     let assets: BTreeSet<AssetId> = groups.keys().map(|(_, asset)| *asset).chain(asked).collect();
     let learn = assets.iter().filter_map(|asset| catalog.by_id(*asset));
     let learn = learn.map(|asset| PlanStep::Learn(asset.clone()));
@@ -389,6 +412,9 @@ pub fn rehearse(
         if stage.decides(&step).is_ok() {
             rehearsed.steps.push(step);
         }
+    }
+    for unit in returned.chunk_by(|one, next| one.intent.req_id == next.intent.req_id) {
+        rehearsed.steps.extend(stage.returns(unit, pending));
     }
     let set = statuses.iter().filter(|_| !credits).map(|lost| PlanStep::SetStatus {
         user: lost.user,
@@ -449,6 +475,16 @@ impl Stage<'_> {
         }
     }
 
+    /// Carries out a WITHDRAW and its REFUND, or neither if its money is not there, which a venue
+    /// may bring. Only room can part them; another run then decides the REFUND.
+    fn returns(&mut self, unit: &[Lacking], pending: &[(Intent, Op)]) -> Vec<PlanStep> {
+        let asked = pending.iter().find(|(intent, _)| intent.req_id == unit[0].intent.req_id);
+        assert!(is_returned(unit, asked.map(|(_, op)| *op)), "only credits are repeated: {unit:?}");
+        let ask = asked.map(|(intent, op)| PlanStep::Ask { intent: intent.clone(), op: *op });
+        let steps = unit.iter().map(Lacking::step).chain(ask);
+        steps.take_while(|step| self.decides(step).is_ok()).collect()
+    }
+
     /// Carries out all steps of one balance. If one is refused, returns the reasons; the rest of
     /// the balance is then left as well.
     fn group<'a>(
@@ -456,11 +492,7 @@ impl Stage<'_> {
         group: &[Lacking],
         mut pending: impl Iterator<Item = &'a (Intent, Op)>,
     ) -> Result<Vec<PlanStep>, Vec<(ReqId, Unproven)>> {
-        let step = |lacking: &Lacking| PlanStep::Decide {
-            intent: lacking.intent.clone(),
-            op: lacking.op,
-            decision: lacking.decision,
-        };
+        let step = Lacking::step;
         let mut steps = Vec::new();
         let mut waiting: Vec<&Lacking> = group.iter().collect();
         let mut refused = BTreeMap::new();
@@ -688,13 +720,14 @@ mod tests {
             (wanted(1, SpotToFunding, 60, State::Committed, 4), false),
             (wanted(2, FundingToSpot, 50, State::Committed, 5), true),
             (wanted(3, SpotToFunding, 1, State::Failed, 6), false),
-            (refund.clone(), false),
+            (refund.clone(), true),
+            (refund[..1].to_vec(), false),
             // Its WITHDRAW was not lost.
             (refund[1..].to_vec(), true),
             (wanted(5, FundingToSpot, 7, State::RolledBack, 8), false),
         ] {
-            assert_eq!(Repeated::Credits.takes(&lacking), want, "{lacking:?}");
-            assert!(Repeated::All.takes(&lacking));
+            assert_eq!(Repeated::Credits.takes(&lacking, None), want, "{lacking:?}");
+            assert!(Repeated::All.takes(&lacking, None));
         }
         let mut ledger = ledger();
         let active = LostStatus {
@@ -724,5 +757,31 @@ mod tests {
         let pending = std::slice::from_ref(&pays);
         let none = rehearse(&mut ledger, Vec::new(), pending, &[active], again);
         assert_eq!((none.steps, none.left), (Vec::new(), BTreeMap::new()));
+    }
+
+    /// Goal: money of a withdrawal that came back is there for a venue that has used it again.
+    /// Method: the REFUND is proven, or pending; then a RESERVE of all, and the debits. A pair
+    /// whose money is not there waits.
+    #[test]
+    fn a_withdrawal_that_came_back_is_repeated_in_front_of_the_venues() {
+        use Direction::{FundingToSpot, SpotToFunding};
+        let (catalog, credits) = (catalog(), Repeated::Credits);
+        for state in [State::RolledBack, State::Compensating] {
+            let pair = wanted(2, SpotToFunding, 60, state, 5);
+            let pending: Vec<_> =
+                pending(&transfer(pair[0].intent.clone(), state)).into_iter().collect();
+            assert!(credits.takes(&pair, pending.first().cloned()), "{pair:?}");
+            let mut lacking = wanted(1, FundingToSpot, 50, State::Committed, 4);
+            lacking.extend(pair.clone());
+            let mut ledger = ledger();
+            let short = rehearse(&mut ledger, lacking, &pending, &[], (&catalog, credits));
+            assert_eq!((ledger.balances(), short.left), (vec![(7, USDT.0, 50)], BTreeMap::new()));
+            let lacking = wanted(3, FundingToSpot, 50, State::Committed, 6);
+            let more = rehearse(&mut ledger, lacking, &[], &[], (&catalog, credits));
+            assert_eq!(more.steps.len(), 1, "{:?}", more.steps);
+            let done = rehearse(&mut ledger, pair, &pending, &[], (&catalog, credits));
+            assert_eq!((done.steps.len(), done.left), (2, BTreeMap::new()), "{:?}", done.steps);
+            assert_eq!(ledger.balances(), [(7, USDT.0, 100)]);
+        }
     }
 }

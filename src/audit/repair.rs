@@ -170,7 +170,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         if let (Some(past), Some(page)) = (&past, page) {
             match lacking(page, &ledger, past.from) {
                 Ok(found) if !found.is_empty() => {
-                    if repeated.takes(&found) {
+                    if repeated.takes(&found, page.transfer.as_ref().and_then(pending)) {
                         lost.extend(found);
                         named.insert(req_id, mismatch);
                     }
@@ -226,10 +226,10 @@ fn take_rehearsed(plan: &mut Plan, rehearsed: Rehearsed, mut named: HashMap<ReqI
 
 /// Finds the venues that must send again after a cut.
 async fn await_venues(plan: &mut Plan, witness: &Witness, ledger: &Ledger) -> Result<(), Error> {
-    let (known, mut venues) = (witness.venues().await?, Vec::new());
+    let ((known, any), mut venues) = (witness.venues().await?, Vec::new());
     ledger.venues(&mut venues);
-    plan.has_venues = !known.is_empty() || !venues.is_empty();
-    plan.awaited = awaited(&known, &venues);
+    plan.has_venues = any || !known.is_empty() || !venues.is_empty();
+    plan.awaited = awaited((&known, any), &venues);
     Ok(())
 }
 

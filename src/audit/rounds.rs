@@ -336,7 +336,8 @@ async fn settle(
     // From the acceptance on, the next start asks for the flights of the new server only. It must
     // find the halt.
     if let Some(why) = in_short(&found, &audit.catalog()) {
-        halt.begin_halt(&why).await;
+        let lacks = found.iter().any(|found| matches!(found.kind, Kind::LostCommits(_)));
+        halt.begin_halt(!lacks, &why).await;
     }
     if !pin.accept(change) {
         return false;
@@ -387,8 +388,9 @@ async fn conclude(found: &[Mismatch], catalog: &Catalog, halt: &Halt, clock: &dy
         return false;
     };
     metrics::counter!(telemetry::CONSERVATION_RUNS_TOTAL, "result" => "mismatch").increment(1);
+    let cut = if halt.is_cut_open() { " (the log was cut, and is not repaired)" } else { "" };
     for mismatch in found.iter().take(ALERTS_MAX) {
-        let named = catalog.name_assets(&mismatch.to_string());
+        let named = catalog.name_assets(&mismatch.to_string()) + cut;
         alert_about(Alert::ConservationViolated, mismatch, format_args!("{named}"));
         if let Kind::DamagedJournal(row) = &mismatch.kind {
             alert_about(Alert::JournalDamaged, &row.place(), format_args!("{row}"));

@@ -188,6 +188,10 @@ pub struct RepairArgs {
     /// The reason, kept for later readers.
     #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
     pub reason: Option<String>,
+    /// After a cut of the log, let venues send again although the service is halted for another
+    /// cause as well.
+    #[arg(long, conflicts_with = "plan")]
+    pub although_halted: bool,
     /// File with the token of the admin that repairs; required if `approval.required` has a repair.
     #[arg(long, value_name = "FILE", requires = "approver_token_file", conflicts_with = "plan")]
     pub token_file: Option<PathBuf>,

@@ -151,6 +151,8 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Next> {
         return Some(match error {
             postgres::Error::Unadopted => Next::Rebuild,
             postgres::Error::Unrepaired => Next::Repair,
+            // It names the next step itself.
+            postgres::Error::OtherCause(_) => return None,
             postgres::Error::Migration(_) => Next::Upgrade,
             postgres::Error::Unreleased(_) => Next::NewDatabase,
             postgres::Error::Superseded => Next::Superseded,

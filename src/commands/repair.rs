@@ -120,13 +120,11 @@ async fn repair(
             }
             if restore {
                 let closed = closed.take().context("it was opened above")?;
-                let restored = restore_log(&stores, target, closed, log, latest, author).await?;
-                for step in &restored.steps {
-                    say(verb, step)?;
-                }
-                for renumbering in &restored.renumberings {
-                    say(verb, renumbering)?;
-                }
+                let opened = (closed, log);
+                let although = args.although_halted;
+                let restored =
+                    restore_log(&stores, target, opened, latest, author, although).await?;
+                print_restored(&restored, verb, &mut say)?;
             }
             if write_postgres || restore {
                 planned = plan(stores).await.context("compare the two stores again")?;
@@ -154,6 +152,21 @@ async fn repair(
     print_waits(&planned, say)?;
     print_end(args.format, word, (count, outside), left.len(), out)?;
     Ok(left.len())
+}
+
+/// Prints the decisions of [`restore_log`], and the reason under which venues may send.
+fn print_restored(
+    (planned, halted): &(Plan, Option<String>),
+    verb: &str,
+    mut say: impl FnMut(&str, &dyn Display) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    for step in &planned.steps {
+        say(verb, step)?;
+    }
+    for renumbering in &planned.renumberings {
+        say(verb, renumbering)?;
+    }
+    halted.as_ref().map_or(Ok(()), |reason| say("halted", reason))
 }
 
 /// Prints the venues that must send first, and the next step.
@@ -280,18 +293,19 @@ pub(super) fn actor(
 }
 
 /// Lets UBSCore decide again as PostgreSQL proves, then writes the numbers of the new records to
-/// PostgreSQL. Returns the plan that was carried out.
+/// PostgreSQL. Returns the plan that was carried out and, if venues may send now, the reason of the
+/// halt. `although_halted`: also if that has another cause beside the cut.
 ///
 /// After a crash in between, the same command continues: a decision is found in the log, and a
 /// missing number is found by the records that PostgreSQL names.
 async fn restore_log(
     stores: &Stores,
     target: &Target,
-    closed: Closed,
-    log: Identity,
+    (closed, log): (Closed, Identity),
     incarnation: u64,
     author: Author<'_>,
-) -> anyhow::Result<Plan> {
+    although_halted: bool,
+) -> anyhow::Result<(Plan, Option<String>)> {
     let Target { address, limits, .. } = target;
     let claim = fence(address, limits, log, incarnation).await.context("fence PostgreSQL")?;
     crash::point("repair_after_fence");
@@ -316,21 +330,21 @@ async fn restore_log(
     let data_dir = &target.config.data_dir;
     let in_data_dir = halt::found_in(data_dir);
     let repair = match is_left || !planned.awaited.is_empty() {
-        true => CutRepair::Credits(in_data_dir.as_deref()),
+        true => CutRepair::Credits { in_data_dir: in_data_dir.as_deref(), although_halted },
         false => CutRepair::Done,
     };
     let halted = renumber(address, limits, log, incarnation, (&decided, repair), author)
         .await
         .context("write PostgreSQL")?;
     crash::point("repair_after_postgres");
-    if let Some(reason) = halted {
+    if let Some(reason) = &halted {
         // A start lets the venues send again only if both places have the same reason.
         let lock = || data_dir::lock(data_dir).context("lock the log");
         // The engine had it.
         let _lock = if closed.is_none() { Some(lock()?) } else { None };
-        halt::keep(data_dir, &reason).context("halt the next start")?;
+        halt::keep(data_dir, reason).context("halt the next start")?;
     }
-    Ok(planned)
+    Ok((planned, halted))
 }
 
 /// Decides the steps in order: a step may need the balance of an earlier one. Carried balances are

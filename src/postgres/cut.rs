@@ -29,6 +29,21 @@ pub(super) const CREDITED: &str = "cut credited";
 /// What is noted before each Open of a venue while a cut is open.
 pub(super) const VENUE_OPENS: &str = "venue session";
 
+/// The reason of a halt for a cut: both with the first lost record between them.
+const HALT: [&str; 2] =
+    ["the log was cut from record ", " on, and what it held is lost: ubscore repair"];
+/// Between the first cause of a halt and a later one.
+pub const THEN: &str = "; then: ";
+/// Between the reason of a cut and that of an earlier halt.
+const BEFORE: &str = "; halted before: ";
+
+/// A cause in the reason of a halt that is no cut.
+pub(super) fn other_cause(reason: &str) -> Option<&str> {
+    let is_cut = |cause: &str| cause.starts_with(HALT[0]) && cause.ends_with(HALT[1]);
+    let mut causes = reason.split(THEN).flat_map(|part| part.split(BEFORE));
+    causes.find(|cause| !cause.is_empty() && !is_cut(cause))
+}
+
 /// How far the repair of the last cut has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutState {
@@ -69,11 +84,13 @@ pub struct CutVenue {
     pub closed: bool,
 }
 
-/// Every venue that was ever added, and those with an Open since the last cut, by number.
+/// Every venue that was ever added, and those with an Open since the last cut, by number; and whether a venue was ever
+/// added, also by a process that has named none here.
 ///
 /// # Errors
 /// PostgreSQL is away, or has a row that cannot be read.
-pub(super) async fn venues(client: &impl GenericClient) -> Result<Vec<CutVenue>, Error> {
+pub(super) async fn venues(client: &impl GenericClient) -> Result<(Vec<CutVenue>, bool), Error> {
+    let any = client.query_one("SELECT posted FROM engine_state", &[]).await?.try_get(0)?;
     let venues = "SELECT substring(subject FROM '^venue ([0-9]+)$')::bigint, \
                     (max(substring(detail FROM '^answers=([0-9]+)$')::numeric) \
                       FILTER (WHERE action = $1 AND is_later))::text, \
@@ -84,7 +101,7 @@ pub(super) async fn venues(client: &impl GenericClient) -> Result<Vec<CutVenue>,
                          WHERE action IN ('venue add', 'venue close', 'venue open', $1)) AS changes \
                  GROUP BY 1 ORDER BY 1";
     let rows = client.query(venues, &[&VENUE_OPENS]).await?;
-    rows.iter().map(cut_venue_from_row).collect()
+    Ok((rows.iter().map(cut_venue_from_row).collect::<Result<_, _>>()?, any))
 }
 
 fn cut_venue_from_row(row: &Row) -> Result<CutVenue, Error> {
@@ -245,11 +262,11 @@ impl Witness {
         Ok(statuses)
     }
 
-    /// The venues that must send again after the last cut.
+    /// The venues that must send again after the last cut, and whether there were any.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
-    pub async fn venues(&self) -> Result<Vec<CutVenue>, Error> {
+    pub async fn venues(&self) -> Result<(Vec<CutVenue>, bool), Error> {
         venues(&self.client).await
     }
 
@@ -333,15 +350,13 @@ pub async fn record(config: &Address, limits: &Limits, loss: &Loss) -> Result<()
     if row.try_get::<_, Option<&str>>(0)? != Some(&*identity_text(loss.log)) {
         return Err(Error::Superseded);
     }
-    let cut = format!(
-        "the log was cut from record {} on, and what it held is lost: ubscore repair",
-        loss.from
-    );
+    let [begin, end] = HALT;
+    let cut = format!("{begin}{}{end}", loss.from);
     let halted: Option<String> = row.try_get(1)?;
     let reason = match halted {
         // A repeat.
         Some(before) if before.starts_with(&cut) => before,
-        Some(before) => format!("{cut}; halted before: {before}"),
+        Some(before) => format!("{cut}{BEFORE}{before}"),
         None => cut,
     };
     let halt =
@@ -371,4 +386,23 @@ fn status_from_row(row: &Row) -> Result<LostStatus, Error> {
         at: row.try_get(3)?,
         was_active: row.try_get(4)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_beside_cuts_is_named() {
+        let cut = |from: u64| format!("{}{from}{}", HALT[0], HALT[1]);
+        let (first, last) = (cut(7), cut(5));
+        for (reason, want) in [
+            (first.clone(), None),
+            (format!("{last}{BEFORE}{first}"), None),
+            (format!("{first}{THEN}suspicious"), Some("suspicious")),
+            (format!("{last}{BEFORE}the sums differ{THEN}more"), Some("the sums differ")),
+        ] {
+            assert_eq!(other_cause(&reason), want, "{reason}");
+        }
+    }
 }

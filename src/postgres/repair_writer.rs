@@ -13,7 +13,7 @@ use wal::{Identity, Sequence};
 use self::external::ExternalRepair;
 use super::admin::audit;
 use super::columns::{self, Id, Numeric, amount_number, asset_number, bigint, code_number};
-use super::cut::{CLOSED, CREDITED};
+use super::cut::{CLOSED, CREDITED, THEN, other_cause};
 use super::flight::tool::{Carried, ToolFlight};
 use super::incarnation::{self, identity_text};
 use super::{Address, Error, Limits, connect};
@@ -158,9 +158,13 @@ pub async fn fence(
 pub enum CutRepair<'a> {
     /// It is done.
     Done,
-    /// Only credits are decided again, and venues must send before it ends. With the reason of the halt in the data
-    /// directory, if there is one.
-    Credits(Option<&'a str>),
+    /// Only credits are decided again, and venues must send before it ends.
+    Credits {
+        /// The reason of the halt in the data directory, if there is one.
+        in_data_dir: Option<&'a str>,
+        /// Venues may send although the halt has another cause beside the cut.
+        although_halted: bool,
+    },
 }
 
 /// Writes down where the log has these transfers now, and how far the repair has come. Returns the reason of the halt, if
@@ -201,7 +205,13 @@ pub async fn renumber(
     flight.write(&transaction).await?;
     let halted = match repair {
         CutRepair::Done => None,
-        CutRepair::Credits(in_data_dir) => Some(agree(&transaction, in_data_dir).await?),
+        CutRepair::Credits { in_data_dir, although_halted } => {
+            let reason = agree(&transaction, in_data_dir).await?;
+            match other_cause(&reason).filter(|_| !although_halted) {
+                Some(cause) => return Err(Error::OtherCause(cause.to_owned())),
+                None => Some(reason),
+            }
+        }
     };
     let (action, detail) = match &halted {
         None => (CLOSED, ""),
@@ -220,7 +230,7 @@ async fn agree(transaction: &Transaction<'_>, in_data_dir: Option<&str>) -> Resu
     let reason = match in_data_dir {
         // A halt in the data directory only begins with the reason that it was added to.
         Some(other) if other.starts_with(&known) => other.to_owned(),
-        Some(other) if !known.contains(other) => format!("{known}; then: {other}"),
+        Some(other) if !known.contains(other) => format!("{known}{THEN}{other}"),
         Some(_) | None => known,
     };
     let halt = "UPDATE engine_state SET halted = TRUE, halt_reason = $1";

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use engine::VenueSession;
-use engine::venue::{OpenError, VenueHalt};
+use engine::venue::OpenError;
 use parking_lot::Mutex;
 use tracing::info;
 
 use crate::alert::{Alert, alert_about};
 
-/// Halts the service for a reason. Returns false if it was halted before.
-type HaltFor = Box<dyn Fn(String) -> bool + Send + Sync>;
+/// Halts the service for a reason, which is added to that of an earlier halt.
+type HaltFor = Box<dyn Fn(String) + Send + Sync>;
 /// Records the last answer of a venue. Returns false if PostgreSQL has not.
 type Note = Box<dyn Fn(u32, u64) -> bool + Send + Sync>;
 /// Whether venues may send lost numbers again.
@@ -51,7 +51,7 @@ impl Ahead {
         }
         match engine.open_venue(venue, epoch, told) {
             Err(OpenError::AheadOfLog { told, last }) => {
-                self.find(engine, venue, told, last);
+                self.find(venue, told, last);
                 engine.open_venue_ahead(venue, epoch, told)
             }
             opened => opened,
@@ -59,7 +59,7 @@ impl Ahead {
     }
 
     /// Halts the service, once for the same answers.
-    fn find(&self, engine: &engine::Handle, venue: u32, told: u64, last: u64) {
+    fn find(&self, venue: u32, told: u64, last: u64) {
         if (self.resends)() {
             info!(venue, told, last, "a venue sends again what a cut of the log has lost");
             return;
@@ -74,11 +74,7 @@ impl Ahead {
             format!("venue {venue} has answers up to {known}, and the log ends with {last}");
         let about = format_args!("venue {venue}");
         alert_about(Alert::VenueAheadOfLog, &about, format_args!("{reason}"));
-        // At once: the halt below takes effect a moment later.
-        engine.halt_venues(VenueHalt::On);
-        // A resume from an earlier halt is no word on this venue: its next Open halts.
-        if (self.halt)(reason) {
-            found.insert(venue, told);
-        }
+        (self.halt)(reason);
+        found.insert(venue, told);
     }
 }

@@ -68,7 +68,8 @@ fn opened(socket: &Path, venue: u32, told: u64) -> (Venue, u64) {
 
 /// The part that the cut takes: a refused order, money of its user, a trade, a withdrawal of the
 /// money that the trade has brought, an order at another venue with the coins of the trade, a
-/// status, and an order without an answer.
+/// withdrawal that came back with another order for its money, a status, and an order without an
+/// answer.
 fn lost_part(site: &Site, server: &Server, socket: &Path, venue: &mut Venue) {
     let coin = u128::from(COIN);
     venue.reserve(5, BUYER, USDT, 2_000 * COIN);
@@ -83,7 +84,12 @@ fn lost_part(site: &Site, server: &Server, socket: &Path, venue: &mut Venue) {
     moves(server, SELLER, Way::ToFunding, "USDT", "70", "late");
     let (mut other, _) = opened(socket, OTHER, 0);
     other.reserve(1, BUYER, BTC, 3 * COIN / 2);
-    other.succeed([1]);
+    // Money that came back is used again.
+    server.set_status(FEES, "FUNDING", "DISABLED");
+    moves(server, FEES, Way::ToFunding, "USDT", "1", "comes-back");
+    server.set_status(FEES, "FUNDING", "ACTIVE");
+    other.reserve(2, FEES, USDT, COIN);
+    other.succeed([1, 2]);
     server.set_status(FEES, "SPOT", "FROZEN");
     venue.reserve(9, BUYER, USDT, 7 * COIN);
     eventually("the last order", || (last(server, VENUE) == 9).then_some(()));
@@ -127,7 +133,8 @@ fn rcv_007_venues_send_again_what_a_cut_of_the_log_has_lost() {
     waits_for(&server, &[behind, &silent[0], &silent[1]]);
     server.stop();
     let planned = repaired(&site, &["--plan"]);
-    assert!(planned.contains("DEPOSIT") && !planned.contains("WITHDRAW"), "{planned}");
+    assert!(planned.contains("DEPOSIT") && planned.contains("REFUND"), "{planned}");
+    assert_eq!(planned.matches("WITHDRAW").count(), 1, "{planned}");
     let done = repaired(&site, &APPLY);
     for wait in [behind, &silent[0], &silent[1]] {
         assert!(done.contains(&format!("waits    for {wait}; ")), "{done}");
@@ -174,7 +181,12 @@ fn behind_of_other() -> String {
 
 /// The operator lets the venues go on. They send the rest, and one is closed instead.
 fn send_the_rest(site: &Site, socket: &Path, before: &[BTreeMap<String, Balance>], silent: &str) {
-    repaired(site, &APPLY);
+    let (code, out, err) = repair(site, &APPLY);
+    assert_eq!(code, Some(2), "{out}{err}");
+    assert!(err.contains("another cause: a test;") && err.contains("--although-halted"), "{err}");
+    let [apply, reason, why] = APPLY;
+    let lifted = repaired(site, &[apply, reason, why, "--although-halted"]);
+    assert!(lifted.contains("halted   the log was cut") && lifted.contains("a test"), "{lifted}");
     let server = site.start();
     let (mut venue, _) = opened(socket, VENUE, 8);
     venue.reserve(7, SELLER, BTC, 2 * COIN);
@@ -182,11 +194,12 @@ fn send_the_rest(site: &Site, socket: &Path, before: &[BTreeMap<String, Balance>
     venue.reserve(9, BUYER, USDT, 7 * COIN);
     venue.succeed([7, 8]);
     assert_eq!(venue.hear(), halted(9), "without an answer before the cut");
-    let (mut other, _) = opened(socket, OTHER, 1);
+    let (mut other, _) = opened(socket, OTHER, 2);
     other.reserve(1, BUYER, BTC, 3 * COIN / 2);
-    other.succeed([1]);
-    other.reserve(2, BUYER, BTC, 1);
-    assert_eq!(other.hear(), halted(2));
+    other.reserve(2, FEES, USDT, COIN);
+    other.succeed([1, 2]);
+    other.reserve(3, BUYER, BTC, 1);
+    assert_eq!(other.hear(), halted(3));
     assert!(!server.said().contains("venue_ahead_of_log"), "{}", server.said());
     // The debits are missing, and one venue.
     let early = repaired(site, &["--plan"]);

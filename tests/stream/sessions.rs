@@ -462,6 +462,14 @@ fn a_venue_ahead_of_the_log_halts() {
     assert!(matches!(heard, Heard::Opened(begun) if begun.last == 1), "{heard:?}");
     venue.reserve(2, BUYER, USDT, COIN);
     assert_eq!(venue.hear(), Heard::Back { number: 2, reason: BackReason::Halted });
+    // Another venue during the halt: its operator reads both.
+    Venue::opened(&socket, OTHER, 3);
+    let halted = server.admin("POST", "/admin/v1/halt", &json!({"reason": "once more"}));
+    let reason = halted.json()["reason"].to_string();
+    assert!(
+        [VENUE, OTHER].iter().all(|id| reason.contains(&format!("venue {id} has"))),
+        "{reason}"
+    );
 }
 
 /// Goal: a stop answers each command that was read, says so, and takes no other session.

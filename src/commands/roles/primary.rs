@@ -184,8 +184,7 @@ async fn serve(
     let service = &started.service;
     assert!(ready.set(Arc::clone(service)).is_ok(), "there is one service");
     let http = serve_public(&mut process, http, keys.http_tls, service);
-    let flag = &service.transfers.halt;
-    let ahead = venues::ahead(flag, halting(flag));
+    let ahead = venues::ahead(&service.transfers.halt);
     venues::serve(&mut process, venues, started.engine.handle(), service, Arc::clone(&ahead));
     let watch = upkeep::keep_watch(Arc::clone(service), config.clone(), started.engine.handle());
     process.tasks.run_endless("upkeep", watch);

@@ -16,10 +16,11 @@ use crate::stream::socket::{Listener, Socket};
 use crate::stream::{self, Options, SessionParts};
 use crate::telemetry::chain;
 
-/// Opens the sessions of venues. `halt` halts the service for a reason.
-pub(super) fn ahead(flag: &Arc<Halt>, halt: Box<dyn Fn(String) + Send + Sync>) -> Arc<Ahead> {
+/// Opens the sessions of venues.
+pub(super) fn ahead(flag: &Arc<Halt>) -> Arc<Ahead> {
     let (noting, halting, resending) = (Arc::clone(flag), Arc::clone(flag), Arc::clone(flag));
     let runtime = tokio::runtime::Handle::current();
+    let spawning = runtime.clone();
     let note = move |venue, told| {
         if !noting.is_cut_open() {
             return true;
@@ -30,11 +31,7 @@ pub(super) fn ahead(flag: &Arc<Halt>, halt: Box<dyn Fn(String) + Send + Sync>) -
         }
         noted.is_ok()
     };
-    let halt = move |reason| {
-        let is_first = !halting.needs_resume();
-        halt(reason);
-        is_first
-    };
+    let halt = move |reason| halting.halt_for_venue(reason, &spawning);
     let resends = move || resending.resends();
     Arc::new(Ahead::new(Box::new(halt), Box::new(note), Box::new(resends)))
 }

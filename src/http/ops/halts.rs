@@ -151,10 +151,11 @@ pub(super) async fn resume_now(
 async fn refuse_awaited(admin: &Admin, spot: &Spot) -> Result<(), Objection> {
     let known = admin.cut_venues().await;
     let known = known.map_err(|_| Objection("PostgreSQL does not return the venues".to_owned()))?;
-    let Some(known) = known else { return Ok(()) };
+    let Some((known, any)) = known else { return Ok(()) };
     let venues = spot.venues().await;
     let venues = venues.map_err(|_| Objection("UBSCore does not return the venues".to_owned()))?;
-    let awaited: Vec<_> = awaited(&known, &venues).iter().map(ToString::to_string).collect();
+    let awaited = awaited((&known, any), &venues);
+    let awaited: Vec<_> = awaited.iter().map(ToString::to_string).collect();
     match awaited.is_empty() {
         true => Ok(()),
         false => Err(Objection(format!(

@@ -303,7 +303,9 @@ async fn carry_out(
 ) -> Result<Result<Released, NotChanged>, Refusal> {
     let Service { intake, transfers, spot, .. } = service;
     let (venue, number) = hold_of(id)?;
-    if transfers.halt.is_halted() {
+    // After a cut of the log a lost release is repeated, between lost numbers of venues.
+    let is_stopped = || transfers.halt.is_halted() && !transfers.halt.resends();
+    if is_stopped() {
         return Err(Code::ServiceHalted.into());
     }
     let name = Ulid::from_parts(intake.clock.now_ns() / NS_PER_MS, intake.entropy.lock().u128());
@@ -313,7 +315,7 @@ async fn carry_out(
     let audit = transfers.admin.audit(actor, "hold release", id, &text, reason);
     audit.await.map_err(postgres_away)?;
     // The wait may have been long. The audit row stays as the intent.
-    if transfers.halt.is_halted() {
+    if is_stopped() {
         return Err(Code::ServiceHalted.into());
     }
     warn!(actor, reason, hold = id, %name, "a hold is released by an operator");

@@ -175,7 +175,9 @@ async fn carry_out(
         let venues = spot.venues().await.map_err(unanswered)?;
         let known = venues.iter().find(|venue| venue.id == id);
         // Without a word on it, a registered venue keeps its right to POST.
-        let posts = posts.or(known.map(|venue| venue.posts)).unwrap_or(false);
+        // A registration that a cut of the log has taken comes back as it was.
+        let before = transfers.admin.posts_of(id).await.map_err(postgres_away)?;
+        let posts = posts.or(known.map(|venue| venue.posts)).or(before).unwrap_or(false);
         detail.push_str(&format!(" posts={posts}"));
         command = Command::AddVenue { id, name: text, posts };
         (closed, is_first) = (known.is_some_and(|venue| venue.closed), venues.is_empty());

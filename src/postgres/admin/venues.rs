@@ -25,6 +25,19 @@ impl Admin {
         posted::read(&**client, self.incarnation()).await
     }
 
+    /// The right to POST with which a venue was first added; `None` if it never was. A cut of the
+    /// log may have taken its registration.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn posts_of(&self, venue: u32) -> Result<Option<bool>, Error> {
+        let first = "SELECT detail LIKE '% posts=true' FROM admin_audit \
+                     WHERE action = 'venue add' AND subject = $1 ORDER BY id LIMIT 1";
+        let subject = format!("venue {venue}");
+        let row = self.pool().get().await?.query_opt(first, &[&subject]).await?;
+        row.map(|row| Ok(row.try_get(0)?)).transpose()
+    }
+
     /// Records the last answer that a venue has, after a cut of the log. Durable once it returns.
     ///
     /// # Errors
@@ -43,11 +56,12 @@ impl Admin {
         cut::state(&**self.pool().get().await?).await
     }
 
-    /// The venues that must send again; `None` if no cut of the log is open.
+    /// The venues that must send again, and whether there were any; `None` if no cut of the log is
+    /// open.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
-    pub async fn cut_venues(&self) -> Result<Option<Vec<cut::CutVenue>>, Error> {
+    pub async fn cut_venues(&self) -> Result<Option<(Vec<cut::CutVenue>, bool)>, Error> {
         let client = self.pool().get().await?;
         match cut::state(&**client).await? {
             CutState::Closed => Ok(None),
