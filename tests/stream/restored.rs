@@ -86,7 +86,8 @@ fn lost_part(site: &Site, server: &Server, socket: &Path, venue: &mut Venue) {
     other.reserve(1, BUYER, BTC, 3 * COIN / 2);
     // Money that came back is used again.
     server.set_status(FEES, "FUNDING", "DISABLED");
-    moves(server, FEES, Way::ToFunding, "USDT", "1", "comes-back");
+    let back = server.post_ended(FEES, &Way::ToFunding.body_with_cid("USDT", "1", "comes-back"));
+    assert_refused(&back, 422, "ACCOUNT_DISABLED");
     server.set_status(FEES, "FUNDING", "ACTIVE");
     other.reserve(2, FEES, USDT, COIN);
     other.succeed([1, 2]);
