@@ -20,7 +20,7 @@ use engine::places::{Places, VenuePlaces};
 use engine::posted::Posted;
 use engine::record::PAYLOAD_BYTES_MAX;
 use engine::text::Text;
-use engine::venue;
+use engine::venue::{self, VenueHalt};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use wal::memory::Memory;
 use wal::{Identity, Log, Recovery, Writer};
@@ -156,7 +156,8 @@ fn market(command: venue::Command) -> (Core<Memory>, Box<Posted>) {
 }
 
 fn number_of(core: &mut Core<Memory>, posted: &mut Posted) -> Numbered {
-    let done = core.number(posted, Sent { epoch: 1, acknowledged: 0, halted: false }, 7);
+    let sent = Sent { epoch: 1, acknowledged: 0, halt: VenueHalt::Off, told: 0 };
+    let done = core.number(posted, sent, 7);
     let success = matches!(done, Numbered::Answer(answer) if answer.decision == Decision::Success);
     assert!(success, "{done:?}");
     done

@@ -450,7 +450,7 @@ fn edit(journal: &Path, change: impl Fn(Message<'_>, &mut BytesMut)) {
 /// after the end of the log.
 #[test]
 fn a_book_that_the_log_contradicts_stops() {
-    let (site, socket, server) = market();
+    let (site, socket, server) = market(Site::new());
     let journal = site.fresh_path("journal");
     let stops = |journal: &Path, why: &str| {
         let (mut command, said) = (Book::command(&socket, journal), site.fresh_path("said"));
@@ -506,7 +506,7 @@ fn record_of(site: &Site, number: u64) -> u64 {
 /// are cut off. At the end the sums, and each answer against the log.
 #[test]
 fn a_book_sends_again_what_a_cut_of_the_log_has_lost() {
-    let (site, socket, server) = market();
+    let (site, socket, server) = market(Site::new());
     let journal = site.fresh_path("journal");
     let seed: u64 = std::process::id().into();
     println!("seed {seed}");
@@ -515,7 +515,7 @@ fn a_book_sends_again_what_a_cut_of_the_log_has_lost() {
     book.ask("sell 4001 50000 999999");
     book.read(2);
     book.kill();
-    assert_whole(Book::random(&socket, &journal, 300, seed));
+    held_by_users(Book::random(&socket, &journal, 300, seed));
     let before = answers(&journal);
     let told = before.len() as u64;
     server.kill();
@@ -539,7 +539,7 @@ fn a_book_sends_again_what_a_cut_of_the_log_has_lost() {
     assert_eq!(number(&server), told, "new numbers wait for the resume");
     let resumed = server.resume("a test");
     assert_eq!(resumed.status, 200, "{resumed:?}");
-    assert_whole(book);
+    held_by_users(book);
     site.assert_verified();
     let succeeds = |all: BTreeMap<u64, u16>| -> BTreeMap<u64, bool> {
         all.into_iter().map(|(number, code)| (number, code == 0)).collect()

@@ -607,6 +607,7 @@ mod tests {
     use wal::Identity;
 
     use super::super::Options;
+    use super::super::ahead;
     use super::*;
     use crate::clock::{Clock, SystemClock};
     use crate::config::auth::{Auth, DEVELOPMENT_SECRET};
@@ -647,12 +648,12 @@ mod tests {
     }
 
     /// The machine's clock, ahead by the time that a test adds.
-    struct Ahead {
+    struct FastClock {
         clock: SystemClock,
         by_ns: AtomicU64,
     }
 
-    impl Clock for Ahead {
+    impl Clock for FastClock {
         fn now_ns(&self) -> u64 {
             self.clock.now_ns() + self.by_ns.load(Ordering::Relaxed)
         }
@@ -670,7 +671,7 @@ mod tests {
     struct Market {
         _dir: TempDir,
         engine: Engine,
-        clock: Arc<Ahead>,
+        clock: Arc<FastClock>,
         venue: DuplexStream,
         cutter: LengthDelimitedCodec,
         input: BytesMut,
@@ -700,27 +701,32 @@ mod tests {
                 handle.submit(command, 7).expect("room").await.expect("answered");
             }
             let auth = Auth { secret: Some(Secret::new(DEVELOPMENT_SECRET)), ..Auth::default() };
-            let ahead = Ahead { clock: SystemClock::new(), by_ns: AtomicU64::new(0) };
-            let ahead = Arc::new(ahead);
-            let clock = Arc::clone(&ahead) as Arc<dyn Clock>;
+            let fast = FastClock { clock: SystemClock::new(), by_ns: AtomicU64::new(0) };
+            let fast = Arc::new(fast);
+            let clock = Arc::clone(&fast) as Arc<dyn Clock>;
             let role = Some(Role::Venue(VENUE));
             let token = sign(&auth, 1, role, HOUR, clock.now_s()).expect("a token");
             let silent = Arc::new(AtomicBool::new(false));
             let (venue, ours) = duplex(PIPE_BYTES);
             let connection = Connection::new(ours, Arc::clone(&clock), Arc::clone(&silent));
             let opened = handle.open_venue(VENUE, 0, 0).expect("open");
+            let ahead = ahead::Ahead::new(
+                Box::new(|why| panic!("{why}")),
+                Box::new(|_, _| true),
+                Box::new(|| false),
+            );
             let parts = Arc::new(SessionParts {
                 engine: Mutex::new(handle),
                 verifier: Arc::new(Verifier::new(&auth).expect("a secret")),
                 clock,
                 options: Options { connections_max: 1, silence: HOUR },
-                halt: Box::new(|why| panic!("{why}")),
+                ahead: Arc::new(ahead),
                 silent,
             });
             let right = Right { venue: VENUE, bearer: format!("Bearer {token}") };
             let session = Session::new(parts, connection, right, opened, Box::pin(pending()));
             let (cutter, input) = (cutter(), BytesMut::new());
-            (Market { _dir: dir, engine, clock: ahead, venue, cutter, input }, session)
+            (Market { _dir: dir, engine, clock: fast, venue, cutter, input }, session)
         }
 
         async fn send(&mut self, bytes: &[u8]) {
