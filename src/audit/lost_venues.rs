@@ -76,7 +76,7 @@ pub fn awaited((known, any): (&[CutVenue], bool), rows: &[VenueRow]) -> Vec<Awai
         let (acknowledged, last) = row.map_or((0, 0), |row| (row.acknowledged, row.last));
         match (told, row) {
             _ if is_closed && known.is_some_and(|known| known.closed) => None,
-            (Some(told), _) if (acknowledged..=last).contains(&told) => None,
+            (Some(told), Some(_)) if (acknowledged..=last).contains(&told) => None,
             (_, None) => Some(Why::Missing),
             (_, Some(VenueRow { closed: true, .. })) => Some(Why::Closed),
             (Some(told), Some(_)) if told > last => Some(Why::Behind { told, last }),
@@ -121,7 +121,7 @@ mod tests {
             (known(Some(5), false), row(true, 5), None),
             (known(Some(5), false), row(true, 4), Some(Why::Closed)),
             (known(None, false), row(true, 5), Some(Why::Closed)),
-            (known(Some(0), false), None, None),
+            (known(Some(0), false), None, Some(Why::Missing)),
             (None, row(true, 5), Some(Why::Closed)),
             (known(Some(5), false), None, Some(Why::Missing)),
             // Closed by an operator since the cut, and then also in the log.

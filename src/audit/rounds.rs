@@ -226,7 +226,8 @@ pub async fn run(
                         }
                         behind = !report.caught_up;
                         // A venue may have come while the server changed.
-                        audit.renew_mark().await.inspect_err(failed).is_ok()
+                        let _ = audit.renew_mark().await.inspect_err(failed);
+                        true
                     }
                     Err(Error::Postgres(postgres::Error::Superseded)) => {
                         alert(Alert::Fenced, format_args!("the audit belongs to another process"));
@@ -286,10 +287,13 @@ async fn everything(
     if conclude(found, &audit.catalog(), halt, clock).await {
         return Ok(found.to_vec());
     }
-    let found = sweep(audit, blind_max, clock).await.map_err(|error| {
+    let unfinished = |error| {
         failed(&error);
         Arc::new(error)
-    })?;
+    };
+    let found = sweep(audit, blind_max, clock).await.map_err(unfinished)?;
+    // Before a resume opens the gate.
+    audit.renew_mark().await.map_err(unfinished)?;
     conclude(&found, &audit.catalog(), halt, clock).await;
     Ok(found)
 }
@@ -327,10 +331,8 @@ async fn settle(
     let lacks = seen.sight.as_ref().and_then(|sight| sight.lacks(&flights));
     found.extend(lacks.map(|lacks| Mismatch::new(Kind::LostCommits(lacks))));
     // Before the gate opens, and with it the venues. A finding halts, with or without the mark.
-    if found.is_empty()
-        && let Err(error) = audit.renew_mark().await
-    {
-        failed(&error);
+    let marked = audit.renew_mark().await.inspect_err(failed).is_ok();
+    if found.is_empty() && !marked {
         return false;
     }
     // From the acceptance on, the next start asks for the flights of the new server only. It must

@@ -30,7 +30,9 @@ use crate::format::Format;
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
-use crate::postgres::repair_writer::{Author, CutRepair, Repaired, carry_out, fence, renumber};
+use crate::postgres::repair_writer::{
+    Author, CutRepair, Repaired, carry_out, fence, refuse_other_cause, renumber,
+};
 use crate::stores::{Target, with_stores};
 
 /// The longest wait of a record for room in the log.
@@ -311,6 +313,16 @@ async fn restore_log(
     crash::point("repair_after_fence");
     // Plan again: every transaction that was under way in PostgreSQL has ended now.
     let planned = plan(stores.again()).await.context("compare the two stores")?;
+    // A withdrawal that is left may rest on a lost number: the venue can still send that.
+    let is_left = planned.has_venues && !planned.left.is_empty();
+    let lets_venues_send = is_left || !planned.awaited.is_empty();
+    let data_dir = &target.config.data_dir;
+    if lets_venues_send && !although_halted {
+        // Before anything is decided.
+        let refused =
+            refuse_other_cause(address, limits, halt::found_in(data_dir).as_deref()).await;
+        refused.context("write PostgreSQL")?;
+    }
     let mut closed = Some(closed);
     if !planned.steps.is_empty()
         && let Some(closed) = closed.take()
@@ -325,11 +337,8 @@ async fn restore_log(
         crash::point("repair_after_steps");
     }
     let decided = plan(stores.again()).await.context("compare the two stores")?.renumberings;
-    // A withdrawal that is left may rest on a lost number: the venue can still send that.
-    let is_left = planned.has_venues && !planned.left.is_empty();
-    let data_dir = &target.config.data_dir;
     let in_data_dir = halt::found_in(data_dir);
-    let repair = match is_left || !planned.awaited.is_empty() {
+    let repair = match lets_venues_send {
         true => CutRepair::Credits { in_data_dir: in_data_dir.as_deref(), although_halted },
         false => CutRepair::Done,
     };

@@ -95,7 +95,7 @@ pub(super) async fn venues(client: &impl GenericClient) -> Result<(Vec<CutVenue>
                     (max(substring(detail FROM '^answers=([0-9]+)$')::numeric) \
                       FILTER (WHERE action = $1 AND is_later))::text, \
                     COALESCE((array_agg(action = 'venue close' AND is_later ORDER BY id DESC) \
-                      FILTER (WHERE action <> $1))[1], FALSE) \
+                      FILTER (WHERE action IN ('venue close', 'venue open')))[1], FALSE) \
                   FROM (SELECT *, id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = 'cut'), 0) AS is_later \
                           FROM admin_audit \
                          WHERE action IN ('venue add', 'venue close', 'venue open', $1)) AS changes \

@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::{Client, GenericClient, Transaction};
 use wal::{Identity, Sequence};
 
 use self::external::ExternalRepair;
@@ -222,17 +222,43 @@ pub async fn renumber(
     Ok(halted)
 }
 
-/// Halts for the reasons of both places. Returns them.
-async fn agree(transaction: &Transaction<'_>, in_data_dir: Option<&str>) -> Result<String, Error> {
+/// Refuses to let venues send if the halt has another cause beside cuts of the log.
+///
+/// # Errors
+/// [`Error::OtherCause`]; PostgreSQL is away.
+pub async fn refuse_other_cause(
+    config: &Address,
+    limits: &Limits,
+    in_data_dir: Option<&str>,
+) -> Result<(), Error> {
+    let client = connect(config, limits).await?;
+    match other_cause(&reason_of_both(&client, in_data_dir).await?) {
+        Some(cause) => Err(Error::OtherCause(cause.to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// The causes of the halt in PostgreSQL, and those that only the data directory has.
+async fn reason_of_both(
+    client: &impl GenericClient,
+    in_data_dir: Option<&str>,
+) -> Result<String, Error> {
     let known =
         "SELECT CASE WHEN halted THEN COALESCE(halt_reason, '') ELSE '' END FROM engine_state";
-    let known: String = transaction.query_one(known, &[]).await?.try_get(0)?;
-    let reason = match in_data_dir {
-        // A halt in the data directory only begins with the reason that it was added to.
-        Some(other) if other.starts_with(&known) => other.to_owned(),
-        Some(other) if !known.contains(other) => format!("{known}{THEN}{other}"),
-        Some(_) | None => known,
-    };
+    let mut reason: String = client.query_one(known, &[]).await?.try_get(0)?;
+    for cause in in_data_dir.into_iter().flat_map(|other| other.split(THEN)) {
+        if reason.is_empty() {
+            cause.clone_into(&mut reason);
+        } else if !reason.split(THEN).any(|known| known == cause) {
+            reason = format!("{reason}{THEN}{cause}");
+        }
+    }
+    Ok(reason)
+}
+
+/// Halts for the reasons of both places. Returns them.
+async fn agree(transaction: &Transaction<'_>, in_data_dir: Option<&str>) -> Result<String, Error> {
+    let reason = reason_of_both(transaction, in_data_dir).await?;
     let halt = "UPDATE engine_state SET halted = TRUE, halt_reason = $1";
     transaction.execute(halt, &[&reason]).await?;
     Ok(reason)

@@ -175,9 +175,21 @@ async fn carry_out(
         let venues = spot.venues().await.map_err(unanswered)?;
         let known = venues.iter().find(|venue| venue.id == id);
         // Without a word on it, a registered venue keeps its right to POST.
-        // A registration that a cut of the log has taken comes back as it was.
-        let before = transfers.admin.posts_of(id).await.map_err(postgres_away)?;
-        let posts = posts.or(known.map(|venue| venue.posts)).or(before).unwrap_or(false);
+        let posts = match posts.or(known.map(|venue| venue.posts)) {
+            Some(posts) => posts,
+            // A registration that a cut of the log has taken comes back as it was.
+            None if transfers.halt.is_cut_open() => {
+                let before = transfers.admin.posts_of(id).await.map_err(postgres_away)?;
+                let both = "It was added with and without the right to POST before the cut: \
+                            say posts.";
+                match before[..] {
+                    [] => false,
+                    [posts] => posts,
+                    _ => return Err(invalid(both)),
+                }
+            }
+            None => false,
+        };
         detail.push_str(&format!(" posts={posts}"));
         command = Command::AddVenue { id, name: text, posts };
         (closed, is_first) = (known.is_some_and(|venue| venue.closed), venues.is_empty());

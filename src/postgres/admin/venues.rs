@@ -25,17 +25,17 @@ impl Admin {
         posted::read(&**client, self.incarnation()).await
     }
 
-    /// The right to POST with which a venue was first added; `None` if it never was. A cut of the
-    /// log may have taken its registration.
+    /// With which rights to POST a venue was to be added: at most both. A cut of the log may have
+    /// taken its registration.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn posts_of(&self, venue: u32) -> Result<Option<bool>, Error> {
-        let first = "SELECT detail LIKE '% posts=true' FROM admin_audit \
-                     WHERE action = 'venue add' AND subject = $1 ORDER BY id LIMIT 1";
+    pub async fn posts_of(&self, venue: u32) -> Result<Vec<bool>, Error> {
+        let rights = "SELECT DISTINCT detail LIKE '% posts=true' FROM admin_audit \
+                      WHERE action = 'venue add' AND subject = $1";
         let subject = format!("venue {venue}");
-        let row = self.pool().get().await?.query_opt(first, &[&subject]).await?;
-        row.map(|row| Ok(row.try_get(0)?)).transpose()
+        let rows = self.pool().get().await?.query(rights, &[&subject]).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
     /// Records the last answer that a venue has, after a cut of the log. Durable once it returns.
