@@ -308,8 +308,8 @@ fn a_held_account_holds_up_nobody_else() {
     let site = Site::new()
         .with("UBSCORE__COORDINATOR__SHARDS", 1)
         .with("UBSCORE__POSTGRES__LOCK_TIMEOUT_MS", 100)
-        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 30_000)
-        .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 60_000);
+        .with("UBSCORE__HTTP__TRANSFER_WAIT_MS", 60_000)
+        .with("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", 120_000);
     let server = site.start();
     server.transfer_committed(USER, Way::ToSpot, "8");
     let held = site.lock_usdt(&[USER]);
