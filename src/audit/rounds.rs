@@ -226,7 +226,9 @@ pub async fn run(
                         }
                         behind = !report.caught_up;
                         // A venue may have come while the server changed.
-                        let _ = audit.renew_mark().await.inspect_err(failed);
+                        if let Err(error) = audit.renew_mark().await {
+                            failed(&error);
+                        }
                         true
                     }
                     Err(Error::Postgres(postgres::Error::Superseded)) => {
