@@ -294,9 +294,11 @@ async fn everything(
         Arc::new(error)
     };
     let found = sweep(audit, blind_max, clock).await.map_err(unfinished)?;
-    // Before a resume opens the gate.
-    audit.renew_mark().await.map_err(unfinished)?;
-    conclude(&found, &audit.catalog(), halt, clock).await;
+    // Findings first: they halt, with or without the mark.
+    if !conclude(&found, &audit.catalog(), halt, clock).await {
+        // Before a resume opens the gate.
+        audit.renew_mark().await.map_err(unfinished)?;
+    }
     Ok(found)
 }
 
