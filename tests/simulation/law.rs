@@ -298,7 +298,18 @@ impl Law {
             let balance = self.balances.entry((side, user, asset)).or_default();
             *balance += sign * i128::from(amount);
             let left = *balance;
-            self.claim(left >= 0, "L1 conservation", || format!("{side:?} of {user}: {left}"));
+            if side == Side::Spot {
+                self.claim(left >= 0, "L1 conservation", || format!("Spot of {user}: {left}"));
+            }
+        }
+    }
+
+    /// All of a commit of Funding has been shown. Its parts are shown by kind, and not in the order
+    /// of the flight: a withdrawal may rest on a deposit from outside of the same flight.
+    pub(super) fn committed(&mut self) {
+        let mut funding = self.balances.iter().filter(|((side, ..), _)| *side == Side::Funding);
+        if let Some(((_, user, _), left)) = funding.find(|(_, left)| **left < 0) {
+            self.breach("L1 conservation", format!("Funding of {user}: {left}"));
         }
     }
 

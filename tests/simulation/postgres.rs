@@ -414,6 +414,7 @@ impl Postgres {
         for fact in facts.into_iter().chain(balances) {
             self.show(fact, law);
         }
+        law.committed();
     }
 
     /// Carries out a transaction, and rolls it back at the end if its fate demands it. Committed
