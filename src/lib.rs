@@ -165,4 +165,5 @@ pub mod stores;
 pub mod stream;
 pub mod task;
 pub mod telemetry;
+pub mod transaction;
 pub mod validation;

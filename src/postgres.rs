@@ -42,6 +42,7 @@ pub mod repair_writer;
 pub mod settings;
 pub mod store;
 pub mod tls;
+pub mod transactions;
 pub mod watermark;
 pub mod webhooks;
 

@@ -26,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gate", &[]),
     ("release", &[]),
     ("role", &[]),
+    ("transaction", &[]),
     ("validation", &["pause"]),
     // A database's address is parsed by the room that connects to it.
     ("config", &["approval", "format", "postgres"]),
@@ -39,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "checkpointer",
         &["alert", "clock", "config", "data_dir", "environment", "postgres", "stores", "telemetry"],
     ),
-    ("postgres", &["approval", "clock", "environment", "pause", "telemetry"]),
+    ("postgres", &["approval", "clock", "environment", "pause", "telemetry", "transaction"]),
     ("adapters", &["alert", "clock", "config", "postgres", "validation"]),
     ("quota", &["clock", "config", "postgres", "telemetry", "validation"]),
     (
