@@ -166,4 +166,5 @@ pub mod stream;
 pub mod task;
 pub mod telemetry;
 pub mod transaction;
+pub mod transactions;
 pub mod validation;
