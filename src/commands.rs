@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_wrong_configuration_exits_like_a_wrong_argument() {
-        let wrong = config::Error::Missing { key: "auth.secret", advice: "give it" };
+        let wrong = config::Error::Missing { key: "auth.secret".into(), advice: "give it" };
         let error = anyhow::Result::<()>::Err(wrong.into()).context("load").expect_err("wrong");
         assert_eq!(exit_of(&error), Exit::Arguments);
         assert_eq!(exit_of(&anyhow::anyhow!("the disk is gone")), Exit::Failed);

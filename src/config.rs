@@ -27,6 +27,7 @@ pub mod limits;
 pub mod log;
 pub mod ops;
 pub mod outcomes;
+pub mod participants;
 pub mod postgres;
 pub mod recovery;
 pub mod reload;
@@ -36,9 +37,11 @@ pub mod start;
 pub mod stream;
 pub mod telemetry;
 pub mod tls;
+pub mod transactions;
 pub mod wal;
 pub mod webhooks;
 
+use std::borrow::Cow;
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
@@ -65,6 +68,7 @@ use self::limits::UserLimits;
 use self::log::Log;
 use self::ops::Ops;
 use self::outcomes::Outcomes;
+use self::participants::Participants;
 use self::postgres::Postgres;
 use self::recovery::Recovery;
 use self::reload::Reload;
@@ -73,6 +77,7 @@ use self::snapshot::Snapshot;
 use self::start::Start;
 use self::stream::Stream;
 use self::telemetry::Telemetry;
+use self::transactions::Transactions;
 use self::wal::Wal;
 use self::webhooks::Webhooks;
 
@@ -121,6 +126,10 @@ pub struct Config {
     pub journal: Journal,
     /// The same events, sent to an endpoint of the operator.
     pub webhooks: Webhooks,
+    /// Transactions over both stores and over participants.
+    pub transactions: Transactions,
+    /// The participants, by name.
+    pub participants: Participants,
     /// When alerts are raised, and the address that they are sent to.
     pub alert: Alert,
     /// Actions that need two operators.
@@ -154,6 +163,8 @@ impl Default for Config {
             events: Events::default(),
             journal: Journal::default(),
             webhooks: Webhooks::default(),
+            transactions: Transactions::default(),
+            participants: Participants::default(),
             alert: Alert::default(),
             approval: Approval::default(),
             log: Log::default(),
@@ -174,7 +185,9 @@ impl Config {
         let default = if dev { None } else { default_file() };
         let file = file.or(default.as_deref());
         match Self::load_from(file, env::vars_os(), overrides, dev) {
-            Err(Error::Missing { key: "auth.secret", .. }) if file.is_none() => Err(Error::NoFile),
+            Err(Error::Missing { key, .. }) if key == "auth.secret" && file.is_none() => {
+                Err(Error::NoFile)
+            }
             loaded => loaded,
         }
     }
@@ -238,6 +251,7 @@ impl Config {
         self.coordinator.validate()?;
         self.events.validate()?;
         self.webhooks.validate(&self.events)?;
+        participants::validate(&self.participants)?;
         self.alert.validate()?;
         self.log.validate()?;
         self.telemetry.validate()?;
@@ -267,7 +281,8 @@ impl Config {
         self.auth.read_secrets()?;
         self.postgres.read_secrets()?;
         self.alert.read_secrets()?;
-        self.webhooks.read_secrets()
+        self.webhooks.read_secrets()?;
+        participants::read_secrets(&mut self.participants)
     }
 }
 
@@ -308,6 +323,7 @@ fn bounds() -> impl Iterator<Item = &'static Bound> {
         events::BOUNDS,
         journal::BOUNDS,
         webhooks::BOUNDS,
+        transactions::BOUNDS,
         alert::BOUNDS,
         limits::BOUNDS,
         approval::BOUNDS,
@@ -352,7 +368,7 @@ pub enum Error {
     #[error("{key} = {value}: must be {allowed}")]
     Range {
         /// `section.key`.
-        key: &'static str,
+        key: Cow<'static, str>,
         /// The value; `***` for a secret.
         value: String,
         /// The allowed values, with the unit.
@@ -362,7 +378,7 @@ pub enum Error {
     #[error("{key} is missing: {advice}")]
     Missing {
         /// `section.key`.
-        key: &'static str,
+        key: Cow<'static, str>,
         /// How to set it.
         advice: &'static str,
     },
@@ -386,7 +402,7 @@ pub enum Error {
     #[error("{key} = {}: cannot be read", path.display())]
     SecretFile {
         /// `section.key`.
-        key: &'static str,
+        key: Cow<'static, str>,
         /// The file.
         path: PathBuf,
         /// The system's error.
@@ -440,8 +456,12 @@ pub fn is_http_url(text: &str) -> bool {
 }
 
 /// The error for a value that `key` does not allow. `key`: `section.key`.
-fn range(key: &'static str, value: impl fmt::Display, allowed: impl Into<String>) -> Error {
-    Error::Range { key, value: value.to_string(), allowed: allowed.into() }
+fn range(
+    key: impl Into<Cow<'static, str>>,
+    value: impl fmt::Display,
+    allowed: impl Into<String>,
+) -> Error {
+    Error::Range { key: key.into(), value: value.to_string(), allowed: allowed.into() }
 }
 
 #[cfg(test)]
@@ -507,6 +527,8 @@ mod tests {
                 keys.insert((*top).to_owned());
                 continue;
             }
+            // A table by name stands in the file with an example's name.
+            let top = if *top == "participants" { "participants.red-envelope" } else { top };
             keys.extend(
                 known(&format!("[{top}]\nunknown = 1")).iter().map(|k| format!("{top}.{k}")),
             );
@@ -549,7 +571,8 @@ mod tests {
                 .split_once(" = ")
                 .map(|(key, _)| key)
                 .filter(|key| key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
-            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let table = bare.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+            if let Some(name) = table {
                 section = format!("{name}.");
                 commented = false;
             } else if let Some(key) = key {
@@ -559,7 +582,7 @@ mod tests {
             } else {
                 commented = line.starts_with("# ");
             }
-            uncommented.push_str(if key.is_some() { bare } else { line });
+            uncommented.push_str(if key.or(table).is_some() { bare } else { line });
             uncommented.push('\n');
         }
         assert_eq!(keys, known_keys());

@@ -59,6 +59,7 @@
 //!    stops everything by closing the [`gate`].
 //! 8. [`checkpointer`]: snapshots at run time, and the removal of segments that they cover.
 //! 9. [`events`]: each step of a transfer for its user: streams, webhooks, and their retention.
+//!    [`endpoint`] signs and posts; [`participant`] asks the participants of transactions.
 //! 10. [`http`]: listener, tokens, routes, JSON; `public` for users, `ops` for operators.
 //!     [`quota`] bounds the requests of one user.
 //!     [`stream`](mod@stream) is the door of venues: sessions of numbered commands to UBSCore.
@@ -147,6 +148,7 @@ pub mod config;
 pub mod coordinator;
 pub mod crash;
 pub mod data_dir;
+pub mod endpoint;
 pub mod entropy;
 pub mod environment;
 pub mod events;
@@ -155,6 +157,7 @@ pub mod format;
 pub mod gate;
 pub mod http;
 pub mod last_words;
+pub mod participant;
 pub mod pause;
 pub mod postgres;
 pub mod quota;
@@ -166,4 +169,5 @@ pub mod stream;
 pub mod task;
 pub mod telemetry;
 pub mod transaction;
+pub mod transactions;
 pub mod validation;

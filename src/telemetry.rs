@@ -142,6 +142,9 @@ pub const WEBHOOK_DELIVERIES_TOTAL: &str = "ubscore_webhook_deliveries_total";
 pub const WEBHOOK_OLDEST_SECONDS: &str = "ubscore_webhook_oldest_undelivered_seconds";
 /// Gauge: dead letters.
 pub const WEBHOOK_DEAD: &str = "ubscore_webhook_dead_letters";
+/// Counter: calls to participants of transactions, by `participant`, `action`, and `outcome`: done,
+/// refused, unknown.
+pub const PARTICIPANT_REQUESTS_TOTAL: &str = "ubscore_participant_requests_total";
 /// Counter: log lines that were dropped, because the queue was full or stderr was gone.
 pub const LOG_LINES_DROPPED_TOTAL: &str = "ubscore_log_lines_dropped_total";
 /// Gauge: 1 while the service is halted, else 0.
@@ -613,6 +616,13 @@ pub fn webhook_backlog(oldest: Duration, dead: u64) {
     metrics::gauge!(WEBHOOK_DEAD).set(dead as f64);
 }
 
+/// Counts a call to a participant. `participant`: a name of the configuration or of a stored branch.
+pub fn participant_request(participant: &str, action: &'static str, outcome: &'static str) {
+    let participant = participant.to_owned();
+    metrics::counter!(PARTICIPANT_REQUESTS_TOTAL, "participant" => participant, "action" => action, "outcome" => outcome)
+        .increment(1);
+}
+
 /// Sets whether the service is halted.
 pub fn halted(halted: bool) {
     metrics::gauge!(HALTED).set(f64::from(u8::from(halted)));
@@ -682,6 +692,7 @@ pub fn describe() {
     describe_counter!(WEBHOOK_DELIVERIES_TOTAL, Unit::Count, "Tries of deliveries to a webhook endpoint.");
     describe_gauge!(WEBHOOK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest event still to be delivered.");
     describe_gauge!(WEBHOOK_DEAD, Unit::Count, "Dead letters of webhook endpoints.");
+    describe_counter!(PARTICIPANT_REQUESTS_TOTAL, Unit::Count, "Calls to participants of transactions.");
     describe_counter!(LOG_LINES_DROPPED_TOTAL, Unit::Count, "Log lines dropped.");
     describe_gauge!(HALTED, Unit::Count, "Whether the service is halted.");
 }

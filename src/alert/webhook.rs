@@ -16,7 +16,7 @@ use serde_json::json;
 use tracing::warn;
 
 use crate::config::secret::Secret;
-use crate::release;
+use crate::endpoint;
 use crate::telemetry;
 
 /// The most alerts that wait for delivery; the next one is dropped and counted.
@@ -106,13 +106,7 @@ fn count(outcome: &'static str) {
 }
 
 fn deliver_all(options: &Options, messages: &Receiver<Message>, waiting: &Waiting) {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_global(Some(options.timeout))
-        // A redirect would take the alert to another address, as a GET without its body.
-        .max_redirects(0)
-        .user_agent(release::USER_AGENT)
-        .build()
-        .into();
+    let agent = endpoint::agent(options.timeout);
     let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let instance = format!("{node}/{}", std::process::id());
     while let Ok(message) = messages.recv() {
@@ -134,7 +128,7 @@ fn deliver_all(options: &Options, messages: &Receiver<Message>, waiting: &Waitin
                         warn!(
                             alert,
                             tries,
-                            why = reason(&error),
+                            why = endpoint::reason(&error),
                             "the webhook did not get the alert"
                         );
                         break "failed";
@@ -145,19 +139,6 @@ fn deliver_all(options: &Options, messages: &Receiver<Message>, waiting: &Waitin
         };
         count(outcome);
         waiting.one_less();
-    }
-}
-
-/// The reason of a failure without the URL, which may be a secret.
-pub fn reason(error: &ureq::Error) -> String {
-    match error {
-        ureq::Error::StatusCode(status) => format!("it answered {status}"),
-        ureq::Error::Io(error) => error.to_string(),
-        ureq::Error::Timeout(_) => "it did not answer in time".to_owned(),
-        ureq::Error::HostNotFound => "its host is not found".to_owned(),
-        ureq::Error::ConnectionFailed => "no connection".to_owned(),
-        ureq::Error::Tls(why) => (*why).to_owned(),
-        _ => "the request failed".to_owned(),
     }
 }
 

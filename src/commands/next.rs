@@ -234,7 +234,7 @@ mod tests {
         let locked = Err::<(), _>(wal::Error::Locked { pid: 7 });
         let error = locked.context("open the log").expect_err("locked");
         assert_eq!(Next::after(&error), Next::Locked);
-        let missing = config::Error::Missing { key: "auth.secret", advice: "give it" };
+        let missing = config::Error::Missing { key: "auth.secret".into(), advice: "give it" };
         let error = Err::<(), _>(missing).context("load").expect_err("missing");
         assert_eq!(Next::after(&error), Next::Configuration);
         assert_eq!(Next::after(&anyhow::anyhow!("other")), Next::Unknown);

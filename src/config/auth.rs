@@ -154,14 +154,14 @@ impl Auth {
             return match self.public_key_file {
                 Some(_) => Ok(()),
                 None => Err(Error::Missing {
-                    key: "auth.public_key_file",
+                    key: "auth.public_key_file".into(),
                     advice: "name the file of the public keys, PEM or a JWK Set, or use HS256",
                 }),
             };
         }
         let Some(secret) = &self.secret else {
             return Err(Error::Missing {
-                key: "auth.secret",
+                key: "auth.secret".into(),
                 advice: "give auth.secret_file, auth.secret or UBSCORE__AUTH__SECRET, \
                          or --dev for the development secret",
             });

@@ -1,5 +1,6 @@
 //! The files that keys name: secrets, public keys, certificates. Reads are bounded in length.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,14 +26,16 @@ pub fn read_key_file(path: &Path) -> io::Result<Vec<u8>> {
 /// Puts the content of the file, if one is named, into `secret`. `key`: the file's key as
 /// `section.key`.
 pub(super) fn read_secret(
-    key: &'static str,
+    key: impl Into<Cow<'static, str>>,
     secret: &mut Option<Secret>,
     file: &Option<PathBuf>,
 ) -> Result<(), Error> {
     let Some(path) = file else { return Ok(()) };
-    let failed = |source| Error::SecretFile { key, path: path.clone(), source };
-    check(path, SECRET_FILE_BYTES_MAX).map_err(failed)?;
-    let mut text = fs::read_to_string(path).map_err(failed)?;
+    let text = check(path, SECRET_FILE_BYTES_MAX).and_then(|()| fs::read_to_string(path));
+    let mut text = text.map_err(|source| {
+        let (key, path) = (key.into(), path.clone());
+        Error::SecretFile { key, path, source }
+    })?;
     // Editors and `echo` add a line break at the end. It is not part of the secret.
     if text.ends_with('\n') {
         text.pop();

@@ -24,6 +24,9 @@ const TWINS: [(&str, &str, &str); 7] = [
     ("outcomes", "keep_minutes", "keep_hours"),
 ];
 
+/// The section of tables by name.
+const BY_NAME: &str = "participants";
+
 /// One source of keys, merged by figment over the one below.
 #[derive(Clone)]
 pub(super) struct Layer {
@@ -75,28 +78,21 @@ impl Layer {
             let Some(value) = value.to_str() else {
                 return Err(refuse("not UTF-8"));
             };
-            // Two spellings of one name are refused: the environment's order would choose.
-            match path.split_once("__") {
-                None => {
-                    if layer.keys.contains_key(&path) {
-                        return Err(refuse("given twice"));
-                    }
-                    layer.keys.insert(path, Value::from(value));
-                }
-                Some((section, key)) => {
-                    let entry = layer
-                        .keys
-                        .entry(section.to_owned())
-                        .or_insert_with(|| Value::from(Dict::new()));
-                    let Value::Dict(_, keys) = entry else {
-                        return Err(refuse("its section is given as a value"));
-                    };
-                    if keys.contains_key(key) {
-                        return Err(refuse("given twice"));
-                    }
-                    keys.insert(key.to_owned(), Value::from(value));
-                }
+            let (tables, key) = split(&path);
+            let mut keys = &mut layer.keys;
+            for table in tables {
+                let entry = keys.entry(table.to_owned());
+                let entry = entry.or_insert_with(|| Value::from(Dict::new()));
+                let Value::Dict(_, below) = entry else {
+                    return Err(refuse("its section is given as a value"));
+                };
+                keys = below;
             }
+            // Two spellings of one name are refused: the environment's order would choose.
+            if keys.contains_key(key) {
+                return Err(refuse("given twice"));
+            }
+            keys.insert(key.to_owned(), Value::from(value));
         }
         Ok(layer)
     }
@@ -145,6 +141,19 @@ impl Provider for Layer {
     }
 }
 
+/// The tables of a variable's path, and the key in them: `http__listen` is `listen` in `http`. In
+/// [`BY_NAME`] a table has a name, which may hold `__`; a key does not.
+fn split(path: &str) -> (Vec<&str>, &str) {
+    match path.split_once("__") {
+        None => (Vec::new(), path),
+        Some((BY_NAME, rest)) => match rest.rsplit_once("__") {
+            Some((name, key)) => (vec![BY_NAME, name], key),
+            None => (vec![BY_NAME], rest),
+        },
+        Some((section, key)) => (vec![section], key),
+    }
+}
+
 /// Turns figment's error into ours: the key as `section.key`, and no secret in the text.
 pub(super) fn describe(error: figment::Error) -> Error {
     let mut path = error.path.clone();
@@ -159,6 +168,16 @@ pub(super) fn describe(error: figment::Error) -> Error {
         // The kind's own text would quote the value, which may be a secret.
         _ if TWINS.iter().any(|(section, key, _)| path == [*section, *key]) => {
             "must be text".to_owned()
+        }
+        _ if path.first().is_some_and(|section| section == BY_NAME)
+            && path.last().is_none_or(|key| key != "kind") =>
+        {
+            match path.len() {
+                1 => "must be tables of url, secret_file and kind",
+                2 => "must be a table of url, secret_file and kind",
+                _ => "must be text",
+            }
+            .to_owned()
         }
         kind => kind.to_string(),
     };

@@ -67,7 +67,7 @@ impl Stream {
         ])?;
         if self.listen.is_some() && self.tls_certificate_file.is_none() {
             let advice = "stream.listen speaks TLS only; on this machine use stream.socket";
-            return Err(Error::Missing { key: "stream.tls_certificate_file", advice });
+            return Err(Error::Missing { key: "stream.tls_certificate_file".into(), advice });
         }
         if let Some(socket) = &self.socket
             && !(1..=SOCKET_BYTES_MAX).contains(&socket.as_os_str().len())

@@ -32,7 +32,7 @@ pub(super) fn check(files: [(&'static str, &Option<PathBuf>); 2]) -> Result<(), 
     let advice = "TLS needs a certificate and its private key";
     match files {
         [(key, None), (_, Some(_))] | [(_, Some(_)), (key, None)] => {
-            Err(Error::Missing { key, advice })
+            Err(Error::Missing { key: key.into(), advice })
         }
         [(_, None), (_, None)] | [(_, Some(_)), (_, Some(_))] => Ok(()),
     }

@@ -1,5 +1,6 @@
 //! Events sent to an endpoint of the operator: its URL, the signing secret and the retries.
 
+use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -97,17 +98,25 @@ impl Webhooks {
         }
         let Some(secret) = &self.secret else {
             return Err(Error::Missing {
-                key: "webhooks.secret",
+                key: "webhooks.secret".into(),
                 advice: "give webhooks.secret_file, webhooks.secret or UBSCORE__WEBHOOKS__SECRET",
             });
         };
-        let key = secret.expose().strip_prefix(SECRET_PREFIX).unwrap_or("");
-        if !SECRET_CHARS.contains(&key.len()) || standardwebhooks::Webhook::new(key).is_err() {
-            let allowed = "whsec_ and the base64 of 24 to 64 bytes";
-            return Err(range("webhooks.secret", secret, allowed));
-        }
-        Ok(())
+        check_signing_secret("webhooks.secret", secret)
     }
+}
+
+/// Refuses a secret that is not one of Standard Webhooks. `key`: its key as `section.key`.
+pub(super) fn check_signing_secret(
+    key: impl Into<Cow<'static, str>>,
+    secret: &Secret,
+) -> Result<(), Error> {
+    let text = secret.expose().strip_prefix(SECRET_PREFIX).unwrap_or("");
+    if !SECRET_CHARS.contains(&text.len()) || standardwebhooks::Webhook::new(text).is_err() {
+        let allowed = "whsec_ and the base64 of 24 to 64 bytes";
+        return Err(range(key, secret, allowed));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

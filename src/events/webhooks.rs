@@ -11,7 +11,7 @@
 //! Source: Standard Webhooks 1.0 (headers, signature, ids that stay the same).
 
 use std::collections::BTreeSet;
-use std::io::{self, Read};
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
@@ -27,11 +27,11 @@ use super::{Hub, outlast, within};
 use crate::alert::{Alert, alert_about};
 use crate::clock::Clock;
 use crate::config::secret::Secret;
+use crate::endpoint::{self, Endpoint, EndpointError};
 use crate::entropy::Entropy;
 use crate::postgres::events::Event;
 use crate::postgres::webhooks::{Backlog, Collected, Deliveries, Due, Tried};
 use crate::postgres::{Address, Error, Limits, Superseded};
-use crate::release;
 use crate::telemetry;
 use domain::asset::Catalog;
 
@@ -101,12 +101,9 @@ enum PostError {
     /// The event's row cannot be read.
     #[error("it cannot be read")]
     Unreadable,
-    /// The body cannot be signed.
-    #[error(transparent)]
-    Unsigned(#[from] standardwebhooks::WebhookError),
     /// No answer came.
-    #[error("{0}")]
-    Unsent(String),
+    #[error(transparent)]
+    Unanswered(#[from] EndpointError),
     /// The endpoint answered with a status that is no success.
     #[error("it answered {0}")]
     Status(u16),
@@ -152,19 +149,10 @@ impl Webhooks {
         let (letters, to_post) = bounded(options.parallel);
         // Bounded by the deliveries in progress.
         let (answer, answers) = mpsc::unbounded_channel();
-        let agent: ureq::Agent = ureq::Agent::config_builder()
-            .user_agent(release::USER_AGENT)
-            .timeout_global(Some(options.timeout))
-            // A redirect would send a body to an address that it was not signed for.
-            .max_redirects(0)
-            .http_status_as_error(false)
-            .build()
-            .into();
+        let agent = endpoint::agent(options.timeout);
         for number in 0..options.parallel {
             let poster = Poster {
-                agent: agent.clone(),
-                url: options.url.clone(),
-                signer: standardwebhooks::Webhook::new(options.secret.expose())?,
+                endpoint: Endpoint::new(agent.clone(), options.url.clone(), &options.secret)?,
                 clock: Arc::clone(&clock),
             };
             let (to_post, answer) = (to_post.clone(), answer.clone());
@@ -374,9 +362,7 @@ impl Webhooks {
 
 /// One thread that posts.
 struct Poster {
-    agent: ureq::Agent,
-    url: Secret,
-    signer: standardwebhooks::Webhook,
+    endpoint: Endpoint,
     clock: Arc<dyn Clock>,
 }
 
@@ -393,23 +379,10 @@ impl Poster {
 
     /// Posts once.
     fn post(&self, event_id: i64, body: &str) -> Result<(), PostError> {
-        let id = event_id.to_string();
-        let now_s = i64::try_from(self.clock.now_s()).expect("before the year 292 billion");
-        let signature = self.signer.sign(&id, now_s, body.as_bytes())?;
-        let answer = self
-            .agent
-            .post(self.url.expose())
-            .content_type("application/json")
-            .header(standardwebhooks::HEADER_WEBHOOK_ID, &id)
-            .header(standardwebhooks::HEADER_WEBHOOK_TIMESTAMP, now_s.to_string())
-            .header(standardwebhooks::HEADER_WEBHOOK_SIGNATURE, signature)
-            .send(body);
-        let answer =
-            answer.map_err(|error| PostError::Unsent(crate::alert::webhook::reason(&error)))?;
-        let status = answer.status();
-        let mut rest = answer.into_body().into_reader().take(ANSWER_BYTES_MAX);
+        let answer = self.endpoint.post(&event_id.to_string(), self.clock.now_s(), body)?;
+        let (status, is_success) = (answer.status, answer.is_success());
         // Only the status counts. If the body ends early, the connection is not used again.
-        io::copy(&mut rest, &mut io::sink()).ok();
-        if status.is_success() { Ok(()) } else { Err(PostError::Status(status.as_u16())) }
+        drop(answer.read(ANSWER_BYTES_MAX));
+        if is_success { Ok(()) } else { Err(PostError::Status(status)) }
     }
 }

@@ -20,7 +20,7 @@ impl Options {
         let amount = |(symbol, text): &(String, String)| {
             let wrong = |allowed: String| {
                 let value = format!("{symbol}={text}");
-                config::Error::Range { key, value, allowed }
+                config::Error::Range { key: key.into(), value, allowed }
             };
             let asset = assets.by_symbol(symbol);
             let asset = asset.ok_or_else(|| wrong("of an asset that exists".to_owned()))?;

@@ -32,7 +32,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("config", &["approval", "format", "postgres"]),
     ("format", &[]),
     ("telemetry", &["format", "release"]),
-    ("alert", &["clock", "config", "release", "telemetry"]),
+    ("endpoint", &["config", "release"]),
+    ("participant", &["clock", "config", "endpoint", "telemetry"]),
+    ("alert", &["clock", "config", "endpoint", "telemetry"]),
     ("last_words", &["alert", "exit", "telemetry"]),
     ("data_dir", &[]),
     ("task", &["exit", "postgres"]),
@@ -45,7 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("quota", &["clock", "config", "postgres", "telemetry", "validation"]),
     (
         "events",
-        &["alert", "clock", "config", "crash", "entropy", "postgres", "release", "telemetry"],
+        &["alert", "clock", "config", "crash", "endpoint", "entropy", "postgres", "telemetry"],
     ),
     (
         "coordinator",
@@ -126,6 +128,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "gate",
             "http",
             "last_words",
+            "participant",
             "postgres",
             "quota",
             "release",

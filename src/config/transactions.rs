@@ -1,0 +1,25 @@
+//! Transactions over both stores and over participants.
+
+use serde::Deserialize;
+
+use super::bound::{Bound, MINUTE_MS, bound};
+
+/// The section `[transactions]`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Transactions {
+    /// Timeout of one call to a participant, ms.
+    pub participant_timeout_ms: u64,
+}
+
+impl Default for Transactions {
+    fn default() -> Self {
+        Self { participant_timeout_ms: 5_000 }
+    }
+}
+
+/// The bounds of its whole numbers.
+#[rustfmt::skip]
+pub(super) const BOUNDS: &[Bound] = &[
+    bound("transactions.participant_timeout_ms", |c| Some(c.transactions.participant_timeout_ms), 100, MINUTE_MS, "ms"),
+];
