@@ -27,6 +27,7 @@ use tracing::{Span, debug_span, warn};
 
 use self::hand::{Hands, InHand, LastError};
 use self::numbers::Numbers;
+pub use self::numbers::TransactionNumbers;
 pub use self::parts::{Options, Parts};
 pub use self::request::{Accepted, ExternalDecided, Rejection, Request, Submitted};
 use self::step::{Effect, Happened, Row, decide};
@@ -95,7 +96,10 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         tasks: &mut Tasks,
     ) -> Coordinator<T, F> {
         let shards = u32::try_from(stores.len()).expect("at most 64");
-        let numbers = Arc::new(Numbers::new(parts.incarnation, shards, parts.watermark));
+        // One more for transactions. It holds nothing back until it is taken.
+        let numbers = Arc::new(Numbers::new(parts.incarnation, shards + 1, parts.watermark));
+        numbers.publish(stores.len(), u64::MAX, 0);
+        numbers.publish_old(stores.len(), u64::MAX, Vec::new());
         let parts = Arc::new(parts);
         for state in State::ALL.into_iter().filter(|state| state.is_terminal()) {
             for direction in Direction::ALL {
@@ -489,6 +493,12 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             Some(_) | None => transfer,
         };
         Ok(Settled { transfer, withdrawn })
+    }
+
+    /// The place of transactions among the order numbers. Call it before
+    /// [`Coordinator::keep_watermark`]: the watermark then waits for their worker.
+    pub fn transaction_numbers(&self) -> TransactionNumbers {
+        TransactionNumbers::begin(Arc::clone(&self.numbers), self.inboxes.len())
     }
 
     /// Where all transfers under way are; `None` until every worker has read its shard.

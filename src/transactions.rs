@@ -1,16 +1,78 @@
-//! The handle of the worker that moves transactions: HTTP speaks to it, and to nothing behind it.
+//! Transactions over both stores and over services: the one worker that moves them, and its handle.
+//! HTTP speaks to the handle, and to nothing behind it.
+//!
+//! [`step`] decides from a row, [`rounds`] finds the words for both stores, [`branches`] are the
+//! parties as the worker asks them. The decision is one row in PostgreSQL. Each answer is recorded
+//! there before anything depends on it, so a start goes on from the rows alone.
 //!
 //! Each call is one message and one answer. The worker keeps the message until the awaited thing
 //! has happened or the time is over; a caller that goes away changes nothing.
 
+mod apply;
+mod ask;
+pub mod branches;
+mod entry;
+#[cfg(test)]
+mod example;
+#[cfg(test)]
+mod model;
+mod options;
+pub mod rounds;
+pub mod step;
+mod worker;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
+use self::branches::Branches;
+pub use self::options::Options;
+use self::worker::Worker;
+use crate::clock::Clock;
+use crate::coordinator::TransactionNumbers;
+use crate::coordinator::worker::backoff::Backoff;
+use crate::entropy::Entropy;
+use crate::gate::Gate;
+use crate::postgres::transactions::TransactionStore;
+use crate::task::Tasks;
 use crate::transaction::{TransactionName, TransactionRound, TransactionRow};
 use domain::code::Code;
+use domain::shortage::Shortage;
 use domain::transfer::ReqId;
+
+/// The parts that the worker works with.
+pub struct Parts<B> {
+    /// The parties.
+    pub branches: Arc<B>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// For the names of transactions.
+    pub entropy: Box<dyn Entropy>,
+    /// Closed while the service is halted.
+    pub gate: Arc<Gate>,
+    /// Order numbers, shared with transfers.
+    pub numbers: TransactionNumbers,
+    /// The thing that UBSCore has no more room for.
+    pub shortage: Arc<dyn Fn() -> Option<Shortage> + Send + Sync>,
+    /// How to work.
+    pub options: Options,
+}
+
+/// Starts the worker. It ends when every handle is gone, and then drops its parts. `jitter`: for
+/// its back-offs.
+pub fn start<S: TransactionStore, B: Branches>(
+    parts: Parts<B>,
+    store: S,
+    jitter: Box<dyn Entropy>,
+    inbox: mpsc::Receiver<TransactionMessage>,
+    tasks: &mut Tasks,
+) {
+    let Options { backoff_base_ms, backoff_cap_ms, .. } = parts.options;
+    let backoff = Backoff::new(backoff_base_ms, backoff_cap_ms, jitter);
+    tasks.run("transactions", Worker::new(parts, store, backoff).run(inbox));
+}
 
 /// What became of a request, as PostgreSQL has it.
 #[derive(Clone, Debug, PartialEq, Eq)]

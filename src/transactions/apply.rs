@@ -21,8 +21,7 @@ pub(super) fn branch(row: &mut TransactionRow, passage: &BranchMove) {
     branch.state = passage.to;
     branch.code = passage.code.or(branch.code);
     branch.leg = passage.leg.or(branch.leg);
-    branch.participant_code =
-        passage.participant_code.clone().or(branch.participant_code.take());
+    branch.participant_code = passage.participant_code.clone().or(branch.participant_code.take());
     branch.log_sequence = passage.log_sequence.or(branch.log_sequence);
 }
 

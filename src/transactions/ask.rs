@@ -98,7 +98,9 @@ fn together(word: Word, heard: Vec<Heard>, holds: &[HoldWord]) -> Heard {
             // A later word has been recorded already: the hold needs no set-back.
             Heard::Refused { .. } if word == Word::SetBack => {}
             // Recorded behind a later word: this answer belongs to no round.
-            Heard::Refused { code: Code::TransactionAborted | Code::TransactionDecided, .. } => {
+            Heard::Refused {
+                code: Code::TransactionAborted | Code::TransactionDecided, ..
+            } => {
                 unknown = Some(Heard::Unknown { why: "Funding knows a later word".to_owned() });
             }
             Heard::Refused { code, .. } if word == Word::Try => {
@@ -110,9 +112,7 @@ fn together(word: Word, heard: Vec<Heard>, holds: &[HoldWord]) -> Heard {
         }
     }
     match (refused, unknown) {
-        (Some((leg, code)), _) => {
-            Heard::Refused { code, leg: Some(leg), participant_code: None }
-        }
+        (Some((leg, code)), _) => Heard::Refused { code, leg: Some(leg), participant_code: None },
         (None, Some(unknown)) => unknown,
         (None, None) => Heard::done(),
     }

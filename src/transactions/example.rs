@@ -36,9 +36,9 @@ pub(super) fn branch(party: Party, round: u8, legs: Vec<TransactionLeg>) -> Bran
 /// A new transaction with these branches, the caller deciding.
 pub(super) fn row(branches: &[(Participant, u8, Vec<TransactionLeg>)]) -> TransactionRow {
     let rounds = branches.iter().map(|(_, round, _)| *round).max().unwrap_or(1);
-    let branches = branches.iter().map(|(store, round, legs)| {
-        branch(Party::Store(*store), *round, legs.clone())
-    });
+    let branches = branches
+        .iter()
+        .map(|(store, round, legs)| branch(Party::Store(*store), *round, legs.clone()));
     TransactionRow {
         id: ReqId::new(77).expect("not zero"),
         order_number: 5,

@@ -18,9 +18,7 @@ use crate::transaction::{BranchState, Party, TransactionLeg, TransactionRound, T
 
 /// Whether a round was refused: its legs count no more.
 pub fn is_used_up(row: &TransactionRow, round: u8) -> bool {
-    row.branches
-        .iter()
-        .any(|branch| branch.round == round && branch.state == BranchState::Refused)
+    row.branches.iter().any(|branch| branch.round == round && branch.state == BranchState::Refused)
 }
 
 /// The legs of one store in the accepted rounds up to `round`, and the number of those that belong
@@ -103,9 +101,7 @@ fn holders(legs: &[TransactionLeg]) -> BTreeSet<Holder> {
 /// [`Code::InvalidPosting`]: more than [`LEGS_MAX`] legs of one store in all rounds, a leg from a
 /// user to itself, or of nothing; [`Code::Overflow`]: a sum of amounts is too large.
 pub fn check(row: Option<&TransactionRow>, round: &TransactionRound) -> Result<(), Code> {
-    for (store, new) in
-        [(Participant::Funding, &round.funding), (Participant::Spot, &round.spot)]
-    {
+    for (store, new) in [(Participant::Funding, &round.funding), (Participant::Spot, &round.spot)] {
         if new.iter().any(|leg| leg.from == leg.to || leg.amount == 0) {
             return Err(Code::InvalidPosting);
         }

@@ -156,8 +156,7 @@ pub fn is_tried(row: &TransactionRow) -> bool {
 
 /// Whether this round is tried.
 pub fn is_round_tried(row: &TransactionRow, round: u8) -> bool {
-    let mut branches =
-        row.branches.iter().filter(|branch| branch.round == round && !branch.last);
+    let mut branches = row.branches.iter().filter(|branch| branch.round == round && !branch.last);
     branches.all(|branch| branch.state == BranchState::Tried)
 }
 
@@ -212,13 +211,12 @@ fn refusal(row: &TransactionRow) -> Option<&Branch> {
         let mut here = row.branches.iter().filter(|branch| branch.round == round);
         here.any(|branch| matches!(branch.party, Party::Service(_)))
     };
-    let ends =
-        |branch: &&Branch| row.decider != Decider::Caller || has_services(branch.round);
+    let ends = |branch: &&Branch| row.decider != Decider::Caller || has_services(branch.round);
     row.branches.iter().filter(|branch| branch.state == BranchState::Refused).find(ends)
 }
 
 /// The abort that follows from a refusal.
-fn refused(branch: &Branch) -> Passage {
+pub(super) fn refused(branch: &Branch) -> Passage {
     let code = branch.code.unwrap_or(Code::ParticipantRefused);
     let name = branch.party.name();
     let detail = match (&branch.participant_code, branch.leg) {
@@ -277,6 +275,11 @@ fn take_back(row: &TransactionRow, known: Known) -> Vec<Next> {
     let back = of_used_up().filter(funding).filter(due);
     nexts.extend(back.map(|branch| ask(branch, Word::SetBack)));
     nexts
+}
+
+/// Whether nothing is left to do for the refused rounds.
+pub fn is_taken_back(row: &TransactionRow, known: Known) -> bool {
+    take_back(row, known).is_empty()
 }
 
 fn deciding(row: &TransactionRow) -> Vec<Next> {
@@ -338,11 +341,7 @@ fn owes_release(row: &TransactionRow, known: Known) -> bool {
 }
 
 /// The questions of the first group that has open branches.
-fn by_group(
-    row: &TransactionRow,
-    is_open: impl Fn(&&Branch) -> bool,
-    word: Word,
-) -> Vec<Next> {
+fn by_group(row: &TransactionRow, is_open: impl Fn(&&Branch) -> bool, word: Word) -> Vec<Next> {
     for store in [Participant::Funding, Participant::Spot] {
         let party = Party::Store(store);
         if row.branches.iter().filter(&is_open).any(|branch| branch.party == party) {
