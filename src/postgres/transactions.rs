@@ -3,6 +3,8 @@
 //! Every write compares the incarnation and the state that it goes from. A row that a foreign
 //! session holds is passed over: the worker looks again at its next tick.
 
+pub(super) mod rows;
+
 use std::future::Future;
 
 use jiff::Timestamp;
