@@ -5,7 +5,7 @@
 
 pub mod approvals;
 pub mod assets;
-pub mod grants;
+pub mod callers;
 pub mod halts;
 pub mod pauses;
 pub mod venues;

@@ -13,9 +13,9 @@ use crate::http::answer::json;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::service::{Intake, Service};
-use crate::postgres::admin::grants::GrantChange;
+use crate::postgres::Error;
 use crate::postgres::reads::Reads;
-use crate::postgres::reads::transactions::TransactionGrant;
+use crate::postgres::reads::transactions::CallerGrant;
 use domain::code::Code;
 
 /// The most bytes of a role's name in PostgreSQL.
@@ -32,13 +32,13 @@ struct GrantBody {
 pub(super) async fn list(intake: &Intake, reads: &Reads, call: &Call) -> Outcome {
     intake.authenticate_viewer(call)?;
     query(call, "")?;
-    let grants = reads.transaction_grants().await.map_err(postgres_away)?;
+    let grants = reads.callers().await.map_err(postgres_away)?;
     #[derive(Serialize)]
     struct Body {
         grants: Vec<GrantBody>,
     }
     let body =
-        |grant: TransactionGrant| GrantBody { role: grant.role, owner: grant.owner, at: grant.at };
+        |grant: CallerGrant| GrantBody { role: grant.role, owner: grant.owner, at: grant.at };
     let body = Body { grants: grants.into_iter().map(body).collect() };
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
@@ -63,13 +63,18 @@ pub(super) async fn change(service: Arc<Service>, granted: bool, call: Call) -> 
     if !(1..=ROLE_BYTES_MAX).contains(&role.len()) || role.contains('\0') {
         return Err(invalid(format!("role must be 1 to {ROLE_BYTES_MAX} bytes.")));
     }
-    let change = GrantChange { role: &role, owner: owner.as_str(), granted };
-    let changed = service.transfers.admin.change_grant(change, &actor(caller), &reason).await;
-    if !changed.map_err(postgres_away)? && granted {
-        let message = format!("PostgreSQL has no role {role:?}.");
-        return Err(Refusal::because(Code::NotFound, message));
-    }
-    warn!(actor = actor(caller), reason, role, %owner, granted, "a grant is changed");
+    let (admin, actor, name) = (&service.transfers.admin, actor(caller), owner.as_str());
+    let changed = match granted {
+        true => admin.grant_caller(&role, name, &actor, &reason).await,
+        false => admin.revoke_caller(&role, name, &actor, &reason).await.map(drop),
+    };
+    changed.map_err(|failure| match failure {
+        Error::UnknownRole(role) => {
+            Refusal::because(Code::NotFound, format!("PostgreSQL has no role {role:?}."))
+        }
+        failure => postgres_away(failure),
+    })?;
+    warn!(actor, reason, role, %owner, granted, "a grant is changed");
     #[derive(Serialize)]
     struct Body {
         role: String,

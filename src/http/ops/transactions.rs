@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -34,7 +34,7 @@ fn now(transfers: &Transfers) -> Timestamp {
 pub(super) async fn list(intake: &Intake, transfers: &Transfers, call: &Call) -> Outcome {
     intake.authenticate_viewer(call)?;
     let (now, stuck_ms) = (now(transfers), transfers.limits.stuck_ms);
-    let filter = parse(call.request.uri().query().unwrap_or(""), now, stuck_ms)?;
+    let filter = parse(call.request.uri().query().unwrap_or(""), stuck_ms)?;
     let page = transfers.reads.transactions(&filter).await.map_err(postgres_away)?;
     #[derive(Serialize)]
     struct Body {
@@ -50,7 +50,7 @@ pub(super) async fn list(intake: &Intake, transfers: &Transfers, call: &Call) ->
 }
 
 /// Reads the filter from a query.
-fn parse(query: &str, now: Timestamp, stuck_ms: u64) -> Result<TransactionFilter, Refusal> {
+fn parse(query: &str, stuck_ms: u64) -> Result<TransactionFilter, Refusal> {
     let names = ["stuck", "state", "owner", "tx_id", "ended", "limit", "cursor"];
     let [stuck, state, owner, tx_id, ended, limit, cursor] = parameters(query, names)?;
     let flag = |name: &str, value: Option<&str>| match value {
@@ -71,19 +71,13 @@ fn parse(query: &str, now: Timestamp, stuck_ms: u64) -> Result<TransactionFilter
     if stuck && (ended || state.is_some_and(TransactionState::is_terminal)) {
         return Err(invalid("A transaction that has ended is never stuck."));
     }
-    let open = TransactionState::ALL.into_iter().filter(|state| !state.is_terminal());
-    let states = match state {
-        Some(state) => vec![state],
-        None if ended || (tx_id.is_some() && !stuck) => Vec::new(),
-        None => open.collect(),
-    };
-    let age = SignedDuration::from_millis(i64::try_from(stuck_ms).unwrap_or(i64::MAX));
-    let since = now.checked_sub(age).unwrap_or(Timestamp::MIN);
+    let unfinished = state.is_none() && !ended && tx_id.is_none();
     Ok(TransactionFilter {
         owner,
         tx_id,
-        states,
-        stuck_since: stuck.then_some(since),
+        state,
+        unfinished,
+        stuck_ms: stuck.then_some(stuck_ms),
         since: None,
         until: None,
         before,

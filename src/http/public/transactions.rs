@@ -205,7 +205,7 @@ fn parse(query: &str, owner: Owner) -> Result<TransactionFilter, Refusal> {
     let before = cursor.map(|text| position(&text)).transpose()?;
     Ok(TransactionFilter {
         owner: Some(owner.to_string()),
-        states: state.into_iter().collect(),
+        state,
         since,
         until,
         before,

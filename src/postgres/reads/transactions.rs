@@ -1,4 +1,8 @@
-//! Transactions for their owners and for operators, newest first, a page at a time.
+//! Transactions for operators and for their owners: one, and lists, newest first, a page at a time.
+//!
+//! A page begins below an order number, so a transaction that comes meanwhile is on no later page.
+//! A caller's decision that is not sealed may be lost in a crash: see
+//! [`TransactionRow::sealed`].
 
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
@@ -7,124 +11,163 @@ use super::Reads;
 use crate::postgres::Error;
 use crate::postgres::columns::{Id, bigint};
 use crate::postgres::transactions::rows::{transactions_from_rows, with_branches};
-use crate::transaction::{TransactionRow, TransactionState};
+use crate::transaction::{TransactionName, TransactionRow, TransactionState};
 use domain::transfer::ReqId;
 
-/// Some transactions.
+/// Which transactions.
 #[derive(Clone, Debug, Default)]
 pub struct TransactionFilter {
-    /// Only of this owner.
+    /// Of this owner.
     pub owner: Option<String>,
-    /// Only with this name, which another owner may have given too.
+    /// With this name, which other owners may have given too.
     pub tx_id: Option<String>,
-    /// Only in one of these states; empty: in any.
-    pub states: Vec<TransactionState>,
-    /// Undecided and expired, or decided and without a change, since then.
-    pub stuck_since: Option<Timestamp>,
+    /// In this state.
+    pub state: Option<TransactionState>,
+    /// Only unfinished ones.
+    pub unfinished: bool,
+    /// Only unfinished ones that are undecided beyond their age, or decided and unchanged, for so
+    /// long, milliseconds, by PostgreSQL's clock.
+    pub stuck_ms: Option<u64>,
     /// Accepted then or later.
     pub since: Option<Timestamp>,
     /// Accepted earlier.
     pub until: Option<Timestamp>,
-    /// With a smaller order number.
+    /// With a smaller order number: the cursor.
     pub before: Option<u64>,
-    /// At most this many, above 0.
+    /// At most so many.
     pub limit: u32,
 }
 
-/// A part of a list.
+/// A part of a list of transactions.
 #[derive(Clone, Debug)]
 pub struct TransactionPage {
     /// Newest first.
     pub transactions: Vec<TransactionRow>,
-    /// The order number below which the next page begins, `None` at the end.
+    /// The order number below which the next page begins; `None` at the end.
     pub next: Option<u64>,
 }
 
 /// A role of PostgreSQL that may commit the transactions of an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TransactionGrant {
-    /// The role.
+pub struct CallerGrant {
+    /// The role's name.
     pub role: String,
-    /// The owner.
+    /// The owner: `sub` of its token.
     pub owner: String,
-    /// Since when.
+    /// Since when, by PostgreSQL's clock.
     pub at: Timestamp,
 }
 
 impl Reads {
-    /// One page of a list.
+    /// The transaction with this id.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+    pub async fn transaction(&self, id: ReqId) -> Result<Option<TransactionRow>, Error> {
+        let chosen = "SELECT * FROM transactions_tb WHERE transaction_id = $1";
+        Ok(self.chosen(chosen, &[&Id::of(id)]).await?.pop())
+    }
+
+    /// The transaction with this name.
+    ///
+    /// # Errors
+    /// As [`Reads::transaction`].
+    pub async fn transaction_named(
+        &self,
+        name: &TransactionName,
+    ) -> Result<Option<TransactionRow>, Error> {
+        let chosen = "SELECT * FROM transactions_tb WHERE owner = $1 AND tx_id = $2";
+        Ok(self.chosen(chosen, &[&name.owner, &name.tx_id.as_str()]).await?.pop())
+    }
+
+    /// A page of transactions.
+    ///
+    /// # Errors
+    /// As [`Reads::transaction`].
     pub async fn transactions(&self, filter: &TransactionFilter) -> Result<TransactionPage, Error> {
-        assert!(filter.limit > 0, "a page has room");
-        let (limit, before) = (i64::from(filter.limit), filter.before.map(bigint));
-        let states: Vec<i16> = filter.states.iter().map(|state| state.number()).collect();
-        let states = (!states.is_empty()).then_some(&states);
-        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&limit];
-        let mut conditions = vec!["TRUE".to_owned()];
-        let wanted: [(&str, Option<&(dyn ToSql + Sync)>); 7] = [
-            ("owner = $?", filter.owner.as_ref().map(|owner| owner as _)),
-            ("tx_id = $?", filter.tx_id.as_ref().map(|tx_id| tx_id as _)),
-            ("state = ANY ($?)", states.map(|states| states as _)),
-            (
-                "CASE WHEN state IN (0, 20) THEN expires_at WHEN state IN (30, -10) THEN updated_at \
-                 END <= $?",
-                filter.stuck_since.as_ref().map(|since| since as _),
-            ),
-            ("created_at >= $?", filter.since.as_ref().map(|since| since as _)),
-            ("created_at < $?", filter.until.as_ref().map(|until| until as _)),
-            ("order_number < $?", before.as_ref().map(|before| before as _)),
-        ];
-        // Only what is asked for is named, so that the planner sees which index leads there.
-        for (condition, value) in wanted {
-            let Some(value) = value else { continue };
-            values.push(value);
-            conditions.push(condition.replace("$?", &format!("${}", values.len())));
+        let TransactionFilter { owner, tx_id, stuck_ms, since, until, before, limit, .. } = filter;
+        let state = filter.state.map(TransactionState::number);
+        let stuck = stuck_ms.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX));
+        let before = before.map_or(i64::MAX, bigint);
+        let more = i64::from(*limit) + 1;
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&before, &more];
+        let mut parts = vec!["order_number < $1".to_owned()];
+        // Only what is asked for, so that PostgreSQL finds the index of it.
+        if let Some(owner) = owner {
+            values.push(owner);
+            parts.push(format!("owner = ${}", values.len()));
         }
-        if filter.stuck_since.is_some() {
-            // The condition of the index of unfinished ones.
-            conditions.push("state NOT IN (40, -20)".to_owned());
+        if let Some(tx_id) = tx_id {
+            values.push(tx_id);
+            parts.push(format!("tx_id = ${}", values.len()));
+        }
+        if filter.unfinished {
+            parts.push("state NOT IN (40, -20)".to_owned());
+        }
+        if let Some(state) = &state {
+            values.push(state);
+            parts.push(format!("state = ${}", values.len()));
+        }
+        if let Some(stuck) = &stuck {
+            values.push(stuck);
+            parts.push(format!(
+                "state NOT IN (40, -20) \
+                 AND CASE WHEN state IN (0, 20) THEN expires_at ELSE updated_at END \
+                     < clock_timestamp() - ${}::bigint * interval '1 millisecond'",
+                values.len()
+            ));
+        }
+        if let Some(since) = since {
+            values.push(since);
+            parts.push(format!("created_at >= ${}", values.len()));
+        }
+        if let Some(until) = until {
+            values.push(until);
+            parts.push(format!("created_at < ${}", values.len()));
         }
         let chosen = format!(
-            "SELECT * FROM transactions_tb WHERE {} ORDER BY order_number DESC LIMIT $1",
-            conditions.join(" AND ")
+            "SELECT * FROM transactions_tb WHERE {} ORDER BY order_number DESC LIMIT $2",
+            parts.join(" AND ")
         );
-        let client = self.pool.get().await?;
-        let rows = client.query(&with_branches(&chosen, "DESC"), &values).await?;
-        self.pool.note(&client).await?;
-        let transactions = transactions_from_rows(&rows)?;
-        let full = i64::try_from(transactions.len()).is_ok_and(|found| found == limit);
-        let next = transactions.last().filter(|_| full).map(|row| row.order_number);
+        let mut transactions = self.chosen_in(&chosen, "DESC", &values).await?;
+        let asked = usize::try_from(*limit).unwrap_or(usize::MAX);
+        let more = transactions.len() > asked;
+        transactions.truncate(asked);
+        let next = transactions.last().filter(|_| more).map(|last| last.order_number);
         Ok(TransactionPage { transactions, next })
     }
 
-    /// One transaction.
-    ///
-    /// # Errors
-    /// [`Error`]: PostgreSQL is away, or the row cannot be read.
-    pub async fn transaction(&self, id: ReqId) -> Result<Option<TransactionRow>, Error> {
-        let chosen = "SELECT * FROM transactions_tb WHERE transaction_id = $1";
-        let client = self.pool.get().await?;
-        let rows = client.query(&with_branches(chosen, "ASC"), &[&Id::of(id)]).await?;
-        self.pool.note(&client).await?;
-        Ok(transactions_from_rows(&rows)?.pop())
-    }
-
-    /// All grants, by role and owner.
+    /// The roles that may commit transactions in SQL, by role and owner.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn transaction_grants(&self) -> Result<Vec<TransactionGrant>, Error> {
-        let all = "SELECT role_name::text, owner, at FROM transaction_grants ORDER BY 1, 2";
+    pub async fn callers(&self) -> Result<Vec<CallerGrant>, Error> {
+        let all = "SELECT role_name, owner, at FROM transaction_grants ORDER BY 1, 2";
         let rows = self.pool.get().await?.query(all, &[]).await?;
         let grant = |row: &tokio_postgres::Row| {
-            Ok(TransactionGrant {
-                role: row.try_get(0)?,
-                owner: row.try_get(1)?,
-                at: row.try_get(2)?,
-            })
+            Ok(CallerGrant { role: row.try_get(0)?, owner: row.try_get(1)?, at: row.try_get(2)? })
         };
         rows.iter().map(grant).collect()
+    }
+
+    async fn chosen(
+        &self,
+        chosen: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<TransactionRow>, Error> {
+        self.chosen_in(chosen, "ASC", values).await
+    }
+
+    async fn chosen_in(
+        &self,
+        chosen: &str,
+        order: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<TransactionRow>, Error> {
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached(&with_branches(chosen, order)).await?;
+        let rows = client.query(&statement, values).await?;
+        self.pool.note(&client).await?;
+        transactions_from_rows(&rows)
     }
 }
