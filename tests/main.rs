@@ -75,6 +75,9 @@ mod watch;
 /// All kinds of wrong input.
 mod bad_input;
 
+/// Requests of services about transactions.
+mod services;
+
 /// Targets that refuse: the source gets its money back, both ways.
 mod refunds;
 

@@ -2,6 +2,14 @@
 //!
 //! Every write compares the incarnation and the state that it goes from. A row that a foreign
 //! session holds is passed over: the worker looks again at its next tick.
+//!
+//! [`database`]: the store of these words.
+
+pub mod database;
+mod held;
+pub(super) mod rows;
+
+pub(super) mod rows;
 
 use std::future::Future;
 
@@ -37,8 +45,9 @@ pub enum Accepted {
         replayed: bool,
     },
     /// Nothing was written. TX_ID_CONFLICT, TRANSACTION_DECIDED, TRANSACTION_ABORTED,
-    /// TRANSACTION_EXPIRED, TRANSACTION_UNTRIED (an earlier round is still being tried) or
-    /// INVALID_REQUEST (a round out of order).
+    /// TRANSACTION_EXPIRED, TRANSACTION_UNTRIED (an earlier round is still being tried),
+    /// INVALID_REQUEST (a round out of order, or one that its decider does not take) or OVERLOADED (a
+    /// session of the caller holds the row).
     Refused {
         /// Why.
         code: Code,
@@ -108,7 +117,8 @@ pub enum TransactionError {
     /// Another process has taken over.
     #[error("another process has taken over")]
     Superseded,
-    /// PostgreSQL refused the statement; nothing was written.
+    /// PostgreSQL refused the statement, or there is no connection; nothing was written. Of several
+    /// moves one may be at fault: the worker may write each on its own.
     #[error("PostgreSQL refused a write of transactions: {0}")]
     Refused(String),
     /// No answer: it may have been written.
@@ -153,6 +163,7 @@ pub trait TransactionStore: Send + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<TransactionRow>, TransactionError>> + Send;
 
-    /// Those of `ids` that PostgreSQL has decided by a caller since (state COMMITTED, not sealed).
+    /// The transactions that callers have decided in SQL and that no move has sealed. Such a decision
+    /// may be lost in a crash: nothing leaves on it, and no client is told of it, before the seal.
     fn decided(&mut self) -> impl Future<Output = Result<Vec<ReqId>, TransactionError>> + Send;
 }

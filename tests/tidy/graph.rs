@@ -27,7 +27,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("release", &[]),
     ("role", &[]),
     ("transaction", &[]),
-    ("validation", &["pause"]),
+    ("transactions", &["transaction"]),
+    ("validation", &["config", "pause", "transaction"]),
     // A database's address is parsed by the room that connects to it.
     ("config", &["approval", "format", "postgres"]),
     ("format", &[]),
@@ -88,11 +89,13 @@ const ARROWS: &[(&str, &[&str])] = &[
             "release",
             "role",
             "telemetry",
+            "transaction",
+            "transactions",
             "validation",
         ],
     ),
     ("stream", &["alert", "clock", "config", "http", "telemetry"]),
-    ("cli", &["config", "format", "release", "role"]),
+    ("cli", &["config", "format", "release", "role", "transaction"]),
     (
         "stores",
         &[
@@ -136,6 +139,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "stream",
             "task",
             "telemetry",
+            "transactions",
         ],
     ),
     ("service", &["commands", "config", "exit", "http"]),

@@ -63,8 +63,8 @@ use crate::gate::CleanRounds;
 use crate::http::auth::Verifier;
 use crate::http::rotation::Rotating;
 use crate::http::service::{
-    Approvals, BodyLimits, Heartbeat, Intake, Operations, Service, Streams, TransferLimits,
-    Transfers,
+    Approvals, BodyLimits, Heartbeat, Intake, Operations, Service, Streams, TransactionDesk,
+    TransferLimits, Transfers,
 };
 use crate::http::tls::{HTTP_1_1, Tls};
 use crate::http::wire::EventBody;
@@ -87,6 +87,7 @@ use crate::stores::writer::{self, Begun, Postgres};
 use crate::stream::ahead::Ahead;
 use crate::task::Tasks;
 use crate::telemetry::{Metrics, chain};
+use crate::transactions::Transactions;
 
 /// How long a start waits until UBSCore has room for the records of external operations.
 const RECORDS_WAIT: Duration = Duration::from_secs(30);
@@ -762,7 +763,10 @@ impl Start<'_> {
         let operations =
             Operations { database, engine, snapshots, check, totals, metrics, keeps_postings };
         let (approvals, spot) = (Approvals::from(config), Arc::clone(spot));
-        Service { intake, transfers, streams, approvals, spot, operations }
+        // Without its other end every request is answered SYSTEM_ERROR.
+        let (worker, _inbox) = Transactions::new(config.coordinator.queue_max);
+        let transactions = TransactionDesk::new(config, worker);
+        Service { intake, transfers, streams, approvals, spot, transactions, operations }
     }
 }
 

@@ -50,13 +50,13 @@ BEGIN
 END
 $$;
 
--- Raises the watermark towards p_target, over at most p_rows transfers and external operations.
--- p_target comes from watermark_observe. The totals follow in the same transaction.
+-- Raises the watermark towards p_target, over at most p_rows transfers, external operations and
+-- transactions. p_target comes from watermark_observe. The totals follow in the same transaction.
 --
--- It stops before a transfer that is not terminal, or became so within p_keep_ms by this server's
--- clock. A row with a time of the future does not stop it: while the clock ran ahead, rows got such
--- times. p_target covers them, because everything below it has been terminal for p_keep_ms of lived
--- time.
+-- It stops before a transfer or a transaction that is not terminal, or became so within p_keep_ms
+-- by this server's clock. A row with a time of the future does not stop it: while the clock ran
+-- ahead, rows got such times. p_target covers them, because everything below it has been terminal
+-- for p_keep_ms of lived time.
 --
 -- It takes no table lock. Nothing below p_target can change: a number that is in use in a worker,
 -- from its first moment until its row is terminal or proven absent, is at or above p_target.
@@ -98,11 +98,26 @@ BEGIN
                 UNION ALL
                 (SELECT order_number FROM external_operations
                   WHERE order_number >= v_old AND order_number < p_target
-                  ORDER BY order_number LIMIT p_rows)) AS both_kinds
+                  ORDER BY order_number LIMIT p_rows)
+                UNION ALL
+                (SELECT order_number FROM transactions_tb
+                  WHERE order_number >= v_old AND order_number < p_target
+                  ORDER BY order_number LIMIT p_rows)) AS all_kinds
              ORDER BY order_number LIMIT p_rows) AS page
     HAVING count(*) = p_rows;
     o_more := v_new IS NOT NULL;
     v_new := GREATEST(v_old, COALESCE(v_new, p_target));
+    -- The transactions first: they shorten the page.
+    SELECT min(order_number) INTO v_held
+      FROM transactions_tb
+     WHERE order_number >= v_old AND order_number < v_new
+       AND (state NOT IN (40, -20)
+            OR updated_at BETWEEN clock_timestamp() - p_keep_ms * interval '1 millisecond'
+                              AND clock_timestamp());
+    IF v_held IS NOT NULL THEN
+        v_new := v_held;
+        o_more := FALSE;
+    END IF;
     WITH page AS MATERIALIZED (
         SELECT order_number,
                state NOT IN (40, -10, -30)
@@ -119,8 +134,11 @@ BEGIN
         o_more := FALSE;
     END IF;
 
-    SELECT v_found + count(*) INTO v_found
-      FROM external_operations WHERE order_number >= v_old AND order_number < v_new;
+    SELECT v_found + (SELECT count(*) FROM external_operations
+                       WHERE order_number >= v_old AND order_number < v_new)
+           + (SELECT count(*) FROM transactions_tb
+               WHERE order_number >= v_old AND order_number < v_new)
+      INTO v_found;
 
     INSERT INTO watermark_totals AS totals
     SELECT user_id, asset_id,
@@ -165,6 +183,8 @@ BEGIN
         SELECT (SELECT count(*) FROM transfers_tb
                  WHERE order_number >= v_old AND order_number < v_new)
                + (SELECT count(*) FROM external_operations
+                   WHERE order_number >= v_old AND order_number < v_new)
+               + (SELECT count(*) FROM transactions_tb
                    WHERE order_number >= v_old AND order_number < v_new)
           INTO v_recount;
         IF v_recount <> v_found THEN
