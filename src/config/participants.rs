@@ -87,9 +87,8 @@ pub(super) fn validate(participants: &Participants) -> Result<(), Error> {
         return Err(range("participants", format!("{} tables", participants.len()), allowed));
     }
     for (name, participant) in participants {
-        let fits = |byte: u8| {
-            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte)
-        };
+        let fits =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
         let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits);
         if !is_name || BUILT_IN.contains(&name.as_str()) {
             let allowed = format!(
@@ -130,7 +129,10 @@ mod tests {
             ("kind = \"first\"", "participants.a.kind: unknown variant"),
             ("url = \"http://h/x\"\nkind = \"last\"", "participants.a.secret_file is missing: "),
             ("secret_file = \"/nowhere\"", "participants.a.secret_file = /nowhere: cannot be read"),
-            ("secret = \"x\"", "participants.a.secret: unknown key; known are url, secret_file, kind"),
+            (
+                "secret = \"x\"",
+                "participants.a.secret: unknown key; known are url, secret_file, kind",
+            ),
         ];
         for (keys, start) in cases {
             assert_refused(&[(&format!("[participants.a]\n{keys}"), start)]);
@@ -138,7 +140,10 @@ mod tests {
         let weak = format!(
             "[participants.a]\nurl = \"http://h/x\"\nkind = \"last\"\nsecret_file = \"{short}\""
         );
-        assert_refused(&[(&weak, "participants.a.secret_file = ***: must be whsec_ and the base64")]);
+        assert_refused(&[(
+            &weak,
+            "participants.a.secret_file = ***: must be whsec_ and the base64",
+        )]);
     }
 
     #[test]
