@@ -390,7 +390,7 @@ fn the_example_killed_in_the_middle_decides_once() {
         for death in ["dies-before-commit", "dies-before-answer"] {
             let mut example = Example::new(kind);
             example.start("none");
-            for action in earlier {
+            if let Some(action) = earlier {
                 assert_eq!(example.ask(action, "a"), ParticipantOutcome::Done);
             }
             let before = example.pool();
