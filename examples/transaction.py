@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Pays an order with a red envelope and a balance: a caller of transactions. Standard library, and `psql`.
 
-    UBSCORE_TOKEN=... python3 examples/transaction.py 77 --buyer 1001 --seller 1002 --asset USDT \\
-        --price 100 --envelope 20 --envelopes-of 9000 --owner 4001 --database postgres://trade@localhost/ubscore
+    UBSCORE_TOKEN=$(ubscore token --service trade) python3 examples/transaction.py 77 --buyer 1001 --seller 1002 --asset USDT \\
+        --price 100 --envelope 20 --envelopes-of 9000 --owner trade --database postgres://trade@localhost/ubscore
 
 The table `orders` is this service's own, in the database of Funding. An order is PAID in the local transaction that
 decides the money, so both are true or neither.
@@ -51,7 +51,7 @@ PAY = """
 BEGIN;
 WITH paid AS (UPDATE orders SET state = 'PAID' WHERE order_id = :'order_id' AND state IN ('PAYING', 'PAID') RETURNING 1)
 SELECT 1 / count(*) FROM paid;
-SELECT transaction_commit(:'owner', :'tx_id', :'rounds'::smallint);
+SELECT transaction_commit(:'owner', :'tx_id', :'rounds'::integer);
 COMMIT;
 """
 FAIL = "UPDATE orders SET state = 'FAILED' WHERE order_id = :'order_id' AND state = 'PAYING';"
@@ -210,7 +210,7 @@ def main():
     parser.add_argument("--envelopes-of", type=int, required=True, help="the user with the envelopes' money")
     parser.add_argument("--participant", default="red-envelope", help="its name in the service's configuration")
     parser.add_argument("--pool", default="spring")
-    parser.add_argument("--owner", required=True, help="the sub of the token")
+    parser.add_argument("--owner", required=True, help="the name of this service, as in the token")
     parser.add_argument("--database", required=True, help="the database of Funding, as this service's own role")
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--patience", type=float, default=60, help="seconds before giving up")
