@@ -191,6 +191,27 @@ fn an_unreachable_or_unconfigured_participant_has_not_decided() {
     assert_eq!(ask(&none, &call), unconfigured);
 }
 
+/// Goal: operators see calls by participant, action and outcome.
+#[test]
+fn calls_are_counted_by_outcome() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let metrics = recorder.handle();
+    let (url, _) = server(&answered("200 OK", REFUSED), b"");
+    let participants = participants(&url, ParticipantKind::Veto, PATIENT_MS);
+    metrics::with_local_recorder(&recorder, || {
+        for action in ParticipantAction::ALL {
+            ask(&participants, &call(action, "a"));
+        }
+    });
+    for (action, outcome) in
+        [("try", "refused"), ("confirm", "unknown"), ("cancel", "unknown"), ("commit", "refused")]
+    {
+        let labels = format!("participant=\"{NAME}\",action=\"{action}\",outcome=\"{outcome}\"");
+        let line = format!("ubscore_participant_requests_total{{{labels}}} 1\n");
+        assert!(metrics.render().contains(&line), "{line} {}", metrics.render());
+    }
+}
+
 /// Goal: a call holds everything that names it, and a receiver can check it. Method: the check of
 /// Standard Webhooks' own library.
 #[test]
@@ -334,10 +355,11 @@ fn gtx_019_the_check_passes_the_example_and_names_each_planted_fault() {
         "confirm-repeats",
         "late-try",
         "payload",
+        "rounds",
         "signature",
         "try-repeats",
     ];
-    let last = ["commit-repeats", "late-commit", "never-undone", "refusal-repeats"];
+    let last = ["commit-repeats", "late-commit", "never-undone", "refusal-repeats", "rounds"];
     for (kind, faults) in [("veto", &veto[..]), ("last", &last)] {
         let arguments = ["--payload", FITTING, "--refused-payload", SOLD_OUT, "--format", "json"];
         let mut sound = Example::new(kind);

@@ -6,6 +6,7 @@
 
 mod duty;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use self::duty::{Ask, Duty, Expected, Step};
+use self::duty::{Ask, Duty, Step};
 use crate::cli::{ParticipantCheckArgs, ParticipantCommand};
 use crate::clock::{Clock, SystemClock};
 use crate::config::participants::ParticipantKind;
@@ -57,7 +58,7 @@ fn check(args: &ParticipantCheckArgs, out: &mut impl Write) -> anyhow::Result<Ex
         if !checker.can_try(duty) {
             continue;
         }
-        let finding = runtime.block_on(checker.attempt(kind, duty))?;
+        let finding = runtime.block_on(checker.attempt(kind, duty, findings.is_empty()))?;
         print(&finding, args.format, out)?;
         findings.push(finding);
     }
@@ -143,24 +144,23 @@ impl Checker {
         !needs || self.refused_payload.is_some()
     }
 
-    /// Tries one duty on a fresh branch.
-    async fn attempt(&mut self, kind: ParticipantKind, duty: &Duty) -> anyhow::Result<Tried> {
+    /// Tries one duty on fresh branches. `is_first`: no answer has come yet.
+    async fn attempt(
+        &mut self,
+        kind: ParticipantKind,
+        duty: &Duty,
+        is_first: bool,
+    ) -> anyhow::Result<Tried> {
         let id = ReqId::generate(self.clock.now_ns(), self.entropy.u128());
-        let call = |action, payload| ParticipantCall {
-            tx_id: format!("{PREFIX}{id}"),
-            transaction_id: id,
-            branch_id: format!("{PREFIX}{id}:{}:1", self.name),
-            action,
-            round: 1,
-            payload,
-        };
-        let found = match self.walk(duty.steps, call).await {
+        let found = match self.walk(id, duty.steps, is_first).await {
             Ok(()) => None,
             Err(Failure::Silent(why)) => bail!("participant {} cannot be asked: {why}", self.name),
             Err(Failure::Duty(found)) => {
                 // Frees the resources of a failed duty, if the participant can do that.
-                if kind == ParticipantKind::Veto {
-                    let cancel = call(ParticipantAction::Cancel, self.payload.clone());
+                let rounds: BTreeSet<u16> = duty.steps.iter().map(|step| step.round).collect();
+                for round in rounds.into_iter().filter(|_| kind == ParticipantKind::Veto) {
+                    let payload = self.payload.clone();
+                    let cancel = self.call(id, ParticipantAction::Cancel, round, payload);
                     self.own.call(&self.name, &cancel).await;
                 }
                 Some(found)
@@ -171,12 +171,25 @@ impl Checker {
         Ok(Tried { duty: duty.name, verdict, demand: duty.demand, found, change })
     }
 
-    /// Takes all steps, each with its first outcome before it.
-    async fn walk(
+    fn call(
         &self,
-        steps: &[Step],
-        call: impl Fn(ParticipantAction, Value) -> ParticipantCall,
-    ) -> Result<(), Failure> {
+        id: ReqId,
+        action: ParticipantAction,
+        round: u16,
+        payload: Value,
+    ) -> ParticipantCall {
+        ParticipantCall {
+            tx_id: format!("{PREFIX}{id}"),
+            transaction_id: id,
+            branch_id: format!("{PREFIX}{id}:{}:{round}", self.name),
+            action,
+            round,
+            payload,
+        }
+    }
+
+    /// Takes all steps until the first wrong outcome.
+    async fn walk(&self, id: ReqId, steps: &[Step], is_first: bool) -> Result<(), Failure> {
         let mut past: Vec<(Step, ParticipantOutcome)> = Vec::new();
         for step in steps {
             let payload = match step.ask {
@@ -184,7 +197,7 @@ impl Checker {
                 Ask::Refusable => self.refused_payload.clone().expect("checked by can_try"),
                 Ask::Plain | Ask::Unsigned | Ask::Twice => self.payload.clone(),
             };
-            let call = call(step.action, payload);
+            let call = self.call(id, step.action, step.round, payload);
             let asked = match step.ask {
                 Ask::Unsigned => self.stranger.call(&self.name, &call).await,
                 Ask::Twice => self.twice(&call).await?,
@@ -192,14 +205,15 @@ impl Checker {
                     self.own.call(&self.name, &call).await
                 }
             };
-            if let ParticipantOutcome::Unknown { why: why @ ParticipantDoubt::Unanswered(_) } =
-                &asked
+            if let ParticipantOutcome::Unknown { why } = &asked
+                && matches!(why, ParticipantDoubt::Unanswered(_))
+                && is_first
                 && past.is_empty()
-                && step.expected != Expected::NoOutcome
             {
                 return Err(Failure::Silent(why.clone()));
             }
-            let earlier = past.iter().find(|(past, _)| past.action == step.action);
+            let is_same = |past: &Step| (past.action, past.round) == (step.action, step.round);
+            let earlier = past.iter().find(|(past, _)| is_same(past));
             if !step.expected.holds(&asked, earlier.map(|(_, outcome)| outcome)) {
                 return Err(Failure::Duty(complaint(&past, step, &asked)));
             }

@@ -57,6 +57,11 @@ def any_payload(db, kind, call):
     return decide(db, kind, dict(call, payload={"pool": "spring", "count": 1}))
 
 
+def by_transaction(db, kind, call):
+    """Records by the transaction, so that all its rounds are one."""
+    return decide(db, kind, dict(call, branch_id=call["transaction_id"]))
+
+
 def new_code(db, kind, call):
     outcome, code = decide(db, kind, call)
     return outcome, code and f"{code}-{random.randrange(10**12)}"
@@ -93,6 +98,8 @@ elif fault == "confirm":
     participant.decide = refuses_confirm
 elif fault == "payload":
     participant.decide = any_payload
+elif fault == "rounds":
+    participant.decide = by_transaction
 elif fault == "signature":
     participant.verify = lambda key, headers, body, now_s: True
 elif fault == "refusal-repeats":

@@ -22,6 +22,8 @@ pub(super) struct Duty {
 #[derive(Clone, Copy)]
 pub(super) struct Step {
     pub(super) action: ParticipantAction,
+    /// The round, 1 or 2: each has a branch of its own.
+    pub(super) round: u16,
     pub(super) ask: Ask,
     pub(super) expected: Expected,
 }
@@ -89,8 +91,12 @@ impl Step {
     /// The call in a sentence.
     pub(super) fn words(&self) -> String {
         let action = self.action.name();
+        let action = match self.round {
+            1 => action.to_owned(),
+            round => format!("{action} in round {round}"),
+        };
         match self.ask {
-            Ask::Plain => action.to_owned(),
+            Ask::Plain => action,
             Ask::OtherPayload => format!("{action} with another payload"),
             Ask::Refusable => format!("{action} with the refused payload"),
             Ask::Unsigned => format!("{action} signed by another key"),
@@ -108,7 +114,12 @@ pub(super) fn of(kind: ParticipantKind) -> &'static [Duty] {
 }
 
 const fn step(action: ParticipantAction, ask: Ask, expected: Expected) -> Step {
-    Step { action, ask, expected }
+    Step { action, round: 1, ask, expected }
+}
+
+/// The same call in round 2 of the transaction.
+const fn second(step: Step) -> Step {
+    Step { round: 2, ..step }
 }
 
 const TRY: Step = step(ParticipantAction::Try, Ask::Plain, Expected::Done);
@@ -124,6 +135,8 @@ const RECORD: &str = "record each action under its branch_id, in the transaction
     answer a repeat from that record";
 const VERIFY: &str = "verify webhook-signature over the body before anything else, and answer 401";
 const OTHER: &str = "keep the payload, or its hash, with the record; answer 409 if it differs";
+const BRANCH: &str =
+    "record by branch_id, which holds the round, and not by transaction_id or tx_id";
 const CODES: &str = "record the code of a refusal, and answer a repeat with it";
 const AT_ONCE: &str = "make branch_id and action the primary key of the record, and lock before the \
     look";
@@ -156,6 +169,10 @@ const VETO: &[Duty] = &[
         change: "look for a recorded cancel in the transaction of the try, and refuse if there is one", steps: &[CANCEL, TRY_LATE],
     },
     Duty { name: "refusal-repeats", demand: "a repeated refusal has its first code", change: CODES, steps: &[CANCEL, TRY_LATE, TRY_AGAIN] },
+    Duty {
+        name: "rounds", demand: "a canceled round leaves the next round alone", change: BRANCH,
+        steps: &[TRY, CANCEL, second(TRY), second(CANCEL)],
+    },
     Duty {
         name: "own-refusal", demand: "a refused try repeats its code, and is canceled", change: CODES,
         steps: &[
@@ -199,6 +216,10 @@ const LAST: &[Duty] = &[
     Duty {
         name: "never-undone", demand: "a cancel after the commit is done and undoes nothing",
         change: "in cancel, leave a branch alone that has a recorded commit", steps: &[COMMIT, CANCEL, COMMIT_AGAIN],
+    },
+    Duty {
+        name: "rounds", demand: "a canceled round leaves the next round alone", change: BRANCH,
+        steps: &[CANCEL, second(COMMIT)],
     },
     Duty {
         name: "own-refusal", demand: "a refused commit repeats its code", change: CODES,
