@@ -624,7 +624,8 @@ pub fn webhook_backlog(oldest: Duration, dead: u64) {
     metrics::gauge!(WEBHOOK_DEAD).set(dead as f64);
 }
 
-/// Counts a call to a participant. `participant`: a name of the configuration or of a stored branch.
+/// Counts a call to a participant. `participant`: a name of the configuration or of a stored
+/// branch.
 pub fn participant_request(participant: &str, action: &'static str, outcome: &'static str) {
     let participant = participant.to_owned();
     metrics::counter!(PARTICIPANT_REQUESTS_TOTAL, "participant" => participant, "action" => action, "outcome" => outcome)

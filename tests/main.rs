@@ -66,6 +66,9 @@ mod events;
 /// The same stream to an endpoint, signed and in order.
 mod webhooks;
 
+/// Participants of transactions: every answer, the check of their duties, and the example.
+mod participants;
+
 /// Each alert under its condition: log event, metric, webhook.
 mod alerts;
 
