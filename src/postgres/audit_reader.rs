@@ -81,6 +81,30 @@ pub struct Unbalanced {
     pub what: &'static str,
 }
 
+/// An account with a frozen part that is not the sum of its open holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misheld {
+    /// The owner of the account.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// What is frozen too much, or lacks, decimal text.
+    pub difference: String,
+    /// The key of its oldest open hold, `None`: there is none.
+    pub hold: Option<String>,
+}
+
+impl Misheld {
+    /// What is wrong, with the difference and the hold.
+    pub fn sentence(&self) -> String {
+        let frozen = sentence("{} is frozen on Funding than its open holds", &self.difference);
+        match &self.hold {
+            Some(key) => format!("{frozen}; the oldest is {key}"),
+            None => format!("{frozen}; there is none"),
+        }
+    }
+}
+
 impl Unbalanced {
     /// What is wrong, with the difference: `Funding is 5 more than its operations`.
     pub fn sentence(&self) -> String {
@@ -95,6 +119,8 @@ pub struct Findings {
     pub pages: Vec<Page>,
     /// Balances that do not add up.
     pub unbalanced: Vec<Unbalanced>,
+    /// Frozen parts that are not the sum of open holds.
+    pub misheld: Vec<Misheld>,
     /// Rows that nobody but the service writes, and that it never would.
     pub strange: Vec<String>,
     /// Where the log had been compared up to by this PostgreSQL, which is not the one that was kept last.
@@ -336,6 +362,7 @@ impl AuditReader {
         if !findings.behind {
             let users = (last_user, until_user);
             miscounted(client, users, &mut findings, &self.catalog()).await?;
+            misheld(client, users, &mut findings, &self.catalog()).await?;
             let transfers;
             (last_number, transfers) =
                 next_names(client, last_number, &mut names, &mut findings).await?;
@@ -720,6 +747,31 @@ async fn miscounted(
     found.unbalanced.retain(|one| !named(one));
     findings.unbalanced.append(&mut found.unbalanced);
     findings.strange.append(&mut found.strange);
+    Ok(())
+}
+
+/// Compares the frozen parts of the balances of these users with their open holds, in one snapshot.
+async fn misheld(
+    client: &Client,
+    (after, until): (i64, i64),
+    findings: &mut Findings,
+    catalog: &Catalog,
+) -> Result<(), Error> {
+    let misheld =
+        "SELECT user_id, asset_id, difference, hold_key FROM audit_misheld($1, $2) LIMIT $3";
+    let limit = i64::try_from(UNBALANCED_MAX).expect("small");
+    for row in client.query(misheld, &[&after, &until, &limit]).await? {
+        let asset = u32::try_from(row.try_get::<_, i32>(1)?).map(AssetId).ok();
+        let Numeric(difference) = row.try_get(2)?;
+        let precision = asset.map_or(0, |asset| catalog.precision(asset));
+        let (difference, hold) = (signed_text(difference, precision), row.try_get(3)?);
+        match columns::user(&row, 0)?.zip(asset) {
+            Some((user, asset)) => {
+                findings.misheld.push(Misheld { user, asset, difference, hold });
+            }
+            None => findings.strange.push(format!("frozen {difference} of an account of nobody")),
+        }
+    }
     Ok(())
 }
 
