@@ -45,6 +45,7 @@ use crate::task::Tasks;
 use crate::telemetry;
 use domain::account::{AccountStatus, UserId};
 use domain::code::Code;
+use domain::hold::HoldOrder;
 use domain::shortage::{Capacity, Shortage, Vacancy};
 use domain::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 
@@ -266,6 +267,26 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             }
             _ => rejection,
         })
+    }
+
+    /// Acts on a hold of Funding, in the user's own worker. The act is decided once, and durable when
+    /// this returns. The caller keeps the order number from the watermark until the hold has ended.
+    ///
+    /// # Errors
+    /// A [`Rejection`]; if it is unknown, the same call again returns the decision. Without that
+    /// nothing was done, and nothing will be. While halted, only a recorded decision is returned.
+    pub async fn hold(&self, order: HoldOrder) -> Result<Decision, Rejection> {
+        if order.order_number == 0 || !order.act.fits() {
+            return Err(Rejection::of(Code::InvalidRequest));
+        }
+        let (caller, receiver) = Caller::new();
+        self.call(order.user, Call::Hold(order), ReplyTo::Store(caller))?;
+        match receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))? {
+            Reply::Hold(decision) => Ok(decision),
+            // Halted: it was only looked for.
+            Reply::Found(None) => Err(Rejection::of(Code::ServiceHalted)),
+            reply => unreachable!("{reply:?} answers another call"),
+        }
     }
 
     /// Sets a Funding account's status. Once answered it holds for every later withdraw.
