@@ -8,6 +8,8 @@ use crate::command::Command;
 use crate::crash;
 use crate::entry::Entry;
 use crate::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
+use crate::named::Named;
+use crate::op::named::NamedStep;
 use crate::op::number::{Door, NumberedAnswer};
 use crate::order::Order;
 use crate::posted::Posted;
@@ -21,8 +23,8 @@ const IDLE_LEAVES: usize = 8;
 /// New work is refused while the log has room for fewer bytes. Refunds, statuses and marks of the
 /// work under way still find room then.
 pub(crate) const ROOM_RESERVED_BYTES: u64 = 8 * 1024;
-/// A venue's RESERVE and POST are not decided while the log has room for fewer bytes: its SETTLEs
-/// and RELEASEs still find room then.
+/// A RESERVE and a POST, of a venue and of a service, are not decided while the log has room for
+/// fewer bytes: SETTLEs and RELEASEs still find room then.
 pub(crate) const VENUES_RESERVED_BYTES: u64 = 64 * 1024;
 /// The smallest segment of a log with venues: that reserve takes a small part of one that is
 /// prepared ahead.
@@ -140,6 +142,42 @@ impl<M: Medium> Core<M> {
             Ok(sequence) => {
                 self.log_bytes += wal::record_bytes(length);
                 self.ledger.apply(entry, sequence, self.time_ns)
+            }
+            Err(wal::Error::Full) => Answer::Overloaded,
+            Err(error) => panic!("append to the log: {error}"),
+        }
+    }
+
+    /// Decides one command by name; `named` gets the decision. The answer may leave once the
+    /// returned sequence is durable.
+    pub fn name(&mut self, named: &mut Named, time_ns: u64) -> (Answer, Sequence) {
+        self.time_ns = time_ns;
+        let step = self.ledger.decide_named(named, &mut self.parts);
+        // An end finds room where new work does not.
+        let waits = named.op.row().opens_work && self.writer.room() < VENUES_RESERVED_BYTES;
+        let answer = match step {
+            NamedStep::Append if waits => Answer::Overloaded,
+            NamedStep::Append => self.append_named(named),
+            NamedStep::Known(answer) => Answer::Named(answer),
+            NamedStep::Violation(why) => Answer::Violation(why),
+            NamedStep::Full(_) => Answer::Overloaded,
+            NamedStep::Forgotten => Answer::Forgotten,
+        };
+        self.ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
+        (answer, self.ledger.sequence())
+    }
+
+    /// Appends a decided command by name, then applies it. If the log has no room, nothing has
+    /// changed.
+    fn append_named(&mut self, named: &Named) -> Answer {
+        let Core { ledger, writer, payload, parts, time_ns, .. } = self;
+        let length = named.encode(payload);
+        debug_assert_eq!(Named::decode(&payload[..length]).as_ref(), Ok(named), "reads back");
+        crash::point("engine_before_append");
+        match writer.append(Kind::Posting as u8, *time_ns, &payload[..length]) {
+            Ok(sequence) => {
+                self.log_bytes += wal::record_bytes(length);
+                Answer::Named(ledger.apply_named(named, parts, sequence, *time_ns))
             }
             Err(wal::Error::Full) => Answer::Overloaded,
             Err(error) => panic!("append to the log: {error}"),
