@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn the_hash_is_that_of_the_legs() {
         let named = reserve();
-        assert_eq!(format!("{:032x}", named.hash()), "HASH");
+        assert_eq!(format!("{:032x}", named.hash()), "5964aeaa14f4eda18eb431de72b41238");
         let other = Named { decision: Decision::Success, round: 3, order_number: 9, ..reserve() };
         assert_eq!(other.hash(), named.hash());
         let mut more = reserve();
