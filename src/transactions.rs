@@ -17,6 +17,7 @@ mod example;
 #[cfg(test)]
 mod model;
 mod options;
+pub mod parties;
 pub mod rounds;
 pub mod step;
 mod worker;

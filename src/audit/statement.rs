@@ -8,13 +8,15 @@
 //! A settled hold of Funding is one line SETTLED. Money that a hold only sets apart is part of the
 //! balance, and no line.
 //!
-//! Postings of venues are in the log only. If its first records are removed and no archive has
-//! them, one line per asset, EARLIER, is the sum of the postings up to the oldest snapshot.
+//! Postings of venues and of services are in the log only. If its first records are removed and no
+//! archive has them, one line per asset, EARLIER, is the sum of the postings up to the oldest
+//! snapshot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use engine::entry::Entry;
+use engine::named::Named;
 use engine::order::Order;
 use engine::posted::Posted;
 use engine::snapshot::Snapshot;
@@ -291,10 +293,24 @@ impl Reading {
                     }
                 });
             }
+            Entry::Named(ref named) if sequence > found.begun => {
+                holds.book_named(named, |share| {
+                    if share.user == Some(*user) {
+                        let name = named_reference(named);
+                        found.legs.push(movement_of(named.op, name, &share, sequence, at));
+                    }
+                });
+            }
             _ => {}
         }
         Ok(())
     }
+}
+
+/// The name of a posting by name in a statement.
+fn named_reference(named: &Named) -> String {
+    let Named { transaction, round, ref tx_id, .. } = *named;
+    format!("transaction {} round {round} tx_id {}", Ulid(transaction), tx_id.as_str())
 }
 
 fn leg_movement(posted: &Posted, share: &LegShare, sequence: Sequence, at: Timestamp) -> Movement {
@@ -306,6 +322,16 @@ fn leg_movement(posted: &Posted, share: &LegShare, sequence: Sequence, at: Times
     if reference != 0 {
         name.push_str(&format!(" reference {reference}"));
     }
+    movement_of(op, name, share, sequence, at)
+}
+
+fn movement_of(
+    op: Op,
+    reference: String,
+    share: &LegShare,
+    sequence: Sequence,
+    at: Timestamp,
+) -> Movement {
     Movement {
         at,
         account: Participant::Spot,
@@ -315,7 +341,7 @@ fn leg_movement(posted: &Posted, share: &LegShare, sequence: Sequence, at: Times
         held: share.held,
         recorded: None,
         balance: 0,
-        reference: name,
+        reference,
         sequence: Some(sequence),
     }
 }
