@@ -38,7 +38,8 @@ use crate::entropy::Entropy;
 use crate::gate::Gate;
 use crate::postgres::transactions::TransactionStore;
 use crate::task::Tasks;
-use crate::transaction::{TransactionName, TransactionRound, TransactionRow};
+use crate::telemetry;
+use crate::transaction::{TransactionName, TransactionRound, TransactionRow, TransactionState};
 use domain::code::Code;
 use domain::shortage::Shortage;
 use domain::transfer::ReqId;
@@ -70,6 +71,9 @@ pub fn start<S: TransactionStore, B: Branches>(
     inbox: mpsc::Receiver<TransactionMessage>,
     tasks: &mut Tasks,
 ) {
+    for state in TransactionState::ALL.into_iter().filter(|state| state.is_terminal()) {
+        telemetry::expect_transactions(state.name());
+    }
     let Options { backoff_base_ms, backoff_cap_ms, .. } = parts.options;
     let backoff = Backoff::new(backoff_base_ms, backoff_cap_ms, jitter);
     tasks.run("transactions", Worker::new(parts, store, backoff).run(inbox));

@@ -78,6 +78,9 @@ mod watch;
 /// All kinds of wrong input.
 mod bad_input;
 
+/// Transactions over both stores, services and callers.
+mod transactions;
+
 /// Requests of services about transactions.
 mod services;
 

@@ -14,9 +14,7 @@ use crate::adapters::spot::Spot;
 use crate::adapters::{Adapter, Answer, Outcome, Reason};
 use crate::alert::{Alert, alert_about};
 use crate::coordinator::Coordinator;
-use crate::participant::{
-    ParticipantAction, ParticipantCall, ParticipantOutcome, Participants,
-};
+use crate::participant::{ParticipantAction, ParticipantCall, ParticipantOutcome, Participants};
 use domain::transfer::Op;
 
 /// See the module.

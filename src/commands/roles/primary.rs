@@ -339,7 +339,7 @@ struct Started {
 }
 
 /// What every stage of a start uses.
-pub(super) struct Start<'a> {
+struct Start<'a> {
     config: &'a Config,
     development: bool,
     clock: &'a Arc<dyn Clock>,
@@ -415,7 +415,14 @@ impl Start<'_> {
         let watermark = incarnation.watermark.max(log_watermark);
         let coordinator =
             self.start_coordinator(&stores, &settings, &compared.clean, &hub, watermark);
-        let transactions = super::transactions::start(&mut self, &stores, &settings, &coordinator)?;
+        let transactions = super::transactions::begin(
+            config,
+            &postgres,
+            incarnation.number,
+            (&coordinator, &spot),
+            (self.clock, settings.halt.gate()),
+            self.tasks,
+        )?;
         let check = self.watch_stores(compared, &stores, &settings, stopping.clone());
         self.keep_watermark(&coordinator, &stores, &settings);
         self.recover(&coordinator, &settings).await?;

@@ -51,6 +51,8 @@ pub(super) struct Pending {
     abort: Option<(String, Option<String>)>,
     client: Option<Client>,
     since_ns: u64,
+    /// The row has this round: nothing new is written.
+    is_repeat: bool,
     /// An earlier try may have been carried out.
     maybe: bool,
 }
@@ -66,8 +68,8 @@ enum Purpose {
         by: String,
         reason: Option<String>,
     },
-    /// There is no room for a new one, but this may be a repeat.
-    Round(Box<TransactionRound>, Shortage),
+    /// Nothing new is taken, for want of this or while halted, but this may be a repeat.
+    Round(Box<TransactionRound>, Option<Shortage>),
 }
 
 /// A row that is searched by its name.
@@ -133,19 +135,14 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
     }
 
     fn on_round(&mut self, round: Box<TransactionRound>, client: Client) {
-        if self.parts.gate.is_closed() {
-            client.answer(halted());
-            return;
-        }
         let known = self.names.get(&round.name).and_then(|id| self.entries.get(id));
-        if known.is_none()
-            && let Some(shortage) = self.shortage(&round)
-        {
+        let shortage = if known.is_some() { None } else { self.shortage(&round) };
+        if shortage.is_some() || self.parts.gate.is_closed() {
             let name = round.name.clone();
             self.seek(name, Purpose::Round(round, shortage), client);
             return;
         }
-        self.accept(*round, client);
+        self.accept(*round, client, false);
     }
 
     /// The thing that has no room for one more transaction.
@@ -157,17 +154,17 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         if round.spot.is_empty() { None } else { (self.parts.shortage)() }
     }
 
-    /// Sends a round to the store. Its number is published before.
-    fn accept(&mut self, round: TransactionRound, client: Client) {
+    /// Sends a round to the store. Its number is published before. `is_repeat`: the row has it.
+    fn accept(&mut self, round: TransactionRound, client: Client, is_repeat: bool) {
         let known = self.names.get(&round.name).and_then(|id| self.entries.get(id));
         // A repeat was checked when it came first.
         let earlier = known.map(|entry| &entry.row).filter(|row| row.rounds < round.round);
-        let is_repeat = known.is_some() && earlier.is_none();
+        let is_repeat = is_repeat || known.is_some() && earlier.is_none();
         if !is_repeat && let Err(code) = rounds::check(earlier, &round) {
             client.answer(Err(code.into()));
             return;
         }
-        self.send(round, None, client);
+        self.send(round, None, client, is_repeat);
     }
 
     fn send(
@@ -175,13 +172,14 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         round: TransactionRound,
         abort: Option<(String, Option<String>)>,
         client: Client,
+        is_repeat: bool,
     ) {
         let order_number = self.parts.numbers.take();
         self.numbers_in_use.insert(order_number);
         let (id, at, since_ns) = (self.new_id(), self.now(), self.now_ns());
         let accept = RoundAccept { round, id, order_number, at };
         let client = Some(client);
-        let pending = Pending { accept, abort, client, since_ns, maybe: false };
+        let pending = Pending { accept, abort, client, since_ns, is_repeat, maybe: false };
         self.work.push_back(Work::Accept(Box::new(pending)));
     }
 
@@ -196,7 +194,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         mut pending: Box<Pending>,
     ) -> Option<Running<S>> {
         let pass = self.parts.gate.pass();
-        if pass.is_none() && !pending.maybe {
+        if pass.is_none() && !pending.maybe && !pending.is_repeat {
             self.store = Some(store);
             self.drop_pending(*pending, halted());
             return None;
@@ -322,16 +320,21 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         };
         let Sought { name, purpose, client } = *sought;
         match (found, purpose) {
-            (Some(_), Purpose::Round(round, _)) => self.accept(*round, client),
-            (None, Purpose::Round(_, shortage)) => {
+            (Some(row), Purpose::Round(round, _)) if row.rounds >= round.round => {
+                self.accept(*round, client, true);
+            }
+            (_, Purpose::Round(..)) if self.parts.gate.is_closed() => client.answer(halted()),
+            (None, Purpose::Round(_, Some(shortage))) => {
                 let detail = shortage.message();
                 client.answer(Err(TransactionRefusal::because(Code::Overloaded, detail)));
             }
+            // A later round of a known one, or the halt is over.
+            (_, Purpose::Round(round, _)) => self.accept(*round, client, false),
             (None, Purpose::Get | Purpose::Commit { .. }) => {
                 client.answer(Err(Code::TransactionNotFound.into()));
             }
             (None, Purpose::Abort { by, reason }) => {
-                self.send(unknown(name), Some((by, reason)), client);
+                self.send(unknown(name), Some((by, reason)), client, false);
             }
             (Some(row), Purpose::Get) => self.attach(row, Some(client), Want::Rest, false, None),
             (Some(row), Purpose::Commit { rounds }) => self.commit(row, rounds, client),
