@@ -253,6 +253,12 @@ impl Ledger {
         self.balances.places_left() - self.holds.kept() - self.outcomes.kept_balances()
     }
 
+    /// Whether venues are registered, or postings have named a balance: PostgreSQL alone cannot
+    /// rebuild such a log.
+    pub fn has_postings(&self) -> bool {
+        !self.venues.rows().is_empty() || self.balances.are_traded()
+    }
+
     /// Whether a venue is registered.
     pub fn knows_venue(&self, id: u32) -> bool {
         self.venues.get(id).is_some()

@@ -70,6 +70,23 @@ pub struct NamedAnswer {
     pub record: wal::Sequence,
 }
 
+/// The decision of a command by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedStep {
+    /// Append the command to the log, then apply it.
+    Append,
+    /// It was decided before.
+    Known(NamedAnswer),
+    /// A repeat with other legs, or a command that contradicts an earlier one, with the reason.
+    /// Nothing changes.
+    Violation(&'static str),
+    /// No place is left, with the configuration key of the bound. Nothing changes; the caller may
+    /// retry.
+    Full(&'static str),
+    /// It is below the watermark, and may have been decided and evicted. Nothing changes.
+    Forgotten,
+}
+
 /// A posting by name. The service fills the upper fields, UBSCore the lower ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {

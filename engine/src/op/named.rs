@@ -17,25 +17,8 @@ use super::posting::{self, Ask, Booking, Change, Refusal, signed};
 use crate::fact::{Fact, HoldFact, Kept, NamedFact};
 use crate::holds::{Hold, transaction_key};
 use crate::ledger::{Ledger, ORDER_NUMBER_MAX};
-use crate::named::{Named, NamedAnswer, ROUND_MAX, ends};
+use crate::named::{Named, NamedAnswer, NamedStep, ROUND_MAX, ends};
 use crate::places::{ACCOUNTS_MAX, HOLDS_MAX, OUTCOMES_MAX};
-
-/// The decision of a command by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NamedStep {
-    /// Append the command to the log, then [`Ledger::apply_named`] it.
-    Append,
-    /// It was decided before.
-    Known(NamedAnswer),
-    /// A repeat with other legs, or a command that contradicts an earlier one, with the reason.
-    /// Nothing changes.
-    Violation(&'static str),
-    /// No place is left, with the configuration key of the bound. Nothing changes; the caller may
-    /// retry.
-    Full(&'static str),
-    /// It is below the watermark, and may have been decided and evicted. Nothing changes.
-    Forgotten,
-}
 
 /// A bug that a test may plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -585,7 +585,7 @@ fn run(seed: u64, bug: Option<NamedBug>) -> Result<u64, Broken> {
     service.live()
 }
 
-/// L12, L13, MLT-007, RCV-009. Goal: no seed breaks a law of transactions.
+/// L12, L13, MLT-007. Goal: no seed breaks a law of transactions.
 #[test]
 fn no_seed_breaks_a_law_of_transactions() {
     let mut lives = 0;

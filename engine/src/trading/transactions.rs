@@ -5,8 +5,7 @@ use domain::transfer::ReqId;
 
 use super::*;
 use crate::fact::{Kept, NamedFact};
-use crate::named::{Named, NamedPosting, TxId};
-use crate::op::named::NamedStep;
+use crate::named::{Named, NamedPosting, NamedStep, TxId};
 use crate::places::OUTCOMES_MAX;
 
 const RESERVE: Op = Op::Reserve;
