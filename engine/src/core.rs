@@ -600,7 +600,7 @@ mod tests {
             number += 1;
         }
         assert_eq!(ask(Op::Post, &posting(number, 9)), Answer::Overloaded);
-        // What was decided before is told.
+        // A decided command is told its decision.
         assert_eq!(ask(Op::Reserve, &posting(1, 1)), first);
         let done = ask(Op::Settle, &posting(1, 1));
         assert!(matches!(done, Answer::Named(_)), "{done:?}");

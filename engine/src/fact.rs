@@ -176,7 +176,7 @@ pub struct Kept {
 }
 
 impl NamedFact {
-    /// Whether it is the RESERVE of a transaction whose holds are open.
+    /// Whether it is the RESERVE of a transaction with open holds.
     pub fn is_open(&self) -> bool {
         self.kept.outcomes != 0
     }

@@ -184,7 +184,7 @@ pub struct Ledger {
     digest: u128,
     /// A planted bug of the tests.
     #[cfg(test)]
-    pub(crate) named_bug: Option<crate::op::named::NamedBug>,
+    pub(crate) named_bug: Option<crate::named::NamedBug>,
 }
 
 impl Ledger {

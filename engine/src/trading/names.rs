@@ -12,8 +12,7 @@ use wal::{Identity, Log, Options, Progress, Recovery, Sequence};
 use super::transactions::body;
 use super::*;
 use crate::core::{Core, Numbered, Sent};
-use crate::named::{Named, NamedAnswer, NamedPosting};
-use crate::op::named::NamedBug;
+use crate::named::{Named, NamedAnswer, NamedBug, NamedPosting};
 use crate::replay::Replay;
 use crate::venue::VenueHalt;
 
@@ -60,7 +59,7 @@ struct Naive {
     watermark: u64,
 }
 
-/// What the model expects of a command by name.
+/// The answer to a command by name that the model expects.
 #[derive(Clone, Debug, PartialEq)]
 enum Want {
     Now(Result<(), (Code, u8)>),
