@@ -5,8 +5,7 @@ use domain::transfer::ReqId;
 
 use super::*;
 use crate::fact::{Kept, NamedFact};
-use crate::named::{Named, NamedPosting, TxId};
-use crate::op::named::NamedStep;
+use crate::named::{Named, NamedPosting, NamedStep, TxId};
 use crate::places::OUTCOMES_MAX;
 
 const RESERVE: Op = Op::Reserve;
@@ -322,7 +321,7 @@ fn statuses_stop_no_end_of_a_transaction() {
     }
 }
 
-/// A set-back: a later round may carry fewer legs, and gives back what they do not need.
+/// A set-back: a later round may carry fewer legs. It gives back all that they do not need.
 #[test]
 fn a_later_round_may_need_less() {
     let mut market = Market::new(PLACES);
