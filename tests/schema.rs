@@ -68,7 +68,7 @@ fn postgresql_admits_the_transitive_closure_of_the_table() {
 }
 
 /// Every state that can follow by these steps, after any number of them.
-fn closure<S: Copy + PartialEq>(state: S, nexts: impl Fn(S) -> &'static [S]) -> Vec<S> {
+fn closure<S: Copy + PartialEq + 'static>(state: S, nexts: impl Fn(S) -> &'static [S]) -> Vec<S> {
     let (mut found, mut left) = (Vec::new(), vec![state]);
     while let Some(state) = left.pop() {
         for next in nexts(state) {

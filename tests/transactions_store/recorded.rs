@@ -66,7 +66,7 @@ fn a_repeated_round_is_a_replay_and_another_body_a_conflict() {
 fn a_round_is_refused_by_name() {
     let mut desk = Desk::new();
     let caller = Decider::Caller;
-    let mut refuses = |desk: &mut Desk, asked: &TransactionRound, code| {
+    let refuses = |desk: &mut Desk, asked: &TransactionRound, code| {
         assert_eq!(desk.refused(asked).0, code, "{asked:?}");
     };
     refuses(&mut desk, &round("none", 2, caller), Code::InvalidRequest);
