@@ -108,6 +108,9 @@ mod disk;
 /// Flights: what PostgreSQL compares before it writes one, and which of several stands.
 mod flights;
 
+/// Holds of Funding: acts and repeats on a real PostgreSQL, and the view of users and operators.
+mod holds;
+
 /// Take-overs, flights of unknown end, and rows that are changed by hand.
 mod takeovers;
 

@@ -10,7 +10,7 @@
 //!
 //! [`decide`] is the one rule. It decides an act on the hold that is recorded, and on the account.
 //! A decision is recorded with its effect, so a repeat is told the same. An end is always possible:
-//! neither Settle nor Release is ever refused, whatever has become of the account.
+//! neither Settle nor Release is ever refused, in any state of the account.
 
 use std::fmt;
 
@@ -95,7 +95,7 @@ pub enum HoldAct {
     Settle {
         /// Exactly the amount apart; 0 without a hold.
         taken: u64,
-        /// Added to what is available. It makes a missing account, as an EXT_DEPOSIT does.
+        /// Added to the available balance. It makes a missing account, as an EXT_DEPOSIT does.
         brought: u64,
     },
     /// The amount apart is available again. Never refused.

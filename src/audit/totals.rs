@@ -19,9 +19,9 @@
 //!
 //! If no money was made or lost, every balance is the sum of its operations. A settled hold changes
 //! a Funding balance by what it brought less what it took, and P has the sum of these:
-//! [`Total::transactions`]. So Funding + Spot - deposits + withdrawals - transactions is the sum of the operations of transfers in the view: plus the amount
-//! for a deposit or a refund, minus the amount for a withdraw. That sum is minus the amount in
-//! flight, if
+//! [`Total::transactions`]. So Funding + Spot - deposits + withdrawals - transactions is the sum of
+//! the operations of transfers in the view: plus the amount for a deposit or a refund, minus the
+//! amount for a withdraw. That sum is minus the amount in flight, if
 //!
 //! 1. a transfer outside U adds nothing to it, and
 //! 2. a transfer of U adds minus its amount in flight.
@@ -113,7 +113,7 @@ pub struct Total {
     pub deposited: i128,
     /// All external withdrawals.
     pub withdrawn: i128,
-    /// Brought less taken of all settled holds of Funding. 0 when every transaction is booked whole.
+    /// Brought less taken of all settled holds of Funding. 0 if every transaction is booked whole.
     pub transactions: i128,
 }
 
@@ -466,7 +466,7 @@ mod tests {
         }
     }
 
-    /// Between the Settles of one transaction the sum of its holds is not 0, and nothing is missing.
+    /// Between the Settles of one transaction the sum of its holds is not 0, and nothing is lost.
     #[test]
     fn a_transaction_that_is_booked_in_part_is_no_difference() {
         for (funding, transactions, want) in [(93, -7, 0), (100, 0, 0), (93, 0, -7), (100, 7, -7)] {

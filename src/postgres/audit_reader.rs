@@ -90,14 +90,14 @@ pub struct Misheld {
     pub user: UserId,
     /// Of what.
     pub asset: AssetId,
-    /// What is frozen too much, or lacks, decimal text.
+    /// The amount that is frozen too much, or lacks, decimal text.
     pub difference: String,
     /// The key of its oldest open hold, `None`: there is none.
     pub hold: Option<String>,
 }
 
 impl Misheld {
-    /// What is wrong, with the difference and the hold.
+    /// The finding as a sentence, with the difference and the hold.
     pub fn sentence(&self) -> String {
         let frozen = sentence("{} is frozen on Funding than its open holds", &self.difference);
         match &self.hold {
@@ -775,7 +775,7 @@ async fn misheld(
             Some((user, asset)) => {
                 findings.misheld.push(Misheld { user, asset, difference, hold });
             }
-            None => findings.strange.push(format!("frozen {difference} of an account of nobody")),
+            None => findings.strange.push(format!("frozen {difference} of no user")),
         }
     }
     Ok(())

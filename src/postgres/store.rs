@@ -199,8 +199,8 @@ pub enum Call {
     FindExternal(External),
     /// Act on a hold of Funding. Answers [`Reply::Hold`].
     Hold(HoldOrder),
-    /// Read what was decided for an act on a hold, without carrying it out. Answers [`Reply::Hold`], or
-    /// [`Reply::Found`] with nothing.
+    /// Read the decision of an act on a hold, without carrying it out. Answers [`Reply::Hold`],
+    /// or [`Reply::Found`] with nothing.
     FindHold(HoldOrder),
     /// Set a Funding account's status, with an audit row. Answers [`Reply::Done`].
     SetFundingStatus {

@@ -123,8 +123,8 @@ impl Watermark {
         Ok(Raised { watermark, more, oldest })
     }
 
-    /// Deletes holds below the watermark that have ended and moved nothing, at most `rows`. Returns how
-    /// many.
+    /// Deletes holds below the watermark that have ended and moved nothing, at most `rows`.
+    /// Returns how many.
     ///
     /// # Errors
     /// [`Error`]; the next call goes on.
