@@ -12,7 +12,7 @@ use crate::transaction::{TransactionName, TransactionRound, TransactionRow};
 use domain::code::Code;
 use domain::transfer::ReqId;
 
-/// What became of a request, as PostgreSQL has it.
+/// The state after a request, as PostgreSQL has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionReply {
     /// The whole transaction.
@@ -76,7 +76,7 @@ pub enum TransactionAsk {
     },
     /// The transaction as it stands, or TRANSACTION_NOT_FOUND.
     Get(TransactionName),
-    /// An operator's wish: back-offs are forgotten, and everybody is asked at once.
+    /// An operator's wish: back-offs are forgotten, and all parties are asked at once.
     Retry(ReqId),
 }
 
@@ -148,7 +148,7 @@ impl Transactions {
         self.ask(TransactionAsk::Get(name), wait).await
     }
 
-    /// Forgets back-offs and has everybody asked at once.
+    /// Forgets back-offs and has all parties asked at once.
     ///
     /// # Errors
     /// TRANSACTION_NOT_FOUND.

@@ -151,8 +151,8 @@ fn mlt_005_a_wrong_round_is_refused_and_nothing_is_written() {
         (with("last", service("coupons", json!(1))), "INVALID_REQUEST"),
         (with("last", service("SPOT", json!(1))), "INVALID_REQUEST"),
         (two, "INVALID_REQUEST"),
-        (with("participants", json!([service("nobody", json!(1))])), "UNKNOWN_PARTICIPANT"),
-        (with("last", service("nobody", json!(1))), "UNKNOWN_PARTICIPANT"),
+        (with("participants", json!([service("stranger", json!(1))])), "UNKNOWN_PARTICIPANT"),
+        (with("last", service("stranger", json!(1))), "UNKNOWN_PARTICIPANT"),
         (with("legs", json!([])), "INVALID_POSTING"),
         (with("legs", json!(vec![leg(); 17])), "INVALID_POSTING"),
         (with("legs/0/to/user_id", json!(USER)), "INVALID_POSTING"),
@@ -228,7 +228,7 @@ fn a_list_is_of_one_owner_and_operators_see_all() {
         let want = [json!("tx-1"), json!("CANCELLED"), json!(true), json!("TRANSACTION_ABORTED")];
         assert_eq!(fields, want);
     }
-    assert_eq!(list("nobody", "").json(), json!({"transactions": [], "next_cursor": null}));
+    assert_eq!(list("stranger", "").json(), json!({"transactions": [], "next_cursor": null}));
     assert_eq!(list("shop", "?state=OPEN").json()["transactions"], json!([]));
     for bad in ["?state=open", "?limit=0", "?limit=101", "?cursor=x", "?since=now", "?owner=a"] {
         assert_refused(&list("shop", bad), 400, "INVALID_REQUEST");
@@ -283,7 +283,7 @@ fn a_role_is_granted_the_transactions_of_an_owner() {
     };
     let why = ["--owner", "shop", "--reason", "a test"];
     let change = |what: &str, role: &str| on(&[&[what, role][..], &why].concat());
-    let (code, _, err) = change("grant", "nobody_at_all");
+    let (code, _, err) = change("grant", "stranger_to_all");
     assert!(code == 1 && err.contains("no role"), "{err}");
     for _ in 0..2 {
         let (code, out, err) = change("grant", &role);

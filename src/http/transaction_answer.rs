@@ -20,7 +20,7 @@ impl From<RoundError> for Refusal {
 impl From<TransactionRefusal> for Refusal {
     fn from(refusal: TransactionRefusal) -> Refusal {
         let TransactionRefusal { code, detail, row, unknown } = refusal;
-        // What is decided stays: the same request gets this answer for ever.
+        // A decision stays: the same request gets this answer for ever.
         let ended = row.is_some() && code.http_status() == 422;
         Refusal {
             message: detail,
