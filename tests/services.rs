@@ -4,7 +4,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use ubscore::http::auth::{Owner, Role};
+use ubscore::http::auth::{Role, ServiceName};
 
 use crate::bad_input::assert_nothing_done;
 use crate::harness::{
@@ -17,7 +17,7 @@ const TRANSACTIONS: &str = "/api/v1/transactions";
 
 /// The token of a service.
 fn service(owner: &str) -> String {
-    token(1, Owner::new(owner).map(Role::Service))
+    token(1, ServiceName::new(owner).map(Role::Service))
 }
 
 /// Sends a body of a service as it is.
@@ -109,21 +109,21 @@ fn the_command_makes_a_token_for_a_service() {
 /// MLT-005: each line about services.
 #[test]
 fn mlt_005_a_wrong_round_is_refused_and_nothing_is_written() {
-    let site = Site::new();
+    let mut site = Site::new();
     let secret = site.fresh_path("secret");
     fs::write(&secret, "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=").expect("written");
     let secret = secret.to_str().expect("UTF-8");
-    let mut started = site.with("UBSCORE__PARTICIPANTS__COUPONS__URL", "http://127.0.0.1:1/");
     for (name, value) in [
+        ("UBSCORE__PARTICIPANTS__COUPONS__URL", "http://127.0.0.1:1/"),
         ("UBSCORE__PARTICIPANTS__COUPONS__KIND", "veto"),
         ("UBSCORE__PARTICIPANTS__COUPONS__SECRET_FILE", secret),
         ("UBSCORE__PARTICIPANTS__BANK__URL", "http://127.0.0.1:1/"),
         ("UBSCORE__PARTICIPANTS__BANK__KIND", "last"),
         ("UBSCORE__PARTICIPANTS__BANK__SECRET_FILE", secret),
     ] {
-        started = started.with(name, value);
+        site = site.with(name, value);
     }
-    let server = started.start();
+    let server = site.start();
     let prepare = "/api/v1/transactions/tx-1/prepare";
     for body in ["", "null", "[]", "{", "[1, []]", r#"{"round":1,"round":1,"legs":[]}"#, "{}"] {
         assert_refused(&post_text(&server, prepare, body), 400, "INVALID_REQUEST");
@@ -221,7 +221,8 @@ fn a_list_is_of_one_owner_and_operators_see_all() {
     for (owner, id) in [("envelopes", &ids[0]), ("shop", &ids[1])] {
         let reply = list(owner, "");
         assert_eq!(reply.status, 200, "{reply:?}");
-        let found = &reply.json()["transactions"];
+        let json = reply.json();
+        let found = &json["transactions"];
         assert_eq!(found.as_array().map(Vec::len), Some(1), "{reply:?}");
         assert_eq!(found[0]["transaction_id"], json!(id));
         let fields = ["tx_id", "state", "final", "code"].map(|field| found[0][field].clone());
@@ -257,7 +258,7 @@ fn a_list_is_of_one_owner_and_operators_see_all() {
     let ops = format!("http://{}", server.ops);
     let on = |arguments: &[&str]| {
         let access = ["--ops", &ops, "--dev"];
-        said(&cli(&[&["transaction"], arguments, &access].concat()))
+        said(&cli(&[&["transaction"][..], arguments, &access].concat()))
     };
     let (code, out, err) = on(&["list", "--ended", "--owner", "shop"]);
     assert!(code == 0 && out.contains(&ids[1]) && !out.contains(&ids[0]), "{out}{err}");
@@ -279,7 +280,7 @@ fn a_role_is_granted_the_transactions_of_an_owner() {
     let ops = format!("http://{}", server.ops);
     let on = |arguments: &[&str]| {
         let access = ["--ops", &ops, "--dev"];
-        said(&cli(&[&["transaction"], arguments, &access].concat()))
+        said(&cli(&[&["transaction"][..], arguments, &access].concat()))
     };
     let why = ["--owner", "shop", "--reason", "a test"];
     let change = |what: &str, role: &str| on(&[&[what, role][..], &why].concat());

@@ -476,7 +476,7 @@ mod tests {
             with("extra", json!(1)),
             with("legs/0/extra", json!(1)),
             with("legs/0/from/extra", json!(1)),
-            with("legs/0", json!([{"account": "SPOT", "user_id": 1}, 2, "USDT", "1"])),
+            with("legs", json!([[{"account": "SPOT", "user_id": 1}, 2, "USDT", "1"]])),
             with("legs/0/from", json!(["SPOT", 1001])),
             with("legs/0/from", json!("OUTSIDE")),
             with("legs/0/from", json!("elsewhere")),
@@ -573,8 +573,8 @@ mod tests {
             "legs",
             json!(vec![
                 json!({"from": {"account": "SPOT", "user_id": 1}, "to": {"account": "SPOT", "user_id": 2},
-               "asset": "USDT", "amount": "100000000000"});
-                2
+               "asset": "USDT", "amount": "90000000000"});
+                3
             ]),
         ));
         let form = form.expect("a form");
