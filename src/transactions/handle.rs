@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::transaction::{TransactionName, TransactionRound, TransactionRow};
 
-/// What became of a request, as PostgreSQL has it.
+/// The state after a request, as PostgreSQL has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionReply {
     /// The whole transaction.
@@ -76,7 +76,7 @@ pub enum TransactionAsk {
     },
     /// The transaction as it stands, or TRANSACTION_NOT_FOUND.
     Get(TransactionName),
-    /// An operator's wish: back-offs are forgotten, and every party is asked at once.
+    /// An operator's wish: back-offs are forgotten, and all parties are asked at once.
     Retry(ReqId),
 }
 
