@@ -13,12 +13,20 @@ pub enum Action {
     External,
     /// The release of a closed venue's hold.
     Hold,
+    /// The abort of a transaction.
+    Transaction,
 }
 
 impl Action {
     /// All of them.
-    pub const ALL: [Action; 5] =
-        [Action::Resolve, Action::Repair, Action::Resume, Action::External, Action::Hold];
+    pub const ALL: [Action; 6] = [
+        Action::Resolve,
+        Action::Repair,
+        Action::Resume,
+        Action::External,
+        Action::Hold,
+        Action::Transaction,
+    ];
 
     /// The action with this name.
     pub fn from_name(name: &str) -> Option<Action> {
@@ -33,6 +41,7 @@ impl Action {
             Action::Resume => "resume",
             Action::External => "external",
             Action::Hold => "hold",
+            Action::Transaction => "transaction",
         }
     }
 }

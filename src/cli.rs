@@ -18,9 +18,10 @@ pub use self::log::{
 pub use self::operator::{
     AccessArgs, AccountArgs, AccountCommand, ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs,
     AssetAddArgs, AssetCommand, AssetSetArgs, ExternalArgs, HaltArgs, HoldCommand, HoldListArgs,
-    HoldReleaseArgs, HoldShowArgs, OperatorArgs, PauseArgs, TransferAttendArgs, TransferCommand,
-    TransferListArgs, TransferShowArgs, VenueAddArgs, VenueArgs, VenueCommand, WebhookCommand,
-    WebhookListArgs, WebhookResendArgs,
+    HoldReleaseArgs, HoldShowArgs, OperatorArgs, PauseArgs, TransactionAttendArgs,
+    TransactionCommand, TransactionGrantArgs, TransactionListArgs, TransactionShowArgs,
+    TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs, VenueAddArgs,
+    VenueArgs, VenueCommand, WebhookCommand, WebhookListArgs, WebhookResendArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -144,6 +145,11 @@ pub enum Command {
     /// Exit code 1: the service refuses or does not answer. 3: another operator must approve it.
     #[command(subcommand)]
     Hold(HoldCommand),
+    /// Find transactions of services that do not end, and end them.
+    ///
+    /// Exit code 1: the service refuses or does not answer. 3: another operator must approve it.
+    #[command(subcommand)]
+    Transaction(TransactionCommand),
     /// Freeze, unfreeze or disable a user's accounts.
     ///
     /// Exit code 1: the service refuses or does not answer.
@@ -199,6 +205,17 @@ impl Command {
             Command::Venue(VenueCommand::Open(args) | VenueCommand::Close(args)) => {
                 args.operator.access.format
             }
+            Command::Transaction(command) => match command {
+                TransactionCommand::List(args) => args.access.format,
+                TransactionCommand::Show(args) => args.access.format,
+                TransactionCommand::Grants(access) => access.format,
+                TransactionCommand::Retry(args) | TransactionCommand::Abort(args) => {
+                    args.operator.access.format
+                }
+                TransactionCommand::Grant(args) | TransactionCommand::Revoke(args) => {
+                    args.operator.access.format
+                }
+            },
             Command::Hold(HoldCommand::List(args)) => args.access.format,
             Command::Hold(HoldCommand::Show(args)) => args.access.format,
             Command::Hold(HoldCommand::Release(args)) => args.operator.access.format,
@@ -352,6 +369,17 @@ mod tests {
             "ubscore pause --asset USDT",
             "ubscore pause --asset US/DT --reason x",
             "ubscore unpause --direction SIDEWAYS --reason x",
+            "ubscore token --service a/b",
+            "ubscore token --service a --user 1",
+            "ubscore token --service a --role admin",
+            "ubscore transaction",
+            "ubscore transaction list --state FLYING",
+            "ubscore transaction list --owner a/b",
+            "ubscore transaction list --stuck --ended",
+            "ubscore transaction list --limit 0",
+            "ubscore transaction show 7",
+            "ubscore transaction abort 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
+            "ubscore transaction grant shop --reason x",
             "ubscore venue add 0 book --reason x",
             "ubscore venue add 7 --reason x",
             "ubscore venue close 7",

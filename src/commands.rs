@@ -44,6 +44,7 @@ pub mod snapshot;
 pub mod statement;
 pub mod table;
 pub mod token;
+pub mod transaction;
 pub mod transfer;
 pub mod venue;
 pub mod verify;
@@ -138,6 +139,7 @@ fn carry_out(command: Command) -> anyhow::Result<Exit> {
         Command::Withdraw(args) => external::run(&args, false, clock, &mut Out::lock()),
         Command::Participant(command) => participant::run(&command, &mut stdout()),
         Command::Venue(command) => venue::run(&command, clock, &mut Out::lock()),
+        Command::Transaction(command) => transaction::run(&command, clock, &mut Out::lock(), notes),
         Command::Hold(command) => hold::run(&command, clock, &mut Out::lock(), notes),
         Command::Asset(command) => account::asset(&command, clock, &mut Out::lock()),
         Command::Completions(args) => completions::run(&args, &mut Out::lock()),

@@ -8,7 +8,7 @@
 //!    ([`request`]).
 //! 4. The handler answers with a body of [`wire`], or refuses with a [`refusal::Refusal`].
 //!
-//! [`openapi`] describes the public routes; `schema` holds the schemas of single values.
+//! Transactions have bodies of their own in [`transaction_body`]. [`openapi`] describes the public routes; `schema` holds the schemas of single values.
 
 pub mod answer;
 pub mod auth;
@@ -31,4 +31,6 @@ pub(crate) mod seats;
 pub mod service;
 mod settle;
 pub mod tls;
+mod transaction_answer;
+pub mod transaction_body;
 pub mod wire;

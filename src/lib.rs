@@ -168,4 +168,6 @@ pub mod stores;
 pub mod stream;
 pub mod task;
 pub mod telemetry;
+pub mod transaction;
+pub mod transactions;
 pub mod validation;

@@ -6,7 +6,7 @@
 //! [`incarnation`] (who may write), [`watermark`] (below which everything is over), [`audit_reader`] (what the audit reads), [`repair_writer`] (what its repair writes), [`cut`] (what a cut of
 //! the log takes back), [`adopt`] (the binding to a log that is rebuilt), [`export`] and [`dump`] (a snapshot for a backup,
 //! and back), [`journal`] (rows of the journal, and the faults of damaged ones), [`movements`] (what a user's statement is made of), [`funds`] (what
-//! there is of each asset), [`events`] (what users follow), [`horizon`] (old snapshots), [`webhooks`] (the same on its way to
+//! there is of each asset), [`events`] (what users follow), [`transactions`] (the rows that decide them), [`horizon`] (old snapshots), [`webhooks`] (the same on its way to
 //! endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
 //! database is reached), `connection` (one that checks its server and its notices), [`tls`] (the check of the server's
 //! certificate), [`pin`] (the one server that a process uses), [`flights`] (the file of the last answered flights), [`development`] (the mark of a database that `--dev` made).
@@ -42,6 +42,7 @@ pub mod repair_writer;
 pub mod settings;
 pub mod store;
 pub mod tls;
+pub mod transactions;
 pub mod watermark;
 pub mod webhooks;
 
@@ -143,6 +144,9 @@ pub enum Error {
         "the log is being rebuilt from PostgreSQL by `ubscore engine adopt`, and that is not finished"
     )]
     Unadopted,
+    /// A role that PostgreSQL does not have. Roles are made by its administrator.
+    #[error("PostgreSQL has no role {0:?}")]
+    UnknownRole(String),
     /// A flight was read, and it cannot be noted beside the log: nothing of it may leave the process.
     #[error("note a flight beside the log")]
     Unnoted(#[source] std::io::Error),

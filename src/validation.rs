@@ -3,6 +3,9 @@
 //! [`Draft::check`] turns a request's text into a [`Checked`] transfer. The coordinator, both
 //! adapters and UBSCore repeat [`domain::form::check_form`], so that no layer trusts the one above
 //! it. An asset's status and limits change with time: they are decided once, at accept.
+//! [`transaction`] does the same for a round of a transaction.
+
+pub mod transaction;
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -158,14 +161,20 @@ fn check_accounts(from: &str, to: &str) -> Result<Direction, Code> {
 
 /// An asset that is known, active and transferable.
 fn check_asset<'a>(catalog: &'a Catalog, symbol: &str) -> Result<&'a Asset, Code> {
-    let asset = catalog.by_symbol(symbol).ok_or(Code::InvalidAsset)?;
-    if asset.status != AssetStatus::Active {
-        return Err(Code::AssetSuspended);
-    }
+    let asset = known_asset(catalog, symbol)?;
+    check_active(asset)?;
     if !asset.transfer_enabled {
         return Err(Code::TransferNotAllowed);
     }
     Ok(asset)
+}
+
+fn known_asset<'a>(catalog: &'a Catalog, symbol: &str) -> Result<&'a Asset, Code> {
+    catalog.by_symbol(symbol).ok_or(Code::InvalidAsset)
+}
+
+fn check_active(asset: &Asset) -> Result<(), Code> {
+    if asset.status == AssetStatus::Active { Ok(()) } else { Err(Code::AssetSuspended) }
 }
 
 /// Checks an amount against the limits of one transfer of the asset.

@@ -352,6 +352,7 @@ fn every_route_asks_for_its_role() {
             .replace("{user_id}", &USER.to_string())
             .replace("{account_type}", "SPOT")
             .replace("{symbol}", "USDT")
+            .replace("{transaction_id}", "01JFVQ2X8Z0Y1M3N4P5R6S7T8U")
             .replace("{req_id}", "01JFVQ2X8Z0Y1M3N4P5R6S7T8U")
             .replace("{approval_id}", "01JFVQ2X8Z0Y1M3N4P5R6S7T8U")
             .replace("{event_id}", "1")

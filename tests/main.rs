@@ -78,6 +78,12 @@ mod watch;
 /// All kinds of wrong input.
 mod bad_input;
 
+/// Transactions over both stores, services and callers.
+mod transactions;
+
+/// Requests of services about transactions.
+mod services;
+
 /// Targets that refuse: the source gets its money back, both ways.
 mod refunds;
 
@@ -110,6 +116,9 @@ mod disk;
 
 /// Flights: what PostgreSQL compares before it writes one, and which of several stands.
 mod flights;
+
+/// Holds of Funding: acts and repeats on a real PostgreSQL, and the view of users and operators.
+mod holds;
 
 /// Take-overs, flights of unknown end, and rows that are changed by hand.
 mod takeovers;

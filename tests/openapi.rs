@@ -29,6 +29,11 @@ peers = ["user", "other"]
 [[operations]]
 include-name = "POST /api/v1/internal_transfer"
 checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 403, 409, 422]
+
+# Of services alone: a user's token is refused.
+[[operations]]
+include-path-regex = "^/api/v1/transactions"
+checks.positive_data_acceptance.expected-statuses = [403]
 "#;
 
 /// The install path of `make test`, unless the environment names another.

@@ -8,10 +8,11 @@ use clap::{Args, Subcommand};
 use ulid::Ulid;
 
 use super::values::{
-    account_parser, asset_status_parser, direction_parser, parse_cursor, parse_hold, parse_symbol,
-    parse_url, state_parser, user_id_parser, venue_parser,
+    account_parser, asset_status_parser, direction_parser, parse_cursor, parse_hold, parse_owner,
+    parse_symbol, parse_url, state_parser, transaction_state_parser, user_id_parser, venue_parser,
 };
 use crate::format::Format;
+use crate::transaction::TransactionState;
 use domain::account::AccountType;
 use domain::account::USER_ID_MAX;
 use domain::asset::AssetStatus;
@@ -297,6 +298,91 @@ pub struct HoldReleaseArgs {
     /// Release every hold of --venue.
     #[arg(long, requires = "venue")]
     pub all: bool,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Commands for transactions of services, through the running service.
+#[derive(Debug, Subcommand)]
+pub enum TransactionCommand {
+    /// Print transactions that are not final, newest first.
+    List(TransactionListArgs),
+    /// Print one transaction: its branches, legs and history.
+    Show(TransactionShowArgs),
+    /// Ask everybody that has not answered now, instead of at the next back-off.
+    Retry(TransactionAttendArgs),
+    /// Abort a transaction that is not decided; what it has set apart is free again.
+    Abort(TransactionAttendArgs),
+    /// Print the roles of PostgreSQL that may commit transactions in SQL.
+    Grants(AccessArgs),
+    /// Let a role of PostgreSQL commit an owner's transactions by `transaction_commit`.
+    Grant(TransactionGrantArgs),
+    /// Take that right away from a role.
+    Revoke(TransactionGrantArgs),
+}
+
+/// Arguments of `ubscore transaction list`.
+#[derive(Debug, Args)]
+pub struct TransactionListArgs {
+    /// Only transactions that are undecided beyond their age, or decided and unfinished, for longer
+    /// than `alert.stuck_ms`.
+    #[arg(long)]
+    pub stuck: bool,
+    /// Only this state; default: all that are not final.
+    #[arg(long, value_name = "STATE", value_parser = transaction_state_parser(), ignore_case = true)]
+    pub state: Option<TransactionState>,
+    /// Only transactions of this service.
+    #[arg(long, value_name = "NAME", value_parser = parse_owner)]
+    pub owner: Option<String>,
+    /// Only transactions with this name, in any state.
+    #[arg(long, value_name = "NAME", value_parser = parse_owner)]
+    pub tx_id: Option<String>,
+    /// Include finished transactions.
+    #[arg(long, conflicts_with = "stuck")]
+    pub ended: bool,
+    /// At most this many; default: 100.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
+    pub limit: Option<u64>,
+    /// Cursor from the end of an earlier list.
+    #[arg(long, value_name = "CURSOR")]
+    pub cursor: Option<u64>,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore transaction show`.
+#[derive(Debug, Args)]
+pub struct TransactionShowArgs {
+    /// The transaction.
+    #[arg(value_name = "TRANSACTION_ID")]
+    pub id: Ulid,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore transaction retry` and `abort`.
+#[derive(Debug, Args)]
+pub struct TransactionAttendArgs {
+    /// The transaction.
+    #[arg(value_name = "TRANSACTION_ID")]
+    pub id: Ulid,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore transaction grant` and `revoke`.
+#[derive(Debug, Args)]
+pub struct TransactionGrantArgs {
+    /// The role of PostgreSQL.
+    #[arg(value_name = "ROLE", value_parser = NonEmptyStringValueParser::new())]
+    pub role: String,
+    /// The service that owns the transactions.
+    #[arg(long, value_name = "NAME", value_parser = parse_owner)]
+    pub owner: String,
     /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,

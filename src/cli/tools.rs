@@ -8,7 +8,9 @@ use clap::{Args, Subcommand};
 use clap_complete::Shell;
 use serde_json::Value;
 
-use super::values::{count_parser, parse_json, parse_ttl, parse_url, user_id_parser, venue_parser};
+use super::values::{
+    count_parser, parse_json, parse_owner, parse_ttl, parse_url, user_id_parser, venue_parser,
+};
 use crate::format::Format;
 use crate::role::Role;
 
@@ -32,14 +34,17 @@ pub struct ManArgs {
 #[derive(Debug, Args)]
 pub struct TokenArgs {
     /// The user of the token.
-    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
-    pub user: u64,
+    #[arg(long, value_name = "ID", required_unless_present = "service", value_parser = user_id_parser())]
+    pub user: Option<u64>,
     /// The user's role beyond their own money.
     #[arg(long, value_enum)]
     pub role: Option<Role>,
     /// The number of the venue that opens sessions with the token.
     #[arg(long, value_name = "ID", conflicts_with = "role")]
     pub venue: Option<u32>,
+    /// The name of the service that owns transactions made with the token.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["user", "role", "venue"], value_parser = parse_owner)]
+    pub service: Option<String>,
     /// How long the token is valid, such as 15m or 1h.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_ttl)]
     pub ttl: Duration,

@@ -9,6 +9,8 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use crate::config::is_http_url;
+use crate::role::Owner;
+use crate::transaction::TransactionState;
 use domain::account::AccountType;
 use domain::account::USER_ID_MAX;
 use domain::asset::{AssetStatus, SYMBOL_BYTES_MAX, is_symbol};
@@ -28,6 +30,23 @@ pub(super) fn state_parser() -> impl TypedValueParser<Value = State> {
         let name = name.to_ascii_uppercase();
         State::from_name(&name).expect("one of the names above")
     })
+}
+
+pub(super) fn transaction_state_parser() -> impl TypedValueParser<Value = TransactionState> {
+    PossibleValuesParser::new(TransactionState::ALL.map(TransactionState::name)).map(|name| {
+        let name = name.to_ascii_uppercase();
+        TransactionState::from_name(&name).expect("one of the names above")
+    })
+}
+
+/// Why a text is not the name of a service.
+#[derive(Debug, thiserror::Error)]
+#[error("must be 1 to 64 of A-Z a-z 0-9 _ . : -")]
+pub(super) struct OwnerError;
+
+/// Checks the name of a service, or of a transaction: both have the same form.
+pub(super) fn parse_owner(text: &str) -> Result<String, OwnerError> {
+    if Owner::new(text).is_some() { Ok(text.to_owned()) } else { Err(OwnerError) }
 }
 
 pub(super) fn direction_parser() -> impl TypedValueParser<Value = Direction> {

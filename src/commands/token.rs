@@ -1,4 +1,4 @@
-//! `ubscore token`: prints a token for one user.
+//! `ubscore token`: prints a token for one user, venue or service.
 //!
 //! A reader of the secret can act as any user, so this needs no server and no password.
 
@@ -10,7 +10,7 @@ use crate::cli::TokenArgs;
 use crate::clock::Clock;
 use crate::config::{Config, Overrides};
 use crate::exit::Exit;
-use crate::http::auth::{self, Role};
+use crate::http::auth::{self, Owner, Role};
 
 /// Writes only the token and a line break to `out`, so that it can be used in `$(…)`.
 ///
@@ -19,8 +19,10 @@ use crate::http::auth::{self, Role};
 pub fn run(args: &TokenArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     let config = Config::load(args.config.as_deref(), Overrides::default(), args.dev)
         .context("load the configuration")?;
-    let role = args.venue.map(Role::Venue).or(args.role);
-    let token = auth::sign(&config.auth, args.user, role, args.ttl, clock.now_s())?;
+    let service = args.service.as_deref().and_then(Owner::new).map(Role::Service);
+    let role = service.or(args.venue.map(Role::Venue)).or(args.role);
+    // clap requires a user or a service.
+    let token = auth::sign(&config.auth, args.user.unwrap_or(0), role, args.ttl, clock.now_s())?;
     writeln!(out, "{token}").context("write the token")?;
     Ok(Exit::Done)
 }
@@ -62,9 +64,10 @@ mod tests {
         let file = directory.path().join("ubscore.toml");
         fs::write(&file, format!("[auth]\nsecret = \"{SECRET}\"")).expect("written");
         let args = TokenArgs {
-            user: 1001,
+            user: Some(1001),
             role: Some(Role::Admin),
             venue: None,
+            service: None,
             ttl: Duration::from_secs(60),
             config: Some(file),
             dev: false,
@@ -86,9 +89,10 @@ mod tests {
     #[test]
     fn a_configuration_that_is_wrong_prints_nothing() {
         let args = TokenArgs {
-            user: 1,
+            user: Some(1),
             role: None,
             venue: None,
+            service: None,
             ttl: Duration::from_secs(60),
             config: Some("/nowhere/ubscore.toml".into()),
             dev: false,

@@ -20,7 +20,7 @@ use self::keys::{KeyError, Keys, Material, algorithm};
 use super::rotation::Rotating;
 use crate::config;
 use crate::config::auth::Auth;
-pub use crate::role::Role;
+pub use crate::role::{Owner, Role};
 pub use domain::account::USER_ID_MAX;
 
 /// Tokens that are remembered, and the longest of them, bytes: 16 MiB and the map.
@@ -30,7 +30,7 @@ const REMEMBERED_BYTES_MAX: usize = 1_024;
 /// The claims of a verified token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// `sub`: 1..=[`USER_ID_MAX`].
+    /// `sub`: 1..=[`USER_ID_MAX`]. 0 in the token of a service: its `sub` is in `role`.
     pub user_id: u64,
     /// `role`, if it is a known one.
     pub role: Option<Role>,
@@ -75,7 +75,7 @@ pub enum Unauthorized {
     /// `aud` does not contain the configured one.
     #[error("wrong audience")]
     Audience,
-    /// `sub` is not a user id.
+    /// `sub` is not a user id, or not the name of a service.
     #[error("the subject is not a user id")]
     Subject,
 }
@@ -226,12 +226,15 @@ impl Verifier {
                 return Err(Unauthorized::Audience);
             }
         }
-        let user_id = claims
-            .sub
-            .as_ref()
-            .and_then(serde_json::Value::as_str)
-            .and_then(user_id)
-            .ok_or(Unauthorized::Subject)?;
+        let subject = claims.sub.as_ref().and_then(serde_json::Value::as_str);
+        let subject = subject.ok_or(Unauthorized::Subject)?;
+        let role_name = claims.role.as_ref().and_then(serde_json::Value::as_str);
+        if role_name == Some(Role::SERVICE) {
+            let owner = Owner::new(subject).ok_or(Unauthorized::Subject)?;
+            let role = Some(Role::Service(owner));
+            return Ok(Verified { claims: Claims { user_id: 0, role, expires_s }, begins_s });
+        }
+        let user_id = user_id(subject).ok_or(Unauthorized::Subject)?;
         let role = role(claims.role.as_ref(), claims.venue.as_ref())?;
         debug_assert!((1..=USER_ID_MAX).contains(&user_id), "read as a user id");
         Ok(Verified { claims: Claims { user_id, role, expires_s }, begins_s })
@@ -280,7 +283,8 @@ impl Rotating for Verifier {
 
 /// Makes a token that a [`Verifier`] of the same configuration accepts.
 ///
-/// `now_s`: seconds since the Unix epoch; `ttl`: only whole seconds count.
+/// `now_s`: seconds since the Unix epoch; `ttl`: only whole seconds count. For a service `user_id`
+/// is not used.
 ///
 /// # Errors
 /// [`SignError`]: the configuration has no secret, or the user id is out of range.
@@ -291,21 +295,23 @@ pub fn sign(
     ttl: Duration,
     now_s: u64,
 ) -> Result<String, SignError> {
-    if !(1..=USER_ID_MAX).contains(&user_id) {
-        return Err(SignError::User(user_id));
-    }
+    let subject = match role {
+        Some(Role::Service(owner)) => owner.to_string(),
+        _ if (1..=USER_ID_MAX).contains(&user_id) => user_id.to_string(),
+        _ => return Err(SignError::User(user_id)),
+    };
     if auth.algorithm != config::auth::Algorithm::Hs256 {
         return Err(SignError::NotShared(auth.algorithm));
     }
     let secret = auth.secret.as_ref().ok_or(SignError::NoSecret)?;
     let claims = SignedClaims {
-        sub: user_id.to_string(),
+        sub: subject,
         iat: now_s,
         exp: now_s.saturating_add(ttl.as_secs()),
         role: role.map(Role::name),
         venue: match role {
             Some(Role::Venue(venue)) => Some(venue),
-            Some(Role::Admin | Role::Viewer) | None => None,
+            Some(Role::Admin | Role::Viewer | Role::Service(_)) | None => None,
         },
         iss: auth.issuer.as_deref(),
         aud: auth.audience.as_deref(),
@@ -869,6 +875,25 @@ mod tests {
             json!("VIEWER"),
         ] {
             assert_eq!(role(other.clone()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_service_has_a_name_and_no_user() {
+        let verifier = Verifier::new(&shared()).expect("a key");
+        let verify = |token: &str| verifier.verify(Some(&format!("Bearer {token}")), NOW_S);
+        // A name of digits is not the user with this number.
+        for name in ["red-envelope", "1001"] {
+            let role = Owner::new(name).map(Role::Service);
+            let token = sign(&shared(), 7, role, Duration::from_secs(60), NOW_S).expect("signed");
+            let claims = Claims { user_id: 0, role, expires_s: NOW_S + 60 };
+            assert_eq!(verify(&token), Ok(claims), "{name}");
+        }
+        for sub in [json!(""), json!("a b"), json!("x".repeat(65)), json!(1001), Value::Null] {
+            let claims = json!({"sub": sub, "role": "service", "exp": NOW_S + 60});
+            let key = EncodingKey::from_secret(SECRET.as_bytes());
+            let token = jsonwebtoken::encode(&Header::default(), &claims, &key).expect("signed");
+            assert_eq!(verify(&token), Err(Unauthorized::Subject), "{sub}");
         }
     }
 

@@ -5,6 +5,8 @@
 //! `with_token` adds the parts that all routes share, `refused` adds an answer for each status of
 //! its codes.
 
+mod transactions;
+
 use std::collections::BTreeMap;
 
 use hyper::Method;
@@ -83,6 +85,12 @@ fn describe(route: Public) -> Operation {
         Public::Assets => get_assets(),
         Public::Events => follow_events(),
         Public::OpenApi => get_openapi(),
+        Public::PostTransaction => transactions::post(),
+        Public::ListTransactions => transactions::list(),
+        Public::GetTransaction => transactions::get(),
+        Public::Prepare => transactions::prepare(),
+        Public::Commit => transactions::commit(),
+        Public::Abort => transactions::abort(),
     }
 }
 
@@ -377,6 +385,7 @@ fn components() -> Components {
     collect::<BalancesBody>(&mut schemas);
     collect::<AssetsBody>(&mut schemas);
     collect::<RefusalBody<'_>>(&mut schemas);
+    transactions::collect_all(&mut schemas);
     let token = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .bearer_format("JWT")

@@ -1,5 +1,5 @@
 //! The operators' listener: health, metrics, money from and to the outside, accounts, assets,
-//! transfers, venues, holds, pauses, approvals, the halt, and the console.
+//! transfers, transactions, venues, holds, pauses, approvals, the halt, and the console.
 //!
 //! The table of routes is in `routes`. Each subject has a file of its own, and its handlers take
 //! the parts of the service that they use. Two kinds of handlers take the whole service: those that
@@ -14,6 +14,7 @@ mod conservation;
 mod console;
 mod detached;
 mod external;
+mod grants;
 mod halts;
 mod health;
 mod holds;
@@ -24,6 +25,7 @@ mod routes;
 mod session;
 mod snapshots;
 mod totals;
+mod transactions;
 mod transfers;
 mod venues;
 mod webhooks;
@@ -51,7 +53,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
     let call = service.intake.receive(request);
     let handler = |matched: Matched<Ops>, call: Call| async move {
         let parameters = matched.parameters;
-        let Service { intake, transfers, streams, approvals, spot, operations } = &*service;
+        let Service { intake, transfers, streams, approvals, spot, operations, .. } = &*service;
         let (reads, admin) = (&transfers.reads, &transfers.admin);
         match matched.route {
             Ops::Health => Ok(health::alive(&call)),
@@ -97,6 +99,13 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Holds => holds::list(intake, transfers, spot, &call).await,
             Ops::Hold => holds::show(intake, transfers, spot, &parameters[0], &call).await,
             Ops::ReleaseHold => detached(holds::release(service, parameters, call)).await,
+            Ops::Transactions => transactions::list(intake, transfers, &call).await,
+            Ops::Transaction => transactions::show(intake, transfers, &parameters[0], &call).await,
+            Ops::RetryTransaction => detached(transactions::retry(service, parameters, call)).await,
+            Ops::AbortTransaction => detached(transactions::abort(service, parameters, call)).await,
+            Ops::Grants => grants::list(intake, reads, &call).await,
+            Ops::Grant => detached(grants::change(service, true, call)).await,
+            Ops::Revoke => detached(grants::change(service, false, call)).await,
             Ops::AddVenue | Ops::CloseVenue | Ops::OpenVenue => {
                 let change = match matched.route {
                     Ops::AddVenue => venues::Change::Add,

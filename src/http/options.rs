@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::public;
-use super::service::{Approvals, BodyLimits, Heartbeat, TransferLimits};
+use super::service::{Approvals, BodyLimits, Heartbeat, TransactionDesk, TransferLimits};
 use crate::config::Config;
+use crate::transactions::Transactions;
 use domain::amount::UNITS_MAX;
 
 impl From<&Config> for BodyLimits {
@@ -43,5 +44,15 @@ impl From<&Config> for Approvals {
             expires_after: Duration::from_millis(config.approval.expires_after_ms),
             carrying_out: tokio::sync::Mutex::default(),
         }
+    }
+}
+
+impl TransactionDesk {
+    /// The desk in front of a worker.
+    pub fn new(config: &Config, worker: Transactions) -> TransactionDesk {
+        let kinds = config.participants.iter();
+        let kinds = kinds.filter_map(|(name, participant)| Some((name.clone(), participant.kind?)));
+        let open_max_ms = config.transactions.open_max_ms;
+        TransactionDesk { worker, participants: kinds.collect(), open_max_ms }
     }
 }

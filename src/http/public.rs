@@ -1,4 +1,5 @@
-//! The public listener: a user's transfers, balances and events, and the assets.
+//! The public listener: a user's transfers, balances and events, the assets, and
+//! transactions of services.
 //!
 //! The table of routes is in `routes`. Each handler has a file of its own and takes the parts of
 //! the service that it uses.
@@ -9,6 +10,7 @@ pub(super) mod get;
 pub(super) mod list;
 pub mod post;
 pub(super) mod routes;
+mod transactions;
 
 use std::sync::{Arc, LazyLock};
 
@@ -36,6 +38,11 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
         if let Public::OpenApi = matched.route {
             return get_openapi(&call);
         }
+        if matched.route.is_of_services() {
+            let tx_id = matched.parameters.first().map(String::as_str);
+            // On the heap: it is larger than the part of a transfer.
+            return Box::pin(transactions::answer(&service, matched.route, tx_id, call)).await;
+        }
         let caller = intake.authenticate(&call)?;
         match matched.route {
             Public::Post => post::post(intake, transfers, caller, call).await,
@@ -47,7 +54,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Public::Balances => Box::pin(balances::get(transfers, caller, &call)).await,
             Public::Assets => get_assets(&transfers.reads, &call),
             Public::Events => Box::pin(events::follow(streams, caller, call)).await,
-            Public::OpenApi => unreachable!("answered without a token"),
+            _ => unreachable!("answered before, without a user"),
         }
     };
     ROUTES.answer(call, handler).await

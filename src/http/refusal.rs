@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::answer::{Answer, json};
 use super::schema::{CodeName, ReqIdText, ShortageName, StateName};
+use super::transaction_body::TransactionBody;
 use crate::coordinator::Rejection;
 use crate::postgres;
 use crate::quota::Refused;
@@ -42,6 +43,8 @@ pub struct Refusal {
     pub retryable: Option<bool>,
     /// The transfer, and its final state if it has one.
     pub transfer: Option<(ReqId, Option<State>)>,
+    /// The transaction, if there is one.
+    pub transaction: Option<Box<TransactionBody>>,
     /// The outcome is unknown: the request may have taken effect.
     pub unknown: bool,
     /// Seconds until a retry can succeed, if known.
@@ -79,6 +82,7 @@ impl From<Code> for Refusal {
             message: None,
             retryable: None,
             transfer: None,
+            transaction: None,
             unknown: false,
             retry_after_s: None,
             shortage: None,
@@ -127,6 +131,7 @@ impl Refusal {
             request_id,
             req_id: self.transfer.map(|(req_id, _)| req_id.to_string()),
             state: self.transfer.and_then(|(_, state)| state).map(State::name),
+            transaction: self.transaction.as_deref(),
             outcome: self.unknown.then_some("unknown"),
             reason: self.shortage.map(Shortage::name),
         };
@@ -164,6 +169,10 @@ pub struct RefusalBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<StateName>, nullable = false)]
     state: Option<&'a str>,
+    /// The transaction, if there is one: its branches say which participant refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TransactionBody>, nullable = false)]
+    transaction: Option<&'a TransactionBody>,
     /// Present if it is unknown whether the transfer was accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, pattern = "^unknown$")]
@@ -189,6 +198,7 @@ impl<'a> RefusalBody<'a> {
             request_id,
             req_id: None,
             state: None,
+            transaction: None,
             outcome: None,
             reason: shortage.map(Shortage::name),
         }

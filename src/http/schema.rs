@@ -8,6 +8,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::transaction::{BranchState, TransactionState};
 use domain::account::AccountType;
 use domain::asset::AssetStatus;
 use domain::code::Code;
@@ -60,5 +61,13 @@ texts! {
     AssetStatusName = "AssetStatus", "Whether an asset can be moved.":
         names([AssetStatus::Active, AssetStatus::Suspended].map(AssetStatus::name));
     ReqIdText = "ReqId", "The name of a transfer.": text("^[0-7][0-9A-HJKMNP-TV-Z]{25}$");
+    TransactionStateName = "TransactionState", "The state of a transaction.":
+        names(TransactionState::ALL.map(TransactionState::name));
+    BranchStateName = "BranchState", "The state of a branch.":
+        names(BranchState::ALL.map(BranchState::name));
+    TransactionIdText = "TransactionId", "The name that ubscore gave to a transaction.":
+        text("^[0-7][0-9A-HJKMNP-TV-Z]{25}$");
+    TxIdText = "TxId", "The name that its owner gave to a transaction.":
+        text("^[A-Za-z0-9_.:-]{1,64}$");
     AmountText = "Amount", "A decimal number, without trailing zeros.": text(r"^[0-9]+(\.[0-9]+)?$");
 }

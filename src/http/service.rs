@@ -1,5 +1,6 @@
 //! The service behind the listeners: its parts, and the steps that every request begins with.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio::sync::watch;
 use tracing::info;
 use ulid::Ulid;
 
-use super::auth::{Role, Verifier};
+use super::auth::{Claims, Owner, Role, Verifier};
 use super::readiness::{Part, Readiness};
 use super::refusal::{Refusal, invalid};
 use super::request::{BodyError, Call, is_json, parse, read_body};
@@ -28,6 +29,7 @@ use crate::audit::rounds::Check;
 use crate::audit::totals;
 use crate::checkpointer;
 use crate::clock::Clock;
+use crate::config::participants::ParticipantKind;
 use crate::coordinator::{Coordinator, alert_shortage};
 use crate::entropy::Entropy;
 use crate::events::Hub;
@@ -37,6 +39,7 @@ use crate::postgres::flight_store::FlightStore;
 use crate::postgres::reads::Reads;
 use crate::quota::Quotas;
 use crate::telemetry::Metrics;
+use crate::transactions::Transactions;
 use domain::account::UserId;
 use domain::code::Code;
 use domain::shortage::Shortage;
@@ -54,6 +57,8 @@ pub struct Service {
     pub approvals: Approvals,
     /// The Spot accounts, for operators.
     pub spot: Arc<Spot>,
+    /// Transactions of services.
+    pub transactions: TransactionDesk,
     /// Parts that only operators' routes use.
     pub operations: Operations,
 }
@@ -82,7 +87,7 @@ pub struct BodyLimits {
 /// Accepts transfers, reads them and moves them on.
 pub struct Transfers {
     /// Accepts and moves transfers.
-    pub coordinator: Coordinator<Spot, Funding<FlightStore<Database>>>,
+    pub coordinator: Arc<Coordinator<Spot, Funding<FlightStore<Database>>>>,
     /// Reads PostgreSQL.
     pub reads: Reads,
     /// Writes the changes of operators to PostgreSQL.
@@ -116,6 +121,16 @@ pub struct TransferLimits {
     pub units_max: u64,
     /// Whether a transfer without an idempotency key is refused.
     pub cid_required: bool,
+}
+
+/// Takes the requests of services, and of operators about them.
+pub struct TransactionDesk {
+    /// The worker of transactions.
+    pub worker: Transactions,
+    /// The participants that a request may name.
+    pub participants: BTreeMap<String, ParticipantKind>,
+    /// The longest time in which a transaction may stay undecided, milliseconds.
+    pub open_max_ms: u64,
 }
 
 /// After so long without an event, a stream sends an empty line.
@@ -190,7 +205,7 @@ impl Caller {
     pub fn sees_everyone(self) -> bool {
         match self.role {
             Some(Role::Admin | Role::Viewer) => true,
-            Some(Role::Venue(_)) | None => false,
+            Some(Role::Venue(_) | Role::Service(_)) | None => false,
         }
     }
 
@@ -213,23 +228,39 @@ impl Intake {
     /// The caller of a request.
     ///
     /// # Errors
-    /// UNAUTHORIZED, for every error of the token; FORBIDDEN for the token of a venue.
+    /// UNAUTHORIZED, for every error of the token; FORBIDDEN for the token of a venue or a service.
     pub fn authenticate(&self, call: &Call) -> Result<Caller, Refusal> {
+        let claims = self.claims(call)?;
+        if let Some(Role::Venue(_) | Role::Service(_)) = claims.role {
+            return Err(Code::Forbidden.into());
+        }
+        let user = UserId::new(claims.user_id).ok_or(Code::Unauthorized)?;
+        Ok(Caller { user, role: claims.role, expires_s: claims.expires_s })
+    }
+
+    /// The service that calls, the owner of its transactions.
+    ///
+    /// # Errors
+    /// UNAUTHORIZED, for every error of the token; FORBIDDEN for every other token.
+    pub fn authenticate_service(&self, call: &Call) -> Result<Owner, Refusal> {
+        match self.claims(call)?.role {
+            Some(Role::Service(owner)) => Ok(owner),
+            _ => Err(Code::Forbidden.into()),
+        }
+    }
+
+    /// The claims of a request's token.
+    fn claims(&self, call: &Call) -> Result<Claims, Refusal> {
         let mut headers = call.request.headers().get_all(AUTHORIZATION).iter();
         // Two tokens are refused: a proxy and this process could each trust a different one.
         let header = match (headers.next(), headers.next()) {
             (Some(header), None) => header.to_str().ok(),
             _ => None,
         };
-        let claims = self.verifier.verify(header, self.clock.now_s()).map_err(|reason| {
+        self.verifier.verify(header, self.clock.now_s()).map_err(|reason| {
             info!(%reason, "token refused");
             Refusal::from(Code::Unauthorized)
-        })?;
-        let user = UserId::new(claims.user_id).ok_or(Code::Unauthorized)?;
-        if let Some(Role::Venue(_)) = claims.role {
-            return Err(Code::Forbidden.into());
-        }
-        Ok(Caller { user, role: claims.role, expires_s: claims.expires_s })
+        })
     }
 
     /// The caller, if it is an operator with the right to change.

@@ -5,6 +5,7 @@
 
 pub mod approvals;
 pub mod assets;
+pub mod callers;
 pub mod halts;
 pub mod pauses;
 pub mod venues;

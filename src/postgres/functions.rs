@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Error;
 
 /// Dependencies first: PostgreSQL checks the body of an SQL function when it is created.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     include_str!("sql/states.sql"),
     include_str!("sql/fence.sql"),
     include_str!("sql/journal.sql"),
@@ -26,6 +26,7 @@ const FILES: [&str; 10] = [
     include_str!("sql/webhooks.sql"),
     include_str!("sql/events.sql"),
     include_str!("sql/people.sql"),
+    include_str!("sql/transactions.sql"),
 ];
 
 /// The comment that PostgreSQL keeps with each of our functions and views, and that a dump holds
@@ -58,6 +59,33 @@ const MARKS: &str = "\
      WHERE relnamespace = current_schema()::regnamespace AND relkind = 'v' \
        AND relname = ANY ($1)";
 
+/// Statements that pin the search path of functions that run with our rights. Another role must not
+/// put an object of its own in the place of one of ours. $1: the names, $2: the mark.
+const PINS: &str = "\
+    SELECT format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', \
+                  oid::regprocedure, current_schema()) \
+      FROM pg_proc WHERE pronamespace = current_schema()::regnamespace AND prosecdef \
+       AND proname = ANY ($1) AND obj_description(oid, 'pg_proc') = $2";
+
+/// Statements that take functions with our rights from everybody, and give them to the roles of
+/// `transaction_grants`, if they are not so already. A replaced function has lost its privileges, and
+/// a restore leaves them out. A role may have been dropped, or belong to another cluster.
+const PRIVILEGES: &str = "\
+    WITH ours AS ( \
+        SELECT oid, proname, proacl, proowner FROM pg_proc \
+         WHERE pronamespace = current_schema()::regnamespace AND prosecdef \
+           AND obj_description(oid, 'pg_proc') = $1) \
+    SELECT format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', oid::regprocedure) FROM ours \
+     WHERE EXISTS (SELECT FROM aclexplode(COALESCE(proacl, acldefault('f', proowner))) AS acl \
+                    WHERE acl.grantee = 0) \
+    UNION ALL \
+    SELECT DISTINCT format('GRANT EXECUTE ON FUNCTION %s TO %I', ours.oid::regprocedure, rolname) \
+      FROM ours CROSS JOIN transaction_grants g JOIN pg_roles r ON r.rolname = g.role_name \
+     WHERE ours.proname = 'transaction_commit' \
+       AND (ours.proacl IS NULL \
+            OR NOT EXISTS (SELECT FROM aclexplode(ours.proacl) AS acl WHERE acl.grantee = r.oid)) \
+    ORDER BY 1 DESC";
+
 /// Makes the functions, triggers and views those of this version, in one transaction. The caller holds the
 /// lock of the migrations.
 ///
@@ -68,7 +96,7 @@ pub(super) async fn apply(client: &mut Client) -> Result<(), Error> {
     let hash = format!("{:016x}", xxh3_64(text.as_bytes()));
     let row = client.query_one("SELECT functions_hash FROM engine_state", &[]).await?;
     if row.try_get::<_, Option<&str>>(0)? == Some(&hash) {
-        return Ok(());
+        return privileges(client).await;
     }
     let names: Vec<&str> = declared(&text).collect();
     let transaction = client.transaction().await?;
@@ -77,10 +105,21 @@ pub(super) async fn apply(client: &mut Client) -> Result<(), Error> {
     run(&transaction, DROPS, &names).await?;
     transaction.batch_execute(&text).await?;
     run(&transaction, MARKS, &names).await?;
+    run(&transaction, PINS, &names).await?;
     transaction.execute("UPDATE engine_state SET functions_hash = $1", &[&hash]).await?;
     transaction.commit().await?;
     info!(declared = names.len(), %hash, "functions and views of the schema applied");
-    Ok(())
+    privileges(client).await
+}
+
+/// Gives and takes what [`PRIVILEGES`] finds missing.
+async fn privileges(client: &mut Client) -> Result<(), Error> {
+    let transaction = client.transaction().await?;
+    let rows = transaction.query(PRIVILEGES, &[&MARK]).await?;
+    for row in &rows {
+        transaction.batch_execute(row.try_get(0)?).await?;
+    }
+    Ok(transaction.commit().await?)
 }
 
 /// Runs the statements that a query makes of the declared names and the mark.

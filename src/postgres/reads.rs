@@ -6,6 +6,7 @@ pub mod approvals;
 pub mod assets;
 pub mod lists;
 pub mod pauses;
+pub mod transactions;
 
 use std::sync::Arc;
 

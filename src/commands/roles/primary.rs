@@ -63,8 +63,8 @@ use crate::gate::CleanRounds;
 use crate::http::auth::Verifier;
 use crate::http::rotation::Rotating;
 use crate::http::service::{
-    Approvals, BodyLimits, Heartbeat, Intake, Operations, Service, Streams, TransferLimits,
-    Transfers,
+    Approvals, BodyLimits, Heartbeat, Intake, Operations, Service, Streams, TransactionDesk,
+    TransferLimits, Transfers,
 };
 use crate::http::tls::{HTTP_1_1, Tls};
 use crate::http::wire::EventBody;
@@ -87,6 +87,7 @@ use crate::stores::writer::{self, Begun, Postgres};
 use crate::stream::ahead::Ahead;
 use crate::task::Tasks;
 use crate::telemetry::{Metrics, chain};
+use crate::transactions::Transactions;
 
 /// How long a start waits until UBSCore has room for the records of external operations.
 const RECORDS_WAIT: Duration = Duration::from_secs(30);
@@ -414,6 +415,14 @@ impl Start<'_> {
         let watermark = incarnation.watermark.max(log_watermark);
         let coordinator =
             self.start_coordinator(&stores, &settings, &compared.clean, &hub, watermark);
+        let transactions = super::transactions::begin(
+            config,
+            &postgres,
+            incarnation.number,
+            (&coordinator, &spot),
+            (self.clock, settings.halt.gate()),
+            self.tasks,
+        )?;
         let check = self.watch_stores(compared, &stores, &settings, stopping.clone());
         self.keep_watermark(&coordinator, &stores, &settings);
         self.recover(&coordinator, &settings).await?;
@@ -423,7 +432,7 @@ impl Start<'_> {
             differences: differences(config, &settings.catalog),
         };
         let checkpointer = self.start_checkpointer(&engine, watch)?;
-        let front = Front { coordinator, hub, check, verifier, stopping };
+        let front = Front { coordinator, transactions, hub, check, verifier, stopping };
         let service = self.service(front, &stores, settings, checkpointer.requests());
         Ok(Started { service: Arc::new(service), engine, checkpointer, pin: postgres.pin })
     }
@@ -569,7 +578,7 @@ impl Start<'_> {
         clean: &Arc<CleanRounds>,
         hub: &Option<Arc<Hub>>,
         watermark: u64,
-    ) -> Coordinator<Spot, Funding<FlightStore<Database>>> {
+    ) -> Arc<Coordinator<Spot, Funding<FlightStore<Database>>>> {
         let (config, catalog) = (self.config, &settings.catalog);
         let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
         let Both { postgres, incarnation, engine, spot, journal } = *stores;
@@ -607,7 +616,8 @@ impl Start<'_> {
             clean: config.conservation.before_withdrawal.then(|| Arc::clone(clean)),
         };
         let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy::default()) };
-        Coordinator::start(parts, (0..shards).map(store).collect(), entropy, self.tasks)
+        let stores = (0..shards).map(store).collect();
+        Arc::new(Coordinator::start(parts, stores, entropy, self.tasks))
     }
 
     /// Starts the rounds of the audit, and the watch over PostgreSQL's server.
@@ -725,7 +735,7 @@ impl Start<'_> {
     ) -> Service {
         let (config, clock) = (self.config, self.clock);
         let Settings { reads, admin, database, quotas, halt, .. } = settings;
-        let Front { coordinator, hub, check, verifier, stopping } = front;
+        let Front { coordinator, transactions, hub, check, verifier, stopping } = front;
         let Both { postgres, incarnation, engine, spot, .. } = stores;
         let transfers = Transfers {
             coordinator,
@@ -762,7 +772,8 @@ impl Start<'_> {
         let operations =
             Operations { database, engine, snapshots, check, totals, metrics, keeps_postings };
         let (approvals, spot) = (Approvals::from(config), Arc::clone(spot));
-        Service { intake, transfers, streams, approvals, spot, operations }
+        let transactions = TransactionDesk::new(config, transactions);
+        Service { intake, transfers, streams, approvals, spot, transactions, operations }
     }
 }
 
@@ -785,7 +796,8 @@ struct Both<'a> {
 
 /// Everything in front of the stores.
 struct Front {
-    coordinator: Coordinator<Spot, Funding<FlightStore<Database>>>,
+    coordinator: Arc<Coordinator<Spot, Funding<FlightStore<Database>>>>,
+    transactions: Transactions,
     hub: Option<Arc<Hub>>,
     check: rounds::Check,
     verifier: Arc<Verifier>,

@@ -8,8 +8,7 @@ use super::approvals::Decided;
 use super::audit_note::AuditNote;
 use super::external::External;
 use super::halts::{SeenHalt, resume_now};
-use super::holds;
-use super::transfers;
+use super::{holds, transactions, transfers};
 use crate::approval::{Action, State};
 use crate::crash;
 use crate::http::refusal::Outcome;
@@ -62,6 +61,7 @@ async fn carry_out(service: &Service, approval: &Approval, decided: Decided) -> 
             let external: External = parse(approval.request.as_bytes())?;
             external.carry_out(&service.transfers, note).await
         }
+        Action::Transaction => transactions::abort_now(service, &approval.subject, note).await,
         Action::Hold => holds::release_now(service, &approval.subject, note).await,
         Action::Resume => {
             let seen: SeenHalt = parse(approval.request.as_bytes())?;

@@ -7,6 +7,9 @@ use hyper::Method;
 use super::console::PATH;
 use crate::http::route::{Route, Routes};
 
+/// Grants to commit transactions in SQL.
+const GRANTS: &str = "/admin/v1/transactions/grants";
+
 /// The operators' routes.
 #[derive(Clone, Copy)]
 pub(super) enum Ops {
@@ -46,6 +49,13 @@ pub(super) enum Ops {
     Holds,
     Hold,
     ReleaseHold,
+    Transactions,
+    Transaction,
+    RetryTransaction,
+    AbortTransaction,
+    Grants,
+    Grant,
+    Revoke,
 }
 
 /// The table, by path and method.
@@ -130,6 +140,29 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/holds/{hold}/release",
             method: Method::POST,
             route: Ops::ReleaseHold,
+        },
+        Route { pattern: "/admin/v1/transactions", method: Method::GET, route: Ops::Transactions },
+        Route { pattern: GRANTS, method: Method::GET, route: Ops::Grants },
+        Route { pattern: GRANTS, method: Method::POST, route: Ops::Grant },
+        Route {
+            pattern: "/admin/v1/transactions/grants/revoke",
+            method: Method::POST,
+            route: Ops::Revoke,
+        },
+        Route {
+            pattern: "/admin/v1/transactions/{transaction_id}",
+            method: Method::GET,
+            route: Ops::Transaction,
+        },
+        Route {
+            pattern: "/admin/v1/transactions/{transaction_id}/retry",
+            method: Method::POST,
+            route: Ops::RetryTransaction,
+        },
+        Route {
+            pattern: "/admin/v1/transactions/{transaction_id}/abort",
+            method: Method::POST,
+            route: Ops::AbortTransaction,
         },
     ];
     Routes::new(TABLE)

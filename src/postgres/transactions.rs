@@ -1,0 +1,169 @@
+//! The rows of transactions: the words in which their worker speaks to PostgreSQL.
+//!
+//! Every write compares the incarnation and the state that it goes from. A row that a foreign
+//! session holds is passed over: the worker looks again at its next tick.
+//!
+//! [`database`]: the store of these words.
+
+pub mod database;
+mod held;
+pub(super) mod rows;
+
+pub(super) mod rows;
+
+use std::future::Future;
+
+use jiff::Timestamp;
+
+use crate::transaction::{
+    BranchState, Party, TransactionName, TransactionRound, TransactionRow, TransactionState,
+};
+use domain::code::Code;
+use domain::transfer::ReqId;
+
+/// A round, with what the service adds to it.
+#[derive(Clone, Debug)]
+pub struct RoundAccept {
+    /// What was asked.
+    pub round: TransactionRound,
+    /// Used if the transaction is new.
+    pub id: ReqId,
+    /// Used if the transaction is new.
+    pub order_number: u64,
+    /// The service's clock.
+    pub at: Timestamp,
+}
+
+/// The answer to a [`RoundAccept`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// The row has the round: it was written now, or the same one before (`replayed`).
+    Taken {
+        /// The whole transaction.
+        row: Box<TransactionRow>,
+        /// It was there already.
+        replayed: bool,
+    },
+    /// Nothing was written. TX_ID_CONFLICT, TRANSACTION_DECIDED, TRANSACTION_ABORTED,
+    /// TRANSACTION_EXPIRED, TRANSACTION_UNTRIED (an earlier round is still being tried),
+    /// INVALID_REQUEST (a round out of order, or one that its decider does not take) or OVERLOADED (a
+    /// session of the caller holds the row).
+    Refused {
+        /// Why.
+        code: Code,
+        /// For people.
+        detail: String,
+        /// The row that stands under the name, if there is one.
+        row: Option<Box<TransactionRow>>,
+    },
+}
+
+/// The passage of one branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BranchMove {
+    /// The party.
+    pub party: Party,
+    /// Of which round.
+    pub round: u8,
+    /// The state that it must be in.
+    pub from: BranchState,
+    /// The next state.
+    pub to: BranchState,
+    /// See [`Branch::code`](crate::transaction::Branch::code).
+    pub code: Option<Code>,
+    /// See [`Branch::leg`](crate::transaction::Branch::leg).
+    pub leg: Option<u8>,
+    /// See [`Branch::participant_code`](crate::transaction::Branch::participant_code).
+    pub participant_code: Option<String>,
+    /// See [`Branch::log_sequence`](crate::transaction::Branch::log_sequence).
+    pub log_sequence: Option<u64>,
+}
+
+/// A change of one transaction, in one commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionMove {
+    /// Of which one.
+    pub id: ReqId,
+    /// The state that it must be in.
+    pub from: TransactionState,
+    /// The next state; the same as `from` if only branches move.
+    pub to: TransactionState,
+    /// With a decision: its author.
+    pub by: String,
+    /// With an abort: why.
+    pub code: Option<Code>,
+    /// For people.
+    pub detail: Option<String>,
+    /// Proves that a caller's decision is durable.
+    pub seal: bool,
+    /// Branches that move in the same commit.
+    pub branches: Vec<BranchMove>,
+}
+
+/// The result of a [`TransactionMove`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MoveResult {
+    /// Written and durable.
+    Moved,
+    /// The row is in another state: nothing was written, read it again.
+    Changed,
+    /// A session of the caller holds the row: nothing was written. The session, for people.
+    Held(String),
+}
+
+/// A write of transactions that has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum TransactionError {
+    /// Another process has taken over.
+    #[error("another process has taken over")]
+    Superseded,
+    /// PostgreSQL refused the statement, or there is no connection; nothing was written. Of several
+    /// moves one may be at fault: the worker may write each on its own.
+    #[error("PostgreSQL refused a write of transactions: {0}")]
+    Refused(String),
+    /// No answer: it may have been written.
+    #[error("PostgreSQL did not answer: {0}")]
+    Unknown(String),
+}
+
+/// The store of transactions. One task uses it: there is one writer beside the callers.
+pub trait TransactionStore: Send + 'static {
+    /// Accepts a round, or tells what stands under its name.
+    fn accept(
+        &mut self,
+        accept: &RoundAccept,
+    ) -> impl Future<Output = Result<Accepted, TransactionError>> + Send;
+
+    /// Writes moves, all in one commit; each has a result of its own, in their order.
+    fn record(
+        &mut self,
+        moves: &[TransactionMove],
+        at: Timestamp,
+    ) -> impl Future<Output = Result<Vec<MoveResult>, TransactionError>> + Send;
+
+    /// Writes an empty cancelled transaction under a name that nothing stands under; otherwise
+    /// returns the row that stands there.
+    fn cancel_unknown(
+        &mut self,
+        accept: &RoundAccept,
+        by: &str,
+        reason: Option<&str>,
+    ) -> impl Future<Output = Result<TransactionRow, TransactionError>> + Send;
+
+    /// The transaction with this name.
+    fn find(
+        &mut self,
+        name: &TransactionName,
+    ) -> impl Future<Output = Result<Option<TransactionRow>, TransactionError>> + Send;
+
+    /// Unfinished transactions above an order number, in its order, at most `limit`.
+    fn unfinished(
+        &mut self,
+        above: u64,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<TransactionRow>, TransactionError>> + Send;
+
+    /// The transactions that callers have decided in SQL and that no move has sealed. Such a decision
+    /// may be lost in a crash: nothing leaves on it, and no client is told of it, before the seal.
+    fn decided(&mut self) -> impl Future<Output = Result<Vec<ReqId>, TransactionError>> + Send;
+}

@@ -1,0 +1,56 @@
+//! The fingerprint of a round: equal for two requests that mean the same.
+
+use serde_json::{Value, json};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::transaction::{TransactionLeg, TransactionRound};
+
+/// XXH3-128 over the round in one form: amounts as units, keys of objects in order. `ttl_ms`: as
+/// the request gave it, since the default may change.
+pub(super) fn of(round: &TransactionRound, ttl_ms: Option<u64>) -> [u8; 16] {
+    let legs = |legs: &[TransactionLeg]| {
+        let numbers = |leg: &TransactionLeg| {
+            json!([leg.from.number(), leg.to.number(), leg.asset.0, leg.amount])
+        };
+        legs.iter().map(numbers).collect::<Vec<Value>>()
+    };
+    let all = json!([
+        round.round,
+        round.decider.name(),
+        ttl_ms,
+        legs(&round.funding),
+        legs(&round.spot),
+        round.services,
+        round.last,
+    ]);
+    let mut text = String::new();
+    write(&all, &mut text);
+    xxh3_128(text.as_bytes()).to_be_bytes()
+}
+
+/// Writes a value with the keys of each object in order.
+fn write(value: &Value, text: &mut String) {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<(&String, &Value)> = fields.iter().collect();
+            fields.sort_by_key(|(key, _)| *key);
+            text.push('{');
+            for (key, value) in fields {
+                text.push_str(&Value::from(key.as_str()).to_string());
+                text.push(':');
+                write(value, text);
+                text.push(',');
+            }
+            text.push('}');
+        }
+        Value::Array(items) => {
+            text.push('[');
+            for item in items {
+                write(item, text);
+                text.push(',');
+            }
+            text.push(']');
+        }
+        scalar => text.push_str(&scalar.to_string()),
+    }
+}
