@@ -531,7 +531,7 @@ fn back_reason(reason: Reason) -> BackReason {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::future::pending;
     use std::ops::RangeInclusive;
     use std::path::Path;
@@ -570,7 +570,7 @@ mod tests {
     const HOLDS_BYTES: usize = 1 << 14;
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    fn engine(dir: &Path) -> Engine {
+    pub(in crate::stream) fn engine(dir: &Path) -> Engine {
         let venues = VenuePlaces { holds_max: 1_000, venues_max: 1, window: WINDOW };
         let options = engine::Options {
             log_dir: dir.join("wal"),
