@@ -22,7 +22,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use bell::Sleeper;
@@ -43,7 +43,7 @@ use crate::op::number::NumberedAnswer;
 use crate::posted::Posted;
 use crate::ring::{Poller, Slot, Work};
 use crate::shared::{Release, Shared};
-use crate::venue::{Look, Reason, Reply};
+use crate::venue::{Look, Reason, Reply, Timed};
 
 /// The most commands taken off the ring before their slots are free again.
 pub(crate) const BATCH_MAX: u64 = 256;
@@ -53,6 +53,8 @@ const SPINS: u32 = 1_000;
 const YIELDS: u32 = 8;
 /// The wait that a venue is asked for when it must try again, ms.
 const RETRY_MS: u32 = 1_000;
+/// One command of a venue in so many is measured: two looks at a clock take as long as a decision.
+const TIMED_EACH: u32 = 64;
 /// The longest sleep. It is a precaution: a bell ends every sleep that matters. Tests would not
 /// notice a missing bell behind it.
 const SLEEP_MAX: Duration = Duration::from_secs(if cfg!(test) { 3_600 } else { 1 });
@@ -307,6 +309,8 @@ fn read<M: Medium>(core: &Core<M>, shared: &Shared, look: Look) -> Sequence {
 #[derive(Default)]
 struct Lines {
     known: Vec<Known>,
+    /// Commands taken.
+    taken: u32,
 }
 
 /// A session that has sent a command.
@@ -328,6 +332,8 @@ impl Lines {
         core: &mut Core<M>,
         shared: &Shared,
     ) -> bool {
+        let is_timed = self.taken.is_multiple_of(TIMED_EACH);
+        self.taken = self.taken.wrapping_add(1);
         // Without a line a newer session is open: the core would not decide it.
         let Some(known) = self.of(venue, epoch, shared) else { return false };
         let line = &known.line;
@@ -347,7 +353,11 @@ impl Lines {
         };
         let number = posted.number;
         let (durable, before) = (shared.log.durable(), core.ledger().sequence());
-        let told = match core.number(posted, sent, time_ns) {
+        let numbered = match is_timed {
+            true => measure(time_ns, shared, || core.number(posted, sent, time_ns)),
+            false => core.number(posted, sent, time_ns),
+        };
+        let told = match numbered {
             Numbered::Fenced => {
                 line.fence();
                 return false;
@@ -403,6 +413,15 @@ impl Lines {
         self.known.push(Known { line, due: None, ended: false });
         self.known.last_mut()
     }
+}
+
+/// Decides one command, and notes how long it waited and how long that takes.
+fn measure(time_ns: u64, shared: &Shared, decide: impl FnOnce() -> Numbered) -> Numbered {
+    let wait = Duration::from_nanos((shared.now)().saturating_sub(time_ns));
+    let began = Instant::now();
+    let numbered = decide();
+    shared.timed.force_push(Timed { wait, decide: began.elapsed() });
+    numbered
 }
 
 /// Syncs and answers on the core thread if its command has no company. If not, returns `false`: the
@@ -616,7 +635,8 @@ mod tests {
             let (publisher, poller) = ring::ring(64, 32, core_sleeper.bell());
             let streams = Arc::new(Streams::new(32));
             let bells = [core_sleeper.bell(), sync_sleeper.bell(), Sleeper::new().bell()];
-            let shared = Arc::new(Shared::new(publisher.tickets(), streams, 32, durable, bells));
+            let shared =
+                Arc::new(Shared::new(publisher.tickets(), streams, 32, durable, bells, || 0));
             shared.publish(&core);
             let pending_at_syncs = Arc::new(Mutex::new(Vec::new()));
             let (tickets, seen) = (publisher.tickets(), Arc::clone(&pending_at_syncs));

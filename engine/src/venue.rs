@@ -6,6 +6,8 @@
 //! **Tell nobody outside of this process about a decision above `VenueSession::durable`.** Until
 //! then a power cut may take it back.
 
+use std::time::Duration;
+
 use domain::code::Code;
 use domain::posting::{Leg, Posting};
 use domain::transfer::Op;
@@ -331,6 +333,15 @@ pub struct RefusedEnd {
     pub code: Code,
     /// The failing leg from 0.
     pub leg: u8,
+}
+
+/// The times of one command of a venue on the core thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timed {
+    /// From its time, see `VenueSession::at`, until the core thread takes it off the ring.
+    pub wait: Duration,
+    /// The decision: with the copy of its record into the log, without the sync.
+    pub decide: Duration,
 }
 
 /// Some holds of a venue, in number order.

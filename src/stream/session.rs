@@ -80,6 +80,8 @@ struct Asked {
 struct Writing {
     /// When the commands were read, monotonic ns.
     read_ns: u64,
+    /// When the first of these answers was put there, monotonic ns.
+    put_ns: u64,
     /// The byte after the last answer, counted from the connection's first.
     end: u64,
 }
@@ -107,6 +109,8 @@ pub(super) struct Session<S> {
     writing: VecDeque<Writing>,
     /// See [`telemetry::stream_times`].
     times: Histogram,
+    /// See [`telemetry::stream_writes`].
+    writes: Histogram,
     /// The highest number with an answer that was put into the output.
     answered: u64,
     /// Unwritten bytes from which on nothing is read.
@@ -151,6 +155,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             replies: VecDeque::new(),
             writing: VecDeque::new(),
             times: telemetry::stream_times(),
+            writes: telemetry::stream_writes(),
             answered,
             unwritten_max: window.saturating_mul(ANSWER_BYTES).saturating_add(UNWRITTEN_BYTES_MAX),
             end: None,
@@ -238,7 +243,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                     let end = self.connection.sent_bytes();
                     match self.writing.back_mut() {
                         Some(writing) if writing.read_ns == read_ns => writing.end = end,
-                        _ => self.writing.push_back(Writing { read_ns, end }),
+                        _ => {
+                            let put_ns = self.parts.clock.monotonic_ns();
+                            self.writing.push_back(Writing { read_ns, put_ns, end });
+                        }
                     }
                 }
                 Reply::Back { number, reason, after_ms } => {
@@ -259,8 +267,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     fn time_answers(&mut self) {
         let written = self.connection.written_bytes();
         while let Some(writing) = self.writing.pop_front_if(|writing| writing.end <= written) {
-            let took = since(self.parts.clock.monotonic_ns(), writing.read_ns);
-            self.times.record(took.as_secs_f64());
+            let now_ns = self.parts.clock.monotonic_ns();
+            self.times.record(since(now_ns, writing.read_ns).as_secs_f64());
+            self.writes.record(since(now_ns, writing.put_ns).as_secs_f64());
         }
     }
 
