@@ -36,12 +36,12 @@ impl VenueReader {
     /// [`OpenError::Fenced`], [`OpenError::Stopped`], [`OpenError::NoRoom`].
     pub fn holds(&mut self, after: u64) -> Result<Holds, OpenError> {
         let Line { venue, epoch, .. } = *self.line;
-        if self.line.fenced() {
+        if self.line.replies.fenced() {
             return Err(OpenError::Fenced { epoch });
         }
         self.ask(|ticket| Work::Holds { ticket, venue, epoch, after })?;
         // A newer session may have come meanwhile: nothing was read then.
-        if self.line.fenced() {
+        if self.line.replies.fenced() {
             return Err(OpenError::Fenced { epoch });
         }
         Ok(self.line.holds.lock().clone())

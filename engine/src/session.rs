@@ -126,7 +126,7 @@ impl VenueSession {
     pub fn decided(&mut self) -> Option<Reply> {
         self.pass_durable();
         loop {
-            let told = self.line.replies.pop()?;
+            let told = self.line.replies.take()?;
             self.pushed -= 1;
             let Told::Reply(reply) = told else { continue };
             match reply {
@@ -203,7 +203,7 @@ impl VenueSession {
     /// [`VenueSession::durable`] may have risen, or when the session is fenced or stopped.
     /// Register, look again, and only then wait.
     pub fn wake(&self, waker: &Waker) {
-        self.line.register(waker);
+        self.line.replies.register(waker);
     }
 
     /// Whether the engine has stopped. Ask before [`VenueSession::decided`]: what that returns
@@ -214,7 +214,7 @@ impl VenueSession {
 
     /// Whether a newer session is open, or the venue is closed.
     pub fn fenced(&self) -> bool {
-        self.line.fenced()
+        self.line.replies.fenced()
     }
 }
 

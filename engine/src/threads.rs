@@ -70,7 +70,7 @@ pub(crate) struct Disk<M: Medium, F> {
     around_sync: F,
     /// The sync thread sent several answers when it was last at work.
     crowded: bool,
-    /// Numbers of venues decided when it was last at work.
+    /// See `Streams::decided`: as far as the sessions are woken.
     decided: u64,
 }
 
@@ -97,8 +97,9 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
     }
 
     /// Syncs and answers until no record and no answer waits. Records that are appended during a
-    /// sync form the next batch: no timer waits.
-    fn answer_all(&mut self, shared: &Shared) -> Result<(), wal::Error> {
+    /// sync form the next batch: no timer waits. Returns `Streams::decided`, as far as the sessions
+    /// are woken.
+    fn answer_all(&mut self, shared: &Shared) -> Result<u64, wal::Error> {
         let (mut answers, mut held, mut woken) = (0_u64, None, self.decided);
         loop {
             let before = shared.log.durable();
@@ -123,7 +124,7 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
             if held.is_none() && shared.log.appended() == durable {
                 self.crowded = answers + (decided - self.decided) > 1;
                 self.decided = decided;
-                return Ok(());
+                return Ok(decided);
             }
         }
     }
@@ -337,12 +338,12 @@ impl Lines {
         // Without a line a newer session is open: the core would not decide it.
         let Some(known) = self.of(venue, epoch, shared) else { return false };
         let line = &known.line;
-        if line.fenced() {
+        if line.replies.fenced() {
             // A close has ended it, even if the venue is open again.
             return false;
         }
         if known.ended {
-            line.tell(Told::Dropped);
+            line.replies.tell(Told::Dropped);
             return false;
         }
         let sent = Sent {
@@ -359,7 +360,7 @@ impl Lines {
         };
         let told = match numbered {
             Numbered::Fenced => {
-                line.fence();
+                line.replies.fence();
                 return false;
             }
             Numbered::Answer(NumberedAnswer { decision, leg, record }) => {
@@ -372,30 +373,26 @@ impl Lines {
                 if record > before {
                     shared.count(posted, code);
                 }
-                line.tell(Told::Reply(Reply::Answer { number, code, leg, record }));
-                shared.streams.decided.fetch_add(1, Ordering::Release);
+                line.replies.tell(Told::Reply(Reply::Answer { number, code, leg, record }));
                 if record > durable {
+                    shared.streams.decided.fetch_add(1, Ordering::Release);
                     return true;
                 }
-                line.wake();
+                line.replies.wake();
                 return false;
             }
             Numbered::Back { reason: Reason::Gap, .. } if known.due.is_some() => Told::Dropped,
             Numbered::Back { number, reason } => {
                 known.due = Some(number);
-                let after_ms = match reason {
-                    Reason::Gap | Reason::Window => 0,
-                    Reason::Halted | Reason::NoRoom => RETRY_MS,
-                };
-                Told::Reply(Reply::Back { number, reason, after_ms })
+                Told::Reply(back(number, reason))
             }
             Numbered::Close(reason) => {
                 known.ended = true;
                 Told::Reply(Reply::Close { number, reason })
             }
         };
-        line.tell(told);
-        line.wake();
+        line.replies.tell(told);
+        line.replies.wake();
         false
     }
 
@@ -413,6 +410,14 @@ impl Lines {
         self.known.push(Known { line, due: None, ended: false });
         self.known.last_mut()
     }
+}
+
+fn back(number: u64, reason: Reason) -> Reply {
+    let after_ms = match reason {
+        Reason::Gap | Reason::Window => 0,
+        Reason::Halted | Reason::NoRoom => RETRY_MS,
+    };
+    Reply::Back { number, reason, after_ms }
 }
 
 /// Decides one command, and notes how long it waited and how long that takes.
@@ -486,7 +491,7 @@ pub(crate) fn release<M: Medium>(
     loop {
         // Read first: a core that has stopped by now appends and answers nothing more.
         let last_turn = shared.core_stopped.load(Ordering::Acquire);
-        disk.lock().answer_all(shared)?;
+        let decided = disk.lock().answer_all(shared)?;
         if last_turn {
             shared.released.store(true, Ordering::Release);
             shared.streams.wake();
@@ -495,9 +500,12 @@ pub(crate) fn release<M: Medium>(
         let durable = shared.log.durable();
         let unmarked = durable > shared.marked.load(Ordering::Relaxed);
         // The core thread may append and sync meanwhile: then the idle time begins again.
+        // An answer that was told behind the sync of its record: its session sleeps.
+        let is_told = || shared.streams.decided.load(Ordering::Relaxed) != decided;
         let work = || {
             shared.log.appended() > durable
                 || !shared.releases.is_empty()
+                || is_told()
                 || shared.core_stopped.load(Ordering::Relaxed)
         };
         sleeper.sleep(work, if unmarked { idle_mark } else { SLEEP_MAX });
