@@ -7,7 +7,7 @@
 #                FAMILY=growth alone: the best rate for MINUTES=60, with a table of what grows;
 #                FAMILY=takeovers alone: 1,000 take-overs; FAMILY=reads alone: 24,000 reads by 1,000 clients;
 #                FAMILY=trades alone: ROUNDS=200 kills under a book's load, as many of a book with its server inside, as many
-#                power cuts
+#                power cuts; CONNECTIONS=10000 broken ones beside a venue
 #   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
 #   make instructions  counts what orders, lookups, records and commands of venues take, by callgrind; installs valgrind and gungraun-runner
@@ -30,7 +30,7 @@ CARGO ?= cargo
 ARGS ?=
 ROUNDS ?= 200
 SEEDS ?= 20000
-FAMILY ?= faults
+CONNECTIONS ?= 10000
 MINUTES ?= 60
 SECONDS ?= 60
 FAMILY ?= faults
@@ -66,7 +66,8 @@ soak: need-rust need-postgres
 	    export UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SIM_SEEDS=$(SEEDS) ;;
 	  growth) tests=(growth::); export UBSCORE_SOAK_MINUTES=$(MINUTES) ;;
 	  takeovers | reads) tests=("$(FAMILY)::"); export UBSCORE_SOAK_ROUNDS=$(ROUNDS) ;;
-	  trades) tests=(trading::); export UBSCORE_SOAK_ROUNDS=$(ROUNDS)
+	  trades) tests=(trading:: stream::sessions::a_thousand_broken_connections_stop_no_other_venue)
+	    export UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SOAK_CONNECTIONS=$(CONNECTIONS)
 	    $(CARGO) build --profile soak --features crash --locked --example book ;;
 	  *) echo "no family $(FAMILY): faults, growth, takeovers, reads or trades" >&2; exit 1 ;;
 	esac

@@ -27,7 +27,6 @@
 //! the token is not renewed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::thread;
@@ -36,15 +35,15 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use bytes::BytesMut;
 use clap::Parser;
-use crossbeam::channel::{Receiver, bounded, never, select};
+use crossbeam::channel::{never, select};
 use stream::block::{Acknowledge, Answer};
 use stream::message::Message;
-use ubscore::config::{Config, Overrides};
 use ubscore::service::Service;
 
 use self::door::{ALIVE_AFTER, Lost, Session};
 use self::journal::{Journal, number_of};
-use self::orders::{BTC, Book, Order, USDT};
+use self::orders::{BTC, Book, USDT};
+use self::requests::{Random, Requests};
 
 #[path = "book/door.rs"]
 mod door;
@@ -54,6 +53,8 @@ mod embed;
 mod journal;
 #[path = "book/orders.rs"]
 mod orders;
+#[path = "book/requests.rs"]
+mod requests;
 
 /// Commands without an answer at once, far below the window of ubscore.
 const WAITING_MAX: usize = 1_000;
@@ -81,15 +82,8 @@ struct Arguments {
     /// The journal; made if absent.
     #[arg(long, default_value = "book.journal")]
     journal: PathBuf,
-    /// Makes so many requests instead of reading them.
-    #[arg(long)]
-    random: Option<u64>,
-    /// The seed of these requests.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Their users.
-    #[arg(long, value_delimiter = ',', default_value = "1001,1002")]
-    users: Vec<u64>,
+    #[command(flatten)]
+    random: Random,
 }
 
 /// A book at work.
@@ -99,11 +93,7 @@ struct Market {
     service: Option<Service>,
     journal: Journal,
     book: Book,
-    /// Lines of the standard input.
-    lines: Receiver<String>,
-    has_ended: bool,
-    /// Requests that are still made, and the state of their generator.
-    random: (u64, u64),
+    requests: Requests,
     /// Steps that are not in the journal yet, and the commands among them.
     steps: BytesMut,
     commands: BytesMut,
@@ -117,10 +107,7 @@ impl Market {
         for frame in journal.frames()? {
             let message = Message::read(&frame).ok().context("a frame of the journal")?;
             if let Some(expected) = book.out.pop_front() {
-                ensure!(
-                    expected[4..] == frame[..],
-                    "the journal is of another program or fee user"
-                );
+                ensure!(expected[4..] == frame[..], "the journal is of another book or fee user");
                 continue;
             }
             match message {
@@ -133,18 +120,12 @@ impl Market {
             }
         }
         book.said.clear();
-        let service = match arguments.embed {
-            true => Some(start(arguments.venue)?),
-            false => None,
-        };
-        let random = (arguments.random.unwrap_or(0), arguments.seed);
-        let lines = if random.0 > 0 { never() } else { read_lines() };
+        let service = arguments.embed.then(|| embed::start(arguments.venue)).transpose()?;
+        let requests = Requests::new(&arguments.random);
         let (steps, commands) = (BytesMut::new(), BytesMut::new());
-        let has_ended = random.0 > 0;
-        let mut market =
-            Market { arguments, service, journal, book, lines, has_ended, random, steps, commands };
+        let mut market = Market { arguments, service, journal, book, requests, steps, commands };
         // The commands of a torn end.
-        market.step(None);
+        market.take_commands();
         Ok(market)
     }
 
@@ -154,10 +135,12 @@ impl Market {
         self.keep_steps()?;
         self.commands.clear();
         let (venue, told) = (self.arguments.venue, self.book.told);
-        let (mut session, opened) = match (&self.arguments.socket, &self.service) {
-            (Some(socket), _) => Session::open(socket, venue, told)?,
-            (None, Some(service)) => Session::embed(service, venue, told)?,
-            (None, None) => bail!("neither a socket nor a service"),
+        let (mut session, opened) = match &self.service {
+            Some(service) => Session::embed(service, venue, told)?,
+            None => {
+                let socket = self.arguments.socket.as_ref().context("no socket")?;
+                Session::open(socket, venue, told)?
+            }
         };
         let last = opened.last.get();
         let first = match self.journal.begun()? {
@@ -201,7 +184,7 @@ impl Market {
         }
         let holds = session.holds()?;
         self.book.compare(&answers, &holds);
-        self.step(None);
+        self.take_commands();
         for answer in &answers {
             self.answer(answer)?;
         }
@@ -238,6 +221,9 @@ impl Market {
         let Ok(Message::Back(back)) = Message::read(frame) else {
             bail!("{:?} came unasked", Message::read(frame));
         };
+        // All from the number on are sent again, out of the journal.
+        self.keep_steps()?;
+        self.commands.clear();
         thread::sleep(Duration::from_millis(back.after_ms.get().clamp(1, 1_000).into()));
         session.send(&self.journal.commands(|number| number >= back.number.get())?)
     }
@@ -249,14 +235,13 @@ impl Market {
             let mut is_idle = true;
             while self.book.waiting.len() < waiting_max
                 && self.steps.len() < STEPS_BYTES
-                && let Some(request) = self.make_request()
+                && let Some(request) = self.requests.make(&self.book)
             {
                 self.request(&request);
                 is_idle = false;
             }
             let has_room = self.book.waiting.len() < waiting_max;
-            let silent = never();
-            let lines = if has_room && !self.has_ended { &self.lines } else { &silent };
+            let lines = if has_room { self.requests.lines.clone() } else { never() };
             select! {
                 recv(session.heard) -> frame => {
                     let mut frame = Some(frame.map_err(|_| Lost("the server is gone"))?);
@@ -267,7 +252,7 @@ impl Market {
                 }
                 recv(lines) -> line => match line {
                     Ok(line) => self.request(&line),
-                    Err(_) => self.has_ended = true,
+                    Err(_) => self.requests.end_lines(),
                 },
                 default(if is_idle { ALIVE_AFTER } else { Duration::ZERO }) => {
                     if is_idle {
@@ -276,7 +261,7 @@ impl Market {
                 }
             }
             self.flush(&mut session)?;
-            if self.has_ended && self.random.0 == 0 && self.book.waiting.is_empty() {
+            if self.requests.have_ended() && self.book.waiting.is_empty() {
                 return self.finish(&mut session);
             }
         }
@@ -286,26 +271,19 @@ impl Market {
         let Some(frame) = session.sort(frame)? else { return Ok(()) };
         match Message::read(&frame) {
             Ok(Message::Answer(answer)) => self.answer(answer),
-            _ => {
-                // All from the number on are sent again, out of the journal.
-                self.keep_steps()?;
-                self.commands.clear();
-                self.go_back(session, &frame)
-            }
+            _ => self.go_back(session, &frame),
         }
     }
 
     fn answer(&mut self, answer: &Answer) -> anyhow::Result<()> {
         self.book.answer(answer)?;
-        self.step(Some(Message::Answer(answer)));
+        Message::Answer(answer).append_to(&mut self.steps);
+        self.take_commands();
         Ok(())
     }
 
-    /// Notes a step for the journal: an answer, and the new commands of the book.
-    fn step(&mut self, answer: Option<Message<'_>>) {
-        if let Some(answer) = answer {
-            answer.append_to(&mut self.steps);
-        }
+    /// Takes the new commands of the book: for the journal, and for the way to ubscore behind it.
+    fn take_commands(&mut self) {
         for command in self.book.out.drain(..) {
             self.steps.extend_from_slice(&command);
             self.commands.extend_from_slice(&command);
@@ -330,51 +308,10 @@ impl Market {
 
     /// Takes a request of a user.
     fn request(&mut self, line: &str) {
-        if let Err(error) = self.try_request(line) {
+        if let Err(error) = requests::take(line, &mut self.book) {
             println!("{line}: {error}");
         }
-        self.step(None);
-    }
-
-    fn try_request(&mut self, line: &str) -> anyhow::Result<()> {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let number = |word: &str| word.parse::<u64>().context("a number is wanted");
-        match words[..] {
-            [side @ ("buy" | "sell"), user, price, lots, ref rest @ ..] => {
-                ensure!(matches!(rest, [] | ["ioc"]), "ioc is the only option");
-                let [user, price, lots] = [number(user)?, number(price)?, number(lots)?];
-                let (is_buy, ioc) = (side == "buy", !rest.is_empty());
-                self.book.order(Order { user, is_buy, price, lots, ioc })
-            }
-            ["cancel", order] => self.book.reduce(number(order)?, u64::MAX),
-            ["reduce", order, lots] => self.book.reduce(number(order)?, number(lots)?),
-            _ => bail!("no request"),
-        }
-    }
-
-    /// The next random request.
-    fn make_request(&mut self) -> Option<String> {
-        let (left, state) = &mut self.random;
-        *left = left.checked_sub(1)?;
-        // Knuth's generator, whose upper bits are good.
-        let mut below = |bound: u64| {
-            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (*state >> 33) % bound
-        };
-        let (kind, open) = (below(10), &self.book.open);
-        if kind < 3 && !open.is_empty() {
-            let at = usize::try_from(below(open.len() as u64)).expect("an order");
-            let order = open.keys().nth(at).expect("an order");
-            return Some(match kind {
-                0 => format!("reduce {order} {}", 1 + below(3)),
-                _ => format!("cancel {order}"),
-            });
-        }
-        let side = ["buy", "sell"][usize::from(below(2) == 0)];
-        let users = &self.arguments.users;
-        let user = users[usize::try_from(below(users.len() as u64)).expect("a user")];
-        let (price, lots, ioc) = (49_990 + below(20), 1 + below(9), below(5) == 0);
-        Some(format!("{side} {user} {price} {lots}{}", if ioc { " ioc" } else { "" }))
+        self.take_commands();
     }
 
     /// Prints the sums, and compares the holds with the open orders.
@@ -394,27 +331,6 @@ impl Market {
         }
         Ok(())
     }
-}
-
-/// Starts ubscore in this process.
-fn start(venue: u32) -> anyhow::Result<Service> {
-    let config = Config::load(None, Overrides::default(), true)?;
-    let service = Service::start(config, true)?;
-    service.add_venue(venue, "book", false, "the book starts")?;
-    Ok(service)
-}
-
-/// The lines of the standard input.
-fn read_lines() -> Receiver<String> {
-    let (sender, lines) = bounded(1);
-    thread::spawn(move || {
-        for line in io::stdin().lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    lines
 }
 
 fn main() -> anyhow::Result<()> {

@@ -3,10 +3,11 @@
 //! A venue is a matching engine that holds, settles and releases money of Spot by numbered
 //! commands. `config/stream.sbe.xml` is the contract of its session. The token of its first message
 //! names the venue. Each session has one task: `session` moves its messages, `connection` its
-//! bytes.
+//! bytes; `question` waits for UBSCore beside them.
 
 pub mod ahead;
 mod connection;
+mod question;
 mod session;
 pub mod socket;
 

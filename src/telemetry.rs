@@ -91,6 +91,12 @@ pub const STREAM_CONNECTIONS: &str = "ubscore_stream_connections";
 /// Histogram, s: from a read of a venue's commands to the write of their answers. At most one
 /// sample for the commands of one read in each write, so that a command costs little.
 pub const STREAM_SECONDS: &str = "ubscore_stream_seconds";
+/// Histogram, s: from the answers of a venue that leave to their write.
+pub const STREAM_WRITE_SECONDS: &str = "ubscore_stream_write_seconds";
+/// Histogram, s: from the read of a venue's command until the core takes it; one command in 64.
+pub const POSTING_WAIT_SECONDS: &str = "ubscore_posting_wait_seconds";
+/// Histogram, s: the decision of a venue's command on the core, without its sync; one in 64.
+pub const POSTING_DECIDE_SECONDS: &str = "ubscore_posting_decide_seconds";
 /// Counter: decided commands of venues, by `op` and `result`: success, refused.
 pub const POSTINGS_TOTAL: &str = "ubscore_postings_total";
 /// Gauge: outcomes in the engine's map.
@@ -199,6 +205,25 @@ impl Step {
 const SECONDS_BUCKETS: [f64; 18] = [
     0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
     2.0, 5.0, 10.0, 30.0,
+];
+
+/// Upper bounds of the buckets of what the core does in less than a microsecond, s.
+const CORE_BUCKETS: [f64; 15] = [
+    0.000_000_2,
+    0.000_000_5,
+    0.000_001,
+    0.000_002,
+    0.000_005,
+    0.000_01,
+    0.000_02,
+    0.000_05,
+    0.000_1,
+    0.000_2,
+    0.000_5,
+    0.001,
+    0.01,
+    0.1,
+    1.0,
 ];
 
 /// The settings of log lines and spans.
@@ -360,6 +385,11 @@ impl Metrics {
             let recorder = PrometheusBuilder::new()
                 .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS_BUCKETS)
                 .expect("there are buckets")
+                .set_buckets_for_metric(
+                    Matcher::Prefix("ubscore_posting_".to_owned()),
+                    &CORE_BUCKETS,
+                )
+                .expect("there are buckets")
                 .build_recorder();
             let metrics = Self(recorder.handle());
             metrics::set_global_recorder(recorder).expect("no other recorder of metrics");
@@ -499,6 +529,17 @@ pub fn stream_connections(change: f64) {
 /// The histogram of the answers' times. Each session keeps it, so that a sample needs no lookup.
 pub fn stream_times() -> Histogram {
     metrics::histogram!(STREAM_SECONDS)
+}
+
+/// The histogram of the answers' writes. See [`stream_times`].
+pub fn stream_writes() -> Histogram {
+    metrics::histogram!(STREAM_WRITE_SECONDS)
+}
+
+/// Notes the times of one command of a venue: on the ring, and in its decision.
+pub fn posting_times(wait: Duration, decide: Duration) {
+    metrics::histogram!(POSTING_WAIT_SECONDS).record(wait.as_secs_f64());
+    metrics::histogram!(POSTING_DECIDE_SECONDS).record(decide.as_secs_f64());
 }
 
 /// Sets the counters of an operation of venues.
@@ -703,6 +744,9 @@ pub fn describe() {
     describe_gauge!(VENUE_UNACKNOWLEDGED, Unit::Count, "Answers that a venue has not acknowledged.");
     describe_gauge!(STREAM_CONNECTIONS, Unit::Count, "Connections of venues.");
     describe_histogram!(STREAM_SECONDS, Unit::Seconds, "Time from a read of a venue's commands to the write of their answers.");
+    describe_histogram!(STREAM_WRITE_SECONDS, Unit::Seconds, "Time from a venue's durable answers to their write.");
+    describe_histogram!(POSTING_WAIT_SECONDS, Unit::Seconds, "Time that a venue's command waits for the core.");
+    describe_histogram!(POSTING_DECIDE_SECONDS, Unit::Seconds, "Time of the decision of a venue's command.");
     describe_counter!(POSTINGS_TOTAL, Unit::Count, "Decided commands of venues.");
     describe_gauge!(OUTCOMES, Unit::Count, "Outcomes in the engine's map.");
     describe_gauge!(OUTCOMES_LEFT, Unit::Count, "Places for outcomes that are neither taken nor kept for a refund.");

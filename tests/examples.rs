@@ -121,3 +121,10 @@ fn the_exit_code_tells_what_has_happened_to_the_money() {
         assert_eq!((code, &answer["cid"]), (3, &"late".into()), "{language}: {answer}");
     }
 }
+
+/// Goal: the book stays short enough to be read.
+#[test]
+fn the_book_has_at_most_350_lines() {
+    let lines = include_str!("../examples/book.rs").lines().count();
+    assert!(lines <= 350, "{lines} lines");
+}

@@ -245,6 +245,12 @@ pub(crate) fn soak_rounds() -> Option<usize> {
     Some(rounds.parse().expect("a number of rounds"))
 }
 
+/// The number of broken connections that `make soak FAMILY=trades` makes; `None` if it is not set.
+pub(crate) fn soak_connections() -> Option<usize> {
+    let connections = std::env::var("UBSCORE_SOAK_CONNECTIONS").ok()?;
+    Some(connections.parse().expect("a number of connections"))
+}
+
 /// The minutes of a load that `make soak FAMILY=growth` runs; `None` if it is not set.
 pub(crate) fn soak_minutes() -> Option<usize> {
     let minutes = std::env::var("UBSCORE_SOAK_MINUTES").ok()?;

@@ -84,6 +84,9 @@ fn busy_server() -> (Site, Server) {
             "ubscore_wal_bytes ",
             "ubscore_watermark ",
             "ubscore_stream_seconds_count 1",
+            "ubscore_stream_write_seconds_count 1",
+            "ubscore_posting_wait_seconds_count 1",
+            "ubscore_posting_decide_seconds_count 1",
         ];
         all.into_iter().all(seen).then_some(())
     });
@@ -260,6 +263,9 @@ fn what_is_alerted_on_and_shown_is_served() {
         ("ubscore_postings_total", &["op", "result"]),
         ("ubscore_stream_connections", &[]),
         ("ubscore_stream_seconds_bucket", &["le"]),
+        ("ubscore_stream_write_seconds_bucket", &["le"]),
+        ("ubscore_posting_wait_seconds_bucket", &["le"]),
+        ("ubscore_posting_decide_seconds_bucket", &["le"]),
         ("ubscore_postgres_pool_in_use", &[]),
         ("ubscore_retries_total", &[]),
         ("ubscore_fenced_writes_total", &[]),

@@ -1,5 +1,5 @@
 //! A bell wakes one sleeping thread when there is work for it. While that thread is awake, a ring
-//! costs a fence and a load.
+//! costs a fence and a load. [`Replies`] wake a session.
 //!
 //! # The promise
 //!
@@ -19,8 +19,8 @@
 
 #[cfg(loom)]
 mod model;
+mod replies;
 
-#[cfg(not(loom))]
 use std::sync::Arc;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -29,12 +29,12 @@ use std::time::Duration;
 #[cfg(not(loom))]
 use crossbeam::sync::{Parker, Unparker};
 #[cfg(loom)]
-use loom::sync::Arc;
-#[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(loom)]
 use crate::model::{Parker, Unparker, fence_of};
+
+pub use self::replies::Replies;
 
 /// The side that fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::task::Waker;
 
+use bell::Replies;
 use crossbeam::queue::ArrayQueue;
 use parking_lot::Mutex;
 
@@ -31,14 +31,12 @@ pub(crate) struct Line {
     pub(crate) epoch: u64,
     /// The highest number that the venue had an answer for at its Open.
     pub(crate) told: u64,
-    /// As many as the session may have pushed: a push is one entry.
-    pub(crate) replies: ArrayQueue<Told>,
+    /// Its replies and its end. As many places as the session may have pushed: a push takes one.
+    pub(crate) replies: Replies<Told>,
     /// The last number that the session has acknowledged.
     pub(crate) acknowledged: AtomicU64,
-    fenced: AtomicBool,
     /// The session was dropped. Its commands on the ring are still decided.
     left: AtomicBool,
-    waker: Mutex<Option<Waker>>,
     /// The answer to a read of holds.
     pub(crate) holds: Mutex<Holds>,
 }
@@ -55,51 +53,16 @@ impl Line {
             venue,
             epoch,
             told,
-            replies: ArrayQueue::new(places),
+            replies: Replies::new(places),
             acknowledged: AtomicU64::new(acknowledged),
-            fenced: AtomicBool::new(false),
             left: AtomicBool::new(false),
-            waker: Mutex::new(None),
             holds: Mutex::new(Holds { position: 0, holds, next: None }),
         }
     }
 
-    /// Registers the waker of the next change. The lock orders it with [`Line::wake`]: a session
-    /// that looks again after this call misses nothing.
-    pub(crate) fn register(&self, waker: &Waker) {
-        let mut registered = self.waker.lock();
-        match &mut *registered {
-            Some(known) => known.clone_from(waker),
-            None => *registered = Some(waker.clone()),
-        }
-    }
-
-    /// Wakes the session after a change.
-    pub(crate) fn wake(&self) {
-        let waker = self.waker.lock().take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    /// Ends the session: a newer one is open, or the venue is closed.
-    pub(crate) fn fence(&self) {
-        self.fenced.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    pub(crate) fn fenced(&self) -> bool {
-        self.fenced.load(Ordering::Acquire)
-    }
-
     /// Whether a session is at work on it.
     pub(crate) fn open(&self) -> bool {
-        !self.fenced() && !self.left.load(Ordering::Acquire)
-    }
-
-    /// Adds the end of a command. There is a place for each.
-    pub(crate) fn tell(&self, told: Told) {
-        assert!(self.replies.push(told).is_ok(), "no place for a reply");
+        !self.replies.fenced() && !self.left.load(Ordering::Acquire)
     }
 }
 
@@ -115,7 +78,7 @@ pub(crate) struct Streams {
     sessions: AtomicUsize,
     /// A [`VenueHalt`] by its number.
     halt: AtomicU8,
-    /// Numbers decided since the start.
+    /// Answers told since the start that wait for a sync.
     pub(crate) decided: AtomicU64,
 }
 
@@ -188,7 +151,7 @@ impl Streams {
         lines.retain(|other| {
             let stays = other.venue != line.venue;
             if !stays {
-                other.fence();
+                other.replies.fence();
             }
             stays
         });
@@ -226,7 +189,7 @@ impl Streams {
         drop(shut);
         for line in lines.iter() {
             if line.venue == venue && line.epoch <= last {
-                line.fence();
+                line.replies.fence();
             }
         }
     }
@@ -234,7 +197,7 @@ impl Streams {
     /// Wakes all sessions: a sync has ended.
     pub(crate) fn wake(&self) {
         if self.sessions.load(Ordering::Relaxed) > 0 {
-            self.lines.lock().iter().for_each(|line| line.wake());
+            self.lines.lock().iter().for_each(|line| line.replies.wake());
         }
     }
 }
@@ -253,8 +216,8 @@ mod tests {
         let (next, other) = (line(1, 6), line(2, 1));
         assert!(streams.add(&next) && streams.add(&other));
         streams.fence(1, 5);
-        assert!(!next.fenced());
+        assert!(!next.replies.fenced());
         streams.fence(1, 6);
-        assert!(next.fenced() && !other.fenced());
+        assert!(next.replies.fenced() && !other.replies.fenced());
     }
 }

@@ -24,7 +24,7 @@ use crate::session::VenueSession;
 use crate::shared::Shared;
 use crate::text::Text;
 use crate::threads::{self, Disk};
-use crate::venue::{Look, OpenError, Opened, Page, RefusedEnd, VenueHalt};
+use crate::venue::{Look, OpenError, Opened, Page, RefusedEnd, Timed, VenueHalt};
 use crate::wait::wait;
 
 /// The failure of the core thread's syncs and of the sync thread's.
@@ -80,6 +80,7 @@ impl Engine {
             options.in_flight_max,
             log.durable.clone(),
             bells,
+            now,
         ));
         let mut core = Core::new(ledger, log.writer);
         shared.publish(&core);
@@ -336,6 +337,12 @@ impl Handle {
     /// ones.
     pub fn refused_end(&self) -> Option<RefusedEnd> {
         self.shared.refused_ends.pop()
+    }
+
+    /// Takes the oldest measured command of a venue. One command in 64 is measured, and the last
+    /// 4,096 of them wait.
+    pub fn timed(&self) -> Option<Timed> {
+        self.shared.timed.pop()
     }
 
     /// Halts the venues, or lets them go on. A number that the halt stops is answered with

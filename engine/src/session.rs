@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-use crate::command;
-use crate::ledger::Answer;
 use crate::line::{Line, Told};
-use crate::ring::{Overloaded, Pending, Publisher, Work};
+use crate::reader::VenueReader;
+use crate::ring::{Overloaded, Publisher};
 use crate::shared::Shared;
 use crate::venue::{AckError, BalanceRow, Command, Holds, OpenError, Opened, PushError, Reply};
-use crate::wait::wait;
 
 /// An open session of a venue. Dropping it ends the session; commands already pushed are still
 /// decided.
@@ -128,7 +126,7 @@ impl VenueSession {
     pub fn decided(&mut self) -> Option<Reply> {
         self.pass_durable();
         loop {
-            let told = self.line.replies.pop()?;
+            let told = self.line.replies.take()?;
             self.pushed -= 1;
             let Told::Reply(reply) = told else { continue };
             match reply {
@@ -179,50 +177,33 @@ impl VenueSession {
         Ok(())
     }
 
-    /// Holds with numbers above `after`, at most 256. It waits for the core thread and for a sync:
-    /// not for a task of an async runtime.
+    /// Reads beside this session. What it is asked includes each command published before.
+    pub fn reader(&self) -> VenueReader {
+        let (line, shared) = (Arc::clone(&self.line), Arc::clone(&self.shared));
+        VenueReader::new(line, self.publisher.clone(), shared, self.now)
+    }
+
+    /// As [`VenueReader::holds`].
     ///
     /// # Errors
-    /// [`OpenError::Fenced`], [`OpenError::Stopped`], [`OpenError::NoRoom`].
+    /// As [`VenueReader::holds`].
     pub fn holds(&mut self, after: u64) -> Result<Holds, OpenError> {
-        let fenced = OpenError::Fenced { epoch: self.opened.epoch };
-        if self.fenced() {
-            return Err(fenced);
-        }
-        let Line { venue, epoch, .. } = *self.line;
-        self.ask(|ticket| Work::Holds { ticket, venue, epoch, after })?;
-        // A newer session may have come meanwhile: nothing was read then.
-        if self.fenced() {
-            return Err(fenced);
-        }
-        Ok(self.line.holds.lock().clone())
+        self.reader().holds(after)
     }
 
-    /// One balance. It waits as [`VenueSession::holds`].
+    /// As [`VenueReader::balance`].
     ///
     /// # Errors
-    /// [`OpenError::Stopped`], [`OpenError::NoRoom`].
+    /// As [`VenueReader::balance`].
     pub fn balance(&mut self, user: u64, asset: u32) -> Result<BalanceRow, OpenError> {
-        let command = command::Command::ReadBalance { user, asset };
-        match self.ask(|ticket| Work::Asked { ticket, command })? {
-            Answer::Balance { available, held, sequence } => {
-                Ok(BalanceRow { available, held, position: sequence })
-            }
-            other => unreachable!("a balance is answered {other:?}"),
-        }
-    }
-
-    fn ask(&mut self, work: impl Fn(u32) -> Work) -> Result<Answer, OpenError> {
-        let pending: Result<Pending, Overloaded> = self.publisher.publish_asked((self.now)(), work);
-        self.publisher.wake();
-        wait(pending, &self.shared)
+        self.reader().balance(user, asset)
     }
 
     /// Wakes `waker` once when a reply comes without a sync (Back, Close, a repeat), when
     /// [`VenueSession::durable`] may have risen, or when the session is fenced or stopped.
     /// Register, look again, and only then wait.
     pub fn wake(&self, waker: &Waker) {
-        self.line.register(waker);
+        self.line.replies.register(waker);
     }
 
     /// Whether the engine has stopped. Ask before [`VenueSession::decided`]: what that returns
@@ -233,7 +214,7 @@ impl VenueSession {
 
     /// Whether a newer session is open, or the venue is closed.
     pub fn fenced(&self) -> bool {
-        self.line.fenced()
+        self.line.replies.fenced()
     }
 }
 
@@ -260,6 +241,8 @@ mod tests {
     use wal::Identity;
 
     use super::*;
+    use crate::command;
+    use crate::ledger::Answer;
     use crate::notice::Notice;
     use crate::open::Closed;
     use crate::options::Options;
@@ -268,6 +251,7 @@ mod tests {
     use crate::running::{Engine, Handle};
     use crate::text::Text;
     use crate::venue::{Ending, Reason, VenueHalt, legs};
+    use crate::wait::wait;
 
     const USD: u32 = 2;
     const WINDOW: usize = 100;

@@ -16,10 +16,12 @@ use crate::line::Streams;
 use crate::posted::Posted;
 use crate::ring::Tickets;
 use crate::slab::Slab;
-use crate::venue::{Page, RefusedEnd};
+use crate::venue::{Page, RefusedEnd, Timed};
 
 /// Refused ends that are kept for an alert; the oldest is dropped.
 const REFUSED_ENDS_MAX: usize = 64;
+/// Measured commands that are kept for a scrape; the oldest is dropped.
+const TIMED_MAX: usize = 4_096;
 
 /// An answer that leaves once `after` is durable.
 pub(crate) struct Release {
@@ -53,6 +55,10 @@ pub(crate) struct Shared {
     pub(crate) postings: [[AtomicU64; 2]; Op::ALL.len()],
     /// The last refused SETTLEs and RELEASEs.
     pub(crate) refused_ends: ArrayQueue<RefusedEnd>,
+    /// The last measured commands of venues.
+    pub(crate) timed: ArrayQueue<Timed>,
+    /// See [`Options::now`](crate::Options::now).
+    pub(crate) now: fn() -> u64,
     /// The answer to a read of rows.
     pub(crate) page: Mutex<Page>,
     /// See [`Core::outcome_capacity`].
@@ -78,6 +84,7 @@ impl Shared {
         releases_max: usize,
         log: wal::Durable,
         bells: [Arc<Bell>; 3],
+        now: fn() -> u64,
     ) -> Shared {
         let [core_bell, sync_bell, prepare_bell] = bells;
         Shared {
@@ -98,6 +105,8 @@ impl Shared {
             holds: AtomicUsize::new(0),
             postings: Default::default(),
             refused_ends: ArrayQueue::new(REFUSED_ENDS_MAX),
+            timed: ArrayQueue::new(TIMED_MAX),
+            now,
             page: Mutex::new(Page {
                 holds: Vec::with_capacity(ROWS_READ_MAX + 1),
                 ..Page::default()

@@ -22,7 +22,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use bell::Sleeper;
@@ -43,7 +43,7 @@ use crate::op::number::NumberedAnswer;
 use crate::posted::Posted;
 use crate::ring::{Poller, Slot, Work};
 use crate::shared::{Release, Shared};
-use crate::venue::{Look, Reason, Reply};
+use crate::venue::{Look, Reason, Reply, Timed};
 
 /// The most commands taken off the ring before their slots are free again.
 pub(crate) const BATCH_MAX: u64 = 256;
@@ -53,6 +53,8 @@ const SPINS: u32 = 1_000;
 const YIELDS: u32 = 8;
 /// The wait that a venue is asked for when it must try again, ms.
 const RETRY_MS: u32 = 1_000;
+/// One command of a venue in so many is measured: two looks at a clock take as long as a decision.
+const TIMED_EACH: u32 = 64;
 /// The longest sleep. It is a precaution: a bell ends every sleep that matters. Tests would not
 /// notice a missing bell behind it.
 const SLEEP_MAX: Duration = Duration::from_secs(if cfg!(test) { 3_600 } else { 1 });
@@ -68,7 +70,7 @@ pub(crate) struct Disk<M: Medium, F> {
     around_sync: F,
     /// The sync thread sent several answers when it was last at work.
     crowded: bool,
-    /// Numbers of venues decided when it was last at work.
+    /// See `Streams::decided`: as far as the sessions are woken.
     decided: u64,
 }
 
@@ -95,8 +97,9 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
     }
 
     /// Syncs and answers until no record and no answer waits. Records that are appended during a
-    /// sync form the next batch: no timer waits.
-    fn answer_all(&mut self, shared: &Shared) -> Result<(), wal::Error> {
+    /// sync form the next batch: no timer waits. Returns `Streams::decided`, as far as the sessions
+    /// are woken.
+    fn answer_all(&mut self, shared: &Shared) -> Result<u64, wal::Error> {
         let (mut answers, mut held, mut woken) = (0_u64, None, self.decided);
         loop {
             let before = shared.log.durable();
@@ -121,7 +124,7 @@ impl<M: Medium, F: FnMut(&mut dyn FnMut())> Disk<M, F> {
             if held.is_none() && shared.log.appended() == durable {
                 self.crowded = answers + (decided - self.decided) > 1;
                 self.decided = decided;
-                return Ok(());
+                return Ok(decided);
             }
         }
     }
@@ -316,6 +319,8 @@ fn read<M: Medium>(core: &Core<M>, shared: &Shared, look: Look) -> Sequence {
 #[derive(Default)]
 struct Lines {
     known: Vec<Known>,
+    /// Commands taken.
+    taken: u32,
 }
 
 /// A session that has sent a command.
@@ -337,15 +342,17 @@ impl Lines {
         core: &mut Core<M>,
         shared: &Shared,
     ) -> bool {
+        let is_timed = self.taken.is_multiple_of(TIMED_EACH);
+        self.taken = self.taken.wrapping_add(1);
         // Without a line a newer session is open: the core would not decide it.
         let Some(known) = self.of(venue, epoch, shared) else { return false };
         let line = &known.line;
-        if line.fenced() {
+        if line.replies.fenced() {
             // A close has ended it, even if the venue is open again.
             return false;
         }
         if known.ended {
-            line.tell(Told::Dropped);
+            line.replies.tell(Told::Dropped);
             return false;
         }
         let sent = Sent {
@@ -356,9 +363,13 @@ impl Lines {
         };
         let number = posted.number;
         let (durable, before) = (shared.log.durable(), core.ledger().sequence());
-        let told = match core.number(posted, sent, time_ns) {
+        let numbered = match is_timed {
+            true => measure(time_ns, shared, || core.number(posted, sent, time_ns)),
+            false => core.number(posted, sent, time_ns),
+        };
+        let told = match numbered {
             Numbered::Fenced => {
-                line.fence();
+                line.replies.fence();
                 return false;
             }
             Numbered::Answer(NumberedAnswer { decision, leg, record }) => {
@@ -371,30 +382,26 @@ impl Lines {
                 if record > before {
                     shared.count(posted, code);
                 }
-                line.tell(Told::Reply(Reply::Answer { number, code, leg, record }));
-                shared.streams.decided.fetch_add(1, Ordering::Release);
+                line.replies.tell(Told::Reply(Reply::Answer { number, code, leg, record }));
                 if record > durable {
+                    shared.streams.decided.fetch_add(1, Ordering::Release);
                     return true;
                 }
-                line.wake();
+                line.replies.wake();
                 return false;
             }
             Numbered::Back { reason: Reason::Gap, .. } if known.due.is_some() => Told::Dropped,
             Numbered::Back { number, reason } => {
                 known.due = Some(number);
-                let after_ms = match reason {
-                    Reason::Gap | Reason::Window => 0,
-                    Reason::Halted | Reason::NoRoom => RETRY_MS,
-                };
-                Told::Reply(Reply::Back { number, reason, after_ms })
+                Told::Reply(back(number, reason))
             }
             Numbered::Close(reason) => {
                 known.ended = true;
                 Told::Reply(Reply::Close { number, reason })
             }
         };
-        line.tell(told);
-        line.wake();
+        line.replies.tell(told);
+        line.replies.wake();
         false
     }
 
@@ -412,6 +419,23 @@ impl Lines {
         self.known.push(Known { line, due: None, ended: false });
         self.known.last_mut()
     }
+}
+
+fn back(number: u64, reason: Reason) -> Reply {
+    let after_ms = match reason {
+        Reason::Gap | Reason::Window => 0,
+        Reason::Halted | Reason::NoRoom => RETRY_MS,
+    };
+    Reply::Back { number, reason, after_ms }
+}
+
+/// Decides one command, and notes how long it waited and how long that takes.
+fn measure(time_ns: u64, shared: &Shared, decide: impl FnOnce() -> Numbered) -> Numbered {
+    let wait = Duration::from_nanos((shared.now)().saturating_sub(time_ns));
+    let began = Instant::now();
+    let numbered = decide();
+    shared.timed.force_push(Timed { wait, decide: began.elapsed() });
+    numbered
 }
 
 /// Syncs and answers on the core thread if its command has no company. If not, returns `false`: the
@@ -476,7 +500,7 @@ pub(crate) fn release<M: Medium>(
     loop {
         // Read first: a core that has stopped by now appends and answers nothing more.
         let last_turn = shared.core_stopped.load(Ordering::Acquire);
-        disk.lock().answer_all(shared)?;
+        let decided = disk.lock().answer_all(shared)?;
         if last_turn {
             shared.released.store(true, Ordering::Release);
             shared.streams.wake();
@@ -485,9 +509,12 @@ pub(crate) fn release<M: Medium>(
         let durable = shared.log.durable();
         let unmarked = durable > shared.marked.load(Ordering::Relaxed);
         // The core thread may append and sync meanwhile: then the idle time begins again.
+        // An answer that was told behind the sync of its record: its session sleeps.
+        let is_told = || shared.streams.decided.load(Ordering::Relaxed) != decided;
         let work = || {
             shared.log.appended() > durable
                 || !shared.releases.is_empty()
+                || is_told()
                 || shared.core_stopped.load(Ordering::Relaxed)
         };
         sleeper.sleep(work, if unmarked { idle_mark } else { SLEEP_MAX });
@@ -625,7 +652,8 @@ mod tests {
             let (publisher, poller) = ring::ring(64, 32, core_sleeper.bell());
             let streams = Arc::new(Streams::new(32));
             let bells = [core_sleeper.bell(), sync_sleeper.bell(), Sleeper::new().bell()];
-            let shared = Arc::new(Shared::new(publisher.tickets(), streams, 32, durable, bells));
+            let shared =
+                Arc::new(Shared::new(publisher.tickets(), streams, 32, durable, bells, || 0));
             shared.publish(&core);
             let pending_at_syncs = Arc::new(Mutex::new(Vec::new()));
             let (tickets, seen) = (publisher.tickets(), Arc::clone(&pending_at_syncs));

@@ -6,6 +6,8 @@
 //! **Tell nobody outside of this process about a decision above `VenueSession::durable`.** Until
 //! then a power cut may take it back.
 
+use std::time::Duration;
+
 use domain::code::Code;
 use domain::posting::{Leg, Posting};
 use domain::transfer::Op;
@@ -207,8 +209,8 @@ pub enum OpenError {
         /// The last number in the log.
         last: u64,
     },
-    /// After a cut of the log, PostgreSQL has not recorded the answers that the venue has. Open
-    /// again.
+    /// After a cut of the log, PostgreSQL has not recorded the answers that the venue has. The epoch
+    /// is taken: open again with a higher one.
     #[error("PostgreSQL has not recorded the answers of the venue")]
     Unnoted,
     /// `engine.venues_max` venues are registered, or the log has no room, or UBSCore's queue is
@@ -336,6 +338,15 @@ pub struct RefusedEnd {
     pub code: Code,
     /// The failing leg from 0.
     pub leg: u8,
+}
+
+/// The times of one command of a venue on the core thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timed {
+    /// From its time, see `VenueSession::at`, until the core thread takes it off the ring.
+    pub wait: Duration,
+    /// The decision: with the copy of its record into the log, without the sync.
+    pub decide: Duration,
 }
 
 /// Some holds of a venue, in number order.

@@ -17,8 +17,18 @@ use stream::block::{Answer, Back, BackReason, Balance, HoldRow, HoldsPart, NO_LE
 use stream::frame::cutter;
 use stream::message::{HOLDS_MAX, Message};
 use tokio_util::codec::Decoder;
+use ubscore::config::{Config, Overrides};
+use ubscore::service::Service;
 
 use crate::door::Lost;
+
+/// Starts ubscore in this process, and adds the venue.
+pub(crate) fn start(venue: u32) -> anyhow::Result<Service> {
+    let config = Config::load(None, Overrides::default(), true)?;
+    let service = Service::start(config, true)?;
+    service.add_venue(venue, "book", false, "the book starts")?;
+    Ok(service)
+}
 
 /// The sending end of an embedded session. Its end ends the session.
 pub(crate) struct Desk {

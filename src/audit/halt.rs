@@ -304,7 +304,7 @@ impl Halt {
     }
 
     /// Records the last answer that a venue has. An open cut of the log is not repaired before the
-    /// log has this number again. Call it before the venue's Open.
+    /// log has this number again. Call it before the venue's session sends a number.
     ///
     /// # Errors
     /// PostgreSQL has not recorded it.

@@ -26,7 +26,7 @@ const ACTOR: &str = "ubscore wal repair";
 pub(super) const CLOSED: &str = "cut repaired";
 /// What it notes once the credits alone are decided again, because venues must send again before the debits.
 pub(super) const CREDITED: &str = "cut credited";
-/// What is noted before each Open of a venue while a cut is open.
+/// What is noted of an Open of a venue while a cut is open, before its session begins.
 pub(super) const VENUE_OPENS: &str = "venue session";
 
 /// The reason of a halt for a cut: both with the first lost record between them.
@@ -102,6 +102,15 @@ pub(super) async fn venues(client: &impl GenericClient) -> Result<(Vec<CutVenue>
                  GROUP BY 1 ORDER BY 1";
     let rows = client.query(venues, &[&VENUE_OPENS]).await?;
     Ok((rows.iter().map(cut_venue_from_row).collect::<Result<_, _>>()?, any))
+}
+
+/// The last answer of a venue that is recorded since the last cut, `None` without one.
+///
+/// # Errors
+/// PostgreSQL is away, or has a row that cannot be read.
+pub(super) async fn noted(client: &impl GenericClient, venue: u32) -> Result<Option<u64>, Error> {
+    let (venues, _) = venues(client).await?;
+    Ok(venues.into_iter().find(|row| row.id == venue).and_then(|row| row.told))
 }
 
 fn cut_venue_from_row(row: &Row) -> Result<CutVenue, Error> {

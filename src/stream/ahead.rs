@@ -45,16 +45,19 @@ impl Ahead {
         epoch: u64,
         told: u64,
     ) -> Result<VenueSession, OpenError> {
-        // First: a number must not be decided before the repair of a cut knows the venue's last.
-        if !(self.note)(venue, told) {
-            return Err(OpenError::Unnoted);
-        }
-        match engine.open_venue(venue, epoch, told) {
+        let session = match engine.open_venue(venue, epoch, told) {
             Err(OpenError::AheadOfLog { told, last }) => {
                 self.find(venue, told, last);
                 engine.open_venue_ahead(venue, epoch, told)
             }
             opened => opened,
+        }?;
+        // Behind the Open, which may be refused. Before the caller has the session: a number must
+        // not be decided before the repair of a cut knows the venue's last. Earlier sessions have
+        // ended with the Open.
+        match (self.note)(venue, told) {
+            true => Ok(session),
+            false => Err(OpenError::Unnoted),
         }
     }
 
@@ -76,5 +79,51 @@ impl Ahead {
         alert_about(Alert::VenueAheadOfLog, &about, format_args!("{reason}"));
         (self.halt)(reason);
         found.insert(venue, told);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tempfile::tempdir;
+
+    use super::*;
+    use crate::stream::session::tests::engine;
+
+    /// Story: the last answer was noted before each Open, also of a session that did not begin, and
+    /// the repair of a cut waited for numbers that no venue had. Goal: a refused Open is not noted,
+    /// and an accepted one before its session begins.
+    #[test]
+    fn only_an_accepted_open_is_noted_and_before_its_session_begins() {
+        let dir = tempdir().expect("a directory");
+        let engine = engine(dir.path());
+        let handle = engine.handle();
+        handle.add_venue(7, "book", false).expect("a place");
+        let noted = Arc::new(Mutex::new(Vec::new()));
+        let (notes, halts) = (Arc::clone(&noted), Arc::new(Mutex::new(0)));
+        let halted = Arc::clone(&halts);
+        let ahead = Ahead::new(
+            Box::new(move |_| *halted.lock() += 1),
+            Box::new(move |venue, told| {
+                notes.lock().push((venue, told));
+                told != 13
+            }),
+            Box::new(|| false),
+        );
+        let open = |venue, epoch, told| ahead.open(&handle, venue, epoch, told).err();
+        assert_eq!(open(8, 5, 9), Some(OpenError::Unknown));
+        assert_eq!(open(7, 5, 0), None);
+        assert_eq!(open(7, 5, 9), Some(OpenError::Fenced { epoch: 5 }));
+        assert_eq!(open(7, 4, 9), Some(OpenError::Fenced { epoch: 5 }));
+        assert_eq!(*noted.lock(), [(7, 0)]);
+        assert_eq!(open(7, 6, 12), None);
+        assert_eq!((&**noted.lock(), *halts.lock()), (&[(7, 0), (7, 12)][..], 1));
+        // PostgreSQL is away: the session does not begin, and the next epoch is free.
+        assert_eq!(open(7, 7, 13), Some(OpenError::Unnoted));
+        let session = ahead.open(&handle, 7, 0, 12).expect("opened");
+        assert_eq!(session.opened().epoch, 8);
+        drop(session);
+        engine.stop();
     }
 }

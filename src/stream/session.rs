@@ -10,6 +10,9 @@
 //!   socket <-- output <-- durable <-- decided
 //! ```
 //!
+//! A question waits for UBSCore on another thread. Meanwhile the frames behind it wait, and answers
+//! of earlier commands, Backs and Alive leave.
+//!
 //! The output is bounded: if a venue reads nothing, its session takes no further frame, and ends
 //! after `stream.silence_ms`.
 
@@ -21,16 +24,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use engine::VenueSession;
-use engine::venue::{
-    AckError, BalanceRow, Command, Ending, Holds, OpenError, PushError, Reason, Reply,
-};
+use engine::venue::{AckError, Command, Ending, OpenError, PushError, Reason, Reply};
 use metrics::Histogram;
-use stream::block::{Answer, Back, BackReason, Balance, CloseReason, HoldRow, HoldsPart, NO_LEG};
-use stream::message::{HOLDS_MAX, Malformed, Message};
+use stream::block::{Answer, Back, BackReason, CloseReason, NO_LEG};
+use stream::message::{Malformed, Message};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::info;
 
 use super::connection::Connection;
+use super::question::{Asking, Question};
 use super::{Right, SessionParts, Stopped};
 use crate::alert::{Alert, alert_about};
 use crate::clock::Sleep;
@@ -58,30 +60,12 @@ enum End {
     HungUp,
 }
 
-/// The pause before a question that found UBSCore's queue full is repeated.
-const ASK_PAUSE: Duration = Duration::from_millis(20);
-
 /// The result of a look at the input.
 enum Input {
     /// More to push.
     Progress,
-    /// A question; it keeps its place among the commands.
-    Ask(Question),
     /// Nothing until the task is woken.
     Waiting,
-}
-
-/// A question that waits for UBSCore.
-#[derive(Clone, Copy)]
-enum Question {
-    Holds { after: u64 },
-    Balance { user: u64, asset: u32 },
-}
-
-/// The reply to a question.
-enum Said {
-    Holds(Holds),
-    Balance(BalanceRow),
 }
 
 /// A number that was pushed and has no reply yet.
@@ -96,6 +80,8 @@ struct Asked {
 struct Writing {
     /// When the commands were read, monotonic ns.
     read_ns: u64,
+    /// When the first of these answers was put there, monotonic ns.
+    put_ns: u64,
     /// The byte after the last answer, counted from the connection's first.
     end: u64,
 }
@@ -109,8 +95,9 @@ pub(super) struct Session<S> {
     checked_ns: u64,
     /// When the frames in hand were read, monotonic ns.
     read_ns: u64,
-    /// `None` while a question waits on another thread.
-    engine: Option<VenueSession>,
+    engine: VenueSession,
+    /// Nothing more is taken from the venue before its reply.
+    asking: Option<Asking>,
     asked: VecDeque<Asked>,
     /// Behind a Back: the number that must come next. All others are dropped.
     wanted: Option<u64>,
@@ -122,6 +109,8 @@ pub(super) struct Session<S> {
     writing: VecDeque<Writing>,
     /// See [`telemetry::stream_times`].
     times: Histogram,
+    /// See [`telemetry::stream_writes`].
+    writes: Histogram,
     /// The highest number with an answer that was put into the output.
     answered: u64,
     /// Unwritten bytes from which on nothing is read.
@@ -158,13 +147,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             right,
             checked_ns,
             read_ns,
-            engine: Some(engine),
+            engine,
+            asking: None,
             asked: VecDeque::new(),
             wanted: None,
             stalled: None,
             replies: VecDeque::new(),
             writing: VecDeque::new(),
             times: telemetry::stream_times(),
+            writes: telemetry::stream_writes(),
             answered,
             unwritten_max: window.saturating_mul(ANSWER_BYTES).saturating_add(UNWRITTEN_BYTES_MAX),
             end: None,
@@ -177,21 +168,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     /// Runs to the session's end. Returns the connection if its last message can still be read.
     pub(super) async fn run(mut self) -> Option<Connection<S>> {
-        while let Some(question) = poll_fn(|context| self.poll(context)).await {
-            self.ask(question).await;
-        }
+        poll_fn(|context| self.poll(context)).await;
         let (venue, end) = (self.right.venue, self.end);
         info!(venue, ?end, answered = self.answered, "the session of a venue has ended");
         // Before the connection: a venue that hears its end may open again at once.
-        drop(self.engine.take());
+        drop(self.engine);
         (self.end != Some(End::HungUp)).then_some(self.connection)
     }
 
-    /// Goes on in both directions until neither can. Ready with a question, or with `None` at the
-    /// session's end.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Question>> {
+    /// Goes on in both directions until neither can. Ready at the session's end.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         // Before the first look, so that no reply between the look and the wait is missed.
-        self.engine().wake(context.waker());
+        self.engine.wake(context.waker());
         loop {
             if !self.draining && self.stopped.as_mut().poll(context).is_ready() {
                 self.draining = true;
@@ -199,16 +187,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             let now_ns = self.parts.clock.monotonic_ns();
             // Before the input: a venue that never pauses must not pass it.
             self.check_right(now_ns);
+            self.take_said(context);
             self.take_replies();
             self.take_end();
             match self.connection.poll_write(context) {
-                Poll::Ready(Ok(())) if self.closed => return Poll::Ready(None),
+                Poll::Ready(Ok(())) if self.closed => return Poll::Ready(()),
                 Poll::Ready(Ok(())) | Poll::Pending => self.time_answers(),
                 Poll::Ready(Err(_)) => return self.hung_up(),
             }
             match self.poll_input(context) {
                 Input::Progress => continue,
-                Input::Ask(question) => return Poll::Ready(Some(question)),
                 Input::Waiting if self.take_end() => continue,
                 Input::Waiting => {}
             }
@@ -225,13 +213,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
     }
 
-    fn hung_up(&mut self) -> Poll<Option<Question>> {
+    fn hung_up(&mut self) -> Poll<()> {
         self.end = Some(End::HungUp);
-        Poll::Ready(None)
-    }
-
-    fn engine(&mut self) -> &mut VenueSession {
-        self.engine.as_mut().expect("no question waits")
+        Poll::Ready(())
     }
 
     /// Moves durable replies into the output.
@@ -239,10 +223,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         if self.closed {
             return;
         }
-        while let Some(reply) = self.engine().decided() {
+        while let Some(reply) = self.engine.decided() {
             self.note(reply);
         }
-        let durable = self.engine().durable();
+        let durable = self.engine.durable();
         while let Some((reply, read_ns)) = self.replies.front().copied() {
             match reply {
                 Reply::Answer { number, .. } if number > durable => break,
@@ -259,7 +243,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                     let end = self.connection.sent_bytes();
                     match self.writing.back_mut() {
                         Some(writing) if writing.read_ns == read_ns => writing.end = end,
-                        _ => self.writing.push_back(Writing { read_ns, end }),
+                        _ => {
+                            let put_ns = self.parts.clock.monotonic_ns();
+                            self.writing.push_back(Writing { read_ns, put_ns, end });
+                        }
                     }
                 }
                 Reply::Back { number, reason, after_ms } => {
@@ -271,7 +258,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             }
             self.replies.pop_front();
         }
-        if self.engine().fenced() {
+        if self.engine.fenced() {
             self.close_at_once(CloseReason::Fenced);
         }
     }
@@ -280,8 +267,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     fn time_answers(&mut self) {
         let written = self.connection.written_bytes();
         while let Some(writing) = self.writing.pop_front_if(|writing| writing.end <= written) {
-            let took = since(self.parts.clock.monotonic_ns(), writing.read_ns);
-            self.times.record(took.as_secs_f64());
+            let now_ns = self.parts.clock.monotonic_ns();
+            self.times.record(since(now_ns, writing.read_ns).as_secs_f64());
+            self.writes.record(since(now_ns, writing.put_ns).as_secs_f64());
         }
     }
 
@@ -321,8 +309,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             Ending::Forgotten => CloseReason::Forgotten,
         };
         self.asked.clear();
-        self.stalled = None;
+        self.drop_waiting();
         self.end = Some(End::Close(reason));
+    }
+
+    /// Drops the question and the command that wait.
+    fn drop_waiting(&mut self) {
+        self.asking = None;
+        self.stalled = None;
     }
 
     fn alert_violation(&self, what: fmt::Arguments<'_>) {
@@ -342,14 +336,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             self.end = Some(End::Close(reason));
             self.asked.clear();
             self.replies.clear();
-            self.stalled = None;
+            self.drop_waiting();
         }
     }
 
     /// Puts the last message into the output once every reply stands there. Returns whether it did.
     fn take_end(&mut self) -> bool {
-        let replied = self.asked.is_empty() && self.replies.is_empty() && self.stalled.is_none();
-        if self.closed || !replied || self.end.is_none() {
+        let replied = self.asked.is_empty() && self.replies.is_empty();
+        let taken = self.stalled.is_none() && self.asking.is_none();
+        if self.closed || !replied || !taken || self.end.is_none() {
             return false;
         }
         if let Some(End::Close(reason)) = self.end {
@@ -362,9 +357,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     /// Publishes the frames that were read, wakes UBSCore once for all of them, then reads once.
     fn poll_input(&mut self, context: &mut Context<'_>) -> Input {
         let question = self.take_frames();
-        self.engine().ring();
+        self.engine.ring();
         if let Some(question) = question {
-            return Input::Ask(question);
+            let (reader, clock) = (self.engine.reader(), Arc::clone(&self.parts.clock));
+            self.asking = Some(Box::pin(question.ask(reader, clock)));
+            // It is looked at first, so that its end wakes the task.
+            return Input::Progress;
         }
         if !self.listens() {
             return Input::Waiting;
@@ -377,7 +375,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             Poll::Ready(Ok(_)) => {
                 self.read_ns = self.connection.read_ns;
                 let now_ns = self.parts.clock.now_ns();
-                self.engine().at(now_ns);
+                self.engine.at(now_ns);
                 Input::Progress
             }
             Poll::Pending => Input::Waiting,
@@ -408,7 +406,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     /// Whether more is taken from the venue.
     fn listens(&self) -> bool {
         let waiting = self.connection.unwritten() + self.replies.len() * ANSWER_BYTES;
-        self.end.is_none() && self.stalled.is_none() && waiting <= self.unwritten_max
+        let waits = self.stalled.is_some() || self.asking.is_some();
+        self.end.is_none() && !waits && waiting <= self.unwritten_max
     }
 
     /// Takes one frame. Returns a question that the session must wait for.
@@ -437,7 +436,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         if self.wanted.is_some_and(|wanted| wanted != number) {
             return;
         }
-        match self.engine().publish(number, &command) {
+        match self.engine.publish(number, &command) {
             Ok(()) => {
                 self.wanted = None;
                 self.asked.push_back(Asked { number, read_ns: self.read_ns });
@@ -450,7 +449,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
 
     fn acknowledge(&mut self, number: u64) {
         let taken = match number <= self.answered {
-            true => self.engine().acknowledge(number),
+            true => self.engine.acknowledge(number),
             false => Err(AckError::NotAnswered(number)),
         };
         match taken {
@@ -463,63 +462,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
         }
     }
 
-    /// Asks UBSCore on another thread: the answer waits for a sync.
-    async fn ask(&mut self, question: Question) {
-        let mut engine = self.engine.take().expect("one question at a time");
-        let said = loop {
-            let asked = move || {
-                let said = match question {
-                    Question::Holds { after } => engine.holds(after).map(Said::Holds),
-                    Question::Balance { user, asset } => {
-                        engine.balance(user, asset).map(Said::Balance)
-                    }
-                };
-                (engine, said)
-            };
-            let (returned, said) = tokio::task::spawn_blocking(asked).await.expect("no panic");
-            engine = returned;
-            match said {
-                Err(OpenError::NoRoom(_)) => self.parts.clock.sleep(ASK_PAUSE).await,
-                said => break said,
-            }
-        };
-        self.engine = Some(engine);
+    /// Puts the reply to a question into the output.
+    fn take_said(&mut self, context: &mut Context<'_>) {
+        let Some(asking) = &mut self.asking else { return };
+        let Poll::Ready(said) = asking.as_mut().poll(context) else { return };
         // It includes every command before it, so all of them are durable: their answers are first.
         self.take_replies();
+        // If one of them has ended the session, there is no question any more.
+        if self.asking.take().is_none() {
+            return;
+        }
         match said {
-            Ok(Said::Holds(holds)) => self.send_holds(&holds),
-            Ok(Said::Balance(row)) => {
-                let balance = Balance {
-                    available: row.available.unwrap_or(0).into(),
-                    held: row.held.into(),
-                    position: row.position.into(),
-                };
-                self.connection.send(&Message::Balance(&balance));
-            }
+            Ok(said) => said.send(&mut self.connection),
             Err(OpenError::Fenced { .. }) => self.close_at_once(CloseReason::Fenced),
             Err(_) => self.close_at_once(CloseReason::Stopping),
-        }
-    }
-
-    fn send_holds(&mut self, holds: &Holds) {
-        let row = |hold: &engine::venue::HoldRow| HoldRow {
-            number: hold.number.into(),
-            reference: hold.reference.into(),
-            user: hold.user.into(),
-            remaining: hold.remaining.into(),
-            record: hold.record.into(),
-            asset: hold.asset.into(),
-        };
-        let rows: Vec<HoldRow> = holds.holds.iter().map(row).collect();
-        let mut chunks = rows.chunks(HOLDS_MAX).peekable();
-        loop {
-            let rows = chunks.next().unwrap_or(&[]);
-            let follows = u8::from(chunks.peek().is_some());
-            let part = HoldsPart { position: holds.position.into(), follows };
-            self.connection.send(&Message::Holds(&part, rows));
-            if follows == 0 {
-                return;
-            }
         }
     }
 
@@ -584,7 +540,7 @@ fn back_reason(reason: Reason) -> BackReason {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::future::pending;
     use std::ops::RangeInclusive;
     use std::path::Path;
@@ -623,7 +579,7 @@ mod tests {
     const HOLDS_BYTES: usize = 1 << 14;
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    fn engine(dir: &Path) -> Engine {
+    pub(in crate::stream) fn engine(dir: &Path) -> Engine {
         let venues = VenuePlaces { holds_max: 1_000, venues_max: 1, window: WINDOW };
         let options = engine::Options {
             log_dir: dir.join("wal"),
@@ -775,7 +731,7 @@ mod tests {
     }
 
     /// Looks at the session once, as its task does.
-    async fn look(session: &mut Session<DuplexStream>) -> Poll<Option<Question>> {
+    async fn look(session: &mut Session<DuplexStream>) -> Poll<()> {
         poll_fn(|context| Poll::Ready(session.poll(context))).await
     }
 
@@ -794,21 +750,16 @@ mod tests {
             assert_eq!(market.hear().await, number);
         }
         market.send(&reads(READS)).await;
-        let mut taken = 0;
         loop {
-            match look(&mut session).await {
-                Poll::Ready(question) => session.ask(question.expect("it goes on")).await,
-                Poll::Pending if session.listens() => {
-                    tokio::task::yield_now().await;
-                    continue;
-                }
-                Poll::Pending => break,
-            }
-            taken += 1;
+            assert!(look(&mut session).await.is_pending());
             let unwritten = session.connection.unwritten();
             assert!(unwritten <= session.unwritten_max + HOLDS_BYTES, "{unwritten} bytes");
+            if session.asking.is_none() && !session.listens() {
+                break;
+            }
+            tokio::task::yield_now().await;
         }
-        assert!(taken < READS, "{taken} replies wait");
+        assert!(session.connection.unwritten() > session.unwritten_max, "all was read");
         let read = async {
             for _ in 0..READS {
                 assert_eq!(market.hear().await, 0);
@@ -826,17 +777,15 @@ mod tests {
         let (mut market, mut session) = Market::new().await;
         market.send(&reads(100)).await;
         for _ in 0..10 {
-            let question = loop {
-                match look(&mut session).await {
-                    Poll::Ready(question) => break question.expect("it goes on"),
-                    Poll::Pending => tokio::task::yield_now().await,
-                }
-            };
-            session.ask(question).await;
+            assert!(look(&mut session).await.is_pending());
+            tokio::task::yield_now().await;
         }
         let ahead_ns = u64::try_from(2 * HOUR.as_nanos()).expect("small");
         market.clock.by_ns.store(ahead_ns, Ordering::Relaxed);
-        assert!(matches!(look(&mut session).await, Poll::Ready(None)), "it asks on");
+        while look(&mut session).await.is_pending() {
+            assert!(session.end.is_some(), "it asks on");
+            tokio::task::yield_now().await;
+        }
         assert_eq!(session.end, Some(End::Close(CloseReason::Unauthorized)));
         market.engine.stop();
     }
@@ -858,5 +807,47 @@ mod tests {
         let (ended, ()) = tokio::join!(session.run(), hear);
         assert!(ended.is_none(), "it has hung up");
         market.engine.stop();
+    }
+
+    /// Story: a read stopped its session until UBSCore had answered it. Goal: the answers of earlier
+    /// commands and Alive leave while a read waits; the commands behind it wait. Method: one thread
+    /// for waits, which the test keeps.
+    #[test]
+    fn answers_and_alive_leave_while_a_read_waits() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.max_blocking_threads(1).enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (mut market, mut session) = Market::new().await;
+            let (go_on, kept) = std::sync::mpsc::channel::<()>();
+            let keeper = tokio::task::spawn_blocking(move || kept.recv().is_ok());
+            let mut sent = reserves(1..=50);
+            sent.extend_from_slice(&reads(1));
+            sent.extend_from_slice(&reserves(51..=60));
+            market.send(&sent).await;
+            while session.answered < 50 {
+                assert!(look(&mut session).await.is_pending());
+                tokio::task::yield_now().await;
+            }
+            for number in 1..=50 {
+                assert_eq!(market.hear().await, number);
+            }
+            assert!(session.asking.is_some(), "the read does not wait");
+            let alive_at = session.connection.sent_ns;
+            market.clock.by_ns.store(2 * ALIVE_AFTER.as_nanos() as u64, Ordering::Relaxed);
+            assert!(look(&mut session).await.is_pending());
+            assert!(session.connection.sent_ns > alive_at, "no Alive");
+            assert_eq!(session.answered, 50, "a command has passed the read");
+            drop(go_on);
+            keeper.await.expect("no panic");
+            let hear = async {
+                for number in [0].into_iter().chain(51..=60) {
+                    assert_eq!(market.hear().await, number);
+                }
+                market.venue.shutdown().await.expect("an end");
+            };
+            let (ended, ()) = tokio::join!(session.run(), hear);
+            assert!(ended.is_none(), "it has hung up");
+            market.engine.stop();
+        });
     }
 }

@@ -122,6 +122,9 @@ fn render(transfers: &Transfers, operations: &Operations) -> String {
     for (op, successes, refusals) in engine.postings() {
         telemetry::postings(op.name(), successes, refusals);
     }
+    while let Some(timed) = engine.timed() {
+        telemetry::posting_times(timed.wait, timed.decide);
+    }
     metrics::counter!(telemetry::SEGMENTS_REMOVED_TOTAL).absolute(engine.segments_removed());
     metrics::counter!(telemetry::WAL_WRITTEN_BYTES_TOTAL).absolute(engine.log_bytes());
     drop(engine);

@@ -38,11 +38,16 @@ impl Admin {
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
-    /// Records the last answer that a venue has, after a cut of the log. Durable once it returns.
+    /// Records the last answer that a venue has, after a cut of the log. Durable once it returns. It
+    /// is not recorded again for the same cut, unless it is higher.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or this process has been superseded.
     pub async fn note_venue(&self, actor: &str, venue: u32, number: u64) -> Result<(), Error> {
+        let noted = cut::noted(&**self.pool().get().await?, venue).await?;
+        if noted.is_some_and(|noted| number <= noted) {
+            return Ok(());
+        }
         let (subject, detail) = (format!("venue {venue}"), format!("answers={number}"));
         self.audit(actor, cut::VENUE_OPENS, &subject, &detail, "an Open after a cut of the log")
             .await
