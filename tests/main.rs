@@ -192,6 +192,9 @@ mod layers;
 /// The PostgreSQL that `serve --dev` runs for itself.
 mod embedded;
 
+/// The rows of transactions: their store, a caller's decision in SQL, grants, reads, the audit.
+mod transactions_store;
+
 /// PostgreSQL's own rules for transfers, compared with the code and the specification.
 mod schema;
 

@@ -4,6 +4,8 @@ use domain::account::AccountStatus;
 use domain::code::Code;
 use domain::transfer::{Claim, Decision, Direction, Event, Op, Participant, State};
 
+use ubscore::transaction::{BranchState, TransactionState};
+
 use crate::harness::{Session, Site};
 
 /// The whole schema, held against one committed file.
@@ -62,6 +64,49 @@ fn postgresql_admits_the_transitive_closure_of_the_table() {
             }
         }
         assert_eq!(reachable(old).is_empty(), old.is_terminal(), "{old:?}");
+    }
+}
+
+/// Every state that can follow by these steps, after any number of them.
+fn closure<S: Copy + PartialEq + 'static>(state: S, nexts: impl Fn(S) -> &'static [S]) -> Vec<S> {
+    let (mut found, mut left) = (Vec::new(), vec![state]);
+    while let Some(state) = left.pop() {
+        for next in nexts(state) {
+            if !found.contains(next) {
+                found.push(*next);
+                left.push(*next);
+            }
+        }
+    }
+    found
+}
+
+/// Goal: the same of transactions and of their branches, with the names of their states. Method: all
+/// pairs, through the functions.
+#[test]
+fn postgresql_admits_the_transitive_closure_of_the_tables_of_transactions() {
+    let site = committed::fresh();
+    let session = site.session();
+    let asked = |call: String| session.sql(&format!("SELECT {call}"))[0][0].clone();
+    for old in TransactionState::ALL {
+        let from = old.number();
+        assert_eq!(asked(format!("transaction_state_name({from}::smallint)")), old.name());
+        for new in TransactionState::ALL {
+            let to = new.number();
+            let want = closure(old, TransactionState::nexts).contains(&new);
+            let call = format!("transaction_state_admits({from}::smallint, {to}::smallint)");
+            assert_eq!(asked(call) == "t", want, "{old:?} {new:?}");
+        }
+    }
+    for old in BranchState::ALL {
+        let from = old.number();
+        assert_eq!(asked(format!("branch_state_name({from}::smallint)")), old.name());
+        for new in BranchState::ALL {
+            let to = new.number();
+            let want = closure(old, BranchState::nexts).contains(&new);
+            let call = format!("branch_state_admits({from}::smallint, {to}::smallint)");
+            assert_eq!(asked(call) == "t", want, "{old:?} {new:?}");
+        }
     }
 }
 
@@ -203,6 +248,9 @@ fn every_table_and_column_of_the_specification_is_there() {
             "shard flight incarnation attempt at durable open_from event_first bytes event_count entries",
         ),
         ("engine_state", "log_identity incarnation halted watermark"),
+        ("transactions_tb", "transaction_id owner tx_id state decide sealed history"),
+        ("transaction_branches", "transaction_id participant round state fingerprint legs payload"),
+        ("transaction_grants", "role_name owner"),
         ("admin_audit", "actor reason"),
         ("refinery_schema_history", "version"),
     ] {

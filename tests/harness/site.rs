@@ -540,7 +540,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// Whether a statement can be run.
-    fn does(&self, statement: &str) -> bool {
+    pub(crate) fn does(&self, statement: &str) -> bool {
         block_on(self.client.batch_execute(statement)).is_ok()
     }
 
