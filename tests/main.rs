@@ -171,6 +171,9 @@ mod statement;
 /// Postings of venues in the log, snapshots, statements and audits.
 mod postings;
 
+/// Postings of services, by name, beside those of venues.
+mod named;
+
 /// A log that is cut at a record, and its repair from PostgreSQL.
 mod walrepair;
 

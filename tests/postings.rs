@@ -25,15 +25,15 @@ use crate::harness::{
     small_engine, snapshots, text, units,
 };
 
-const USDT: u32 = 3;
-const COIN: u64 = 100_000_000;
-const TAKER: u64 = USERS[0];
-const MAKER: u64 = USERS[1];
-const FEES: u64 = USERS[2];
+pub(crate) const USDT: u32 = 3;
+pub(crate) const COIN: u64 = 100_000_000;
+pub(crate) const TAKER: u64 = USERS[0];
+pub(crate) const MAKER: u64 = USERS[1];
+pub(crate) const FEES: u64 = USERS[2];
 /// The venue of all tests.
 const VENUE: u32 = 1;
 
-fn leg(from: Place, to: Place, amount: u64) -> Leg {
+pub(crate) fn leg(from: Place, to: Place, amount: u64) -> Leg {
     Leg { from, to, asset: USDT, amount }
 }
 
@@ -53,14 +53,14 @@ fn release(hold: u64) -> Numbered {
     Numbered::Release { reference: 0, hold, amount: ALL }
 }
 
-fn options(data_dir: &Path) -> engine::Options {
+pub(crate) fn options(data_dir: &Path) -> engine::Options {
     let venues = VenuePlaces { holds_max: 64, venues_max: 8, window: 64 };
     let places = Places { venues, ..Places::of_transfers(64, 1_024) };
     engine::Options { places, ..small_engine(data_dir) }
 }
 
 /// Locks a log. A child process that another test starts may hold a copy of the lock for a moment.
-fn open(data_dir: &Path) -> Closed {
+pub(crate) fn open(data_dir: &Path) -> Closed {
     eventually("the lock of the log", || match Closed::open(options(data_dir)) {
         Err(engine::Error::Log { source: wal::Error::Locked { .. }, .. }) => None,
         opened => Some(opened.expect("a log")),
@@ -104,7 +104,7 @@ fn venue(data_dir: &Path, commands: &[Numbered]) -> usize {
 }
 
 /// A site with the money of [`endow`], half of the taker's and the maker's on Spot, and no server.
-fn stopped(site: Site) -> Site {
+pub(crate) fn stopped(site: Site) -> Site {
     let server = site.start();
     endow(&site, &server);
     for user in [TAKER, MAKER, FEES] {
@@ -135,7 +135,7 @@ fn trade(data_dir: &Path) {
     assert_eq!(venue(data_dir, &commands), commands.len() - 1);
 }
 
-fn verify(site: &Site) -> (i32, String, String) {
+pub(crate) fn verify(site: &Site) -> (i32, String, String) {
     said(&site.tool(["verify"]).output().expect("the binary"))
 }
 
@@ -181,7 +181,7 @@ fn changes(dumps: &[&Path]) -> BTreeMap<u64, Vec<i128>> {
 }
 
 /// The movements of a user's statement, and its closing Spot balance.
-fn statement(site: &Site, user: u64, words: &[&str]) -> (Vec<Value>, u128) {
+pub(crate) fn statement(site: &Site, user: u64, words: &[&str]) -> (Vec<Value>, u128) {
     let user = user.to_string();
     let words = [&["statement", "--format", "json", "--user", &user], words].concat();
     let (code, out, why) = said(&site.tool(&words).output().expect("the binary"));
@@ -193,13 +193,13 @@ fn statement(site: &Site, user: u64, words: &[&str]) -> (Vec<Value>, u128) {
     (movements, units(text(&usdt["closing"]["spot"])))
 }
 
-fn signed(text: &str) -> i128 {
+pub(crate) fn signed(text: &str) -> i128 {
     let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
     sign * i128::try_from(units(digits)).expect("few")
 }
 
 /// Asserts that each balance follows from the one before.
-fn assert_chained(movements: &[Value]) {
+pub(crate) fn assert_chained(movements: &[Value]) {
     let mut balances = BTreeMap::<(&str, &str), i128>::new();
     for movement in movements {
         let account = (text(&movement["account"]), text(&movement["asset"]));
@@ -214,7 +214,7 @@ fn is_posting(movement: &Value) -> bool {
 }
 
 /// All Spot balances of the log, with what is held.
-fn balances(data_dir: &Path) -> BTreeMap<u64, u128> {
+pub(crate) fn balances(data_dir: &Path) -> BTreeMap<u64, u128> {
     let replayed = open(data_dir).replay(0, |_| {});
     let balances = replayed.expect("sound").ledger().balances();
     balances.into_iter().filter(|row| row.1 == USDT).map(|row| (row.0, row.2)).collect()
@@ -301,7 +301,7 @@ fn mlt_008_statement_dump_and_balances_tell_the_same_legs() {
 }
 
 /// Changes the amount of a snapshot's hold, with a right checksum. Returns the hold.
-fn change_a_hold(path: &Path) -> HoldFact {
+pub(crate) fn change_a_hold(path: &Path) -> HoldFact {
     let snapshot = Snapshot::open(path).expect("sound");
     let mut bytes = fs::read(path).expect("there")[..64].to_vec();
     let (mut digest, mut changed) = (0_u128, None);
@@ -476,14 +476,14 @@ fn rcv_010_later_records_and_facts_are_refused_by_name() {
     let (_, path) = snapshots(&site).remove(0);
     let before = fs::read(&path).expect("there");
     let mut later = before.clone();
-    later[64] = 13;
+    later[64] = 14;
     let end = later.len() - 4;
     let crc = crc32fast::hash(&later[..end]);
     later[end..].copy_from_slice(&crc.to_le_bytes());
     fs::write(&path, &later).expect("written");
     let (code, why) = site.start_refused();
     assert_eq!(code, 70, "{why}");
-    assert!(why.contains("fact tag holds 13"), "{why}");
+    assert!(why.contains("fact tag holds 14"), "{why}");
     fs::write(&path, before).expect("written");
 
     let directory = Directory::create(site.log_dir()).expect("there");

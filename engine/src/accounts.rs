@@ -98,6 +98,11 @@ impl Balances {
         self.sums.capacity() > 0
     }
 
+    /// Whether a posting has named a balance.
+    pub(crate) fn are_traded(&self) -> bool {
+        !self.sums.is_empty()
+    }
+
     pub(crate) fn rows(&self) -> &[Balance] {
         self.table.rows()
     }

@@ -8,8 +8,7 @@ use crate::command::Command;
 use crate::crash;
 use crate::entry::Entry;
 use crate::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
-use crate::named::Named;
-use crate::op::named::NamedStep;
+use crate::named::{Named, NamedStep};
 use crate::op::number::{Door, NumberedAnswer};
 use crate::order::Order;
 use crate::posted::Posted;
@@ -601,7 +600,7 @@ mod tests {
             number += 1;
         }
         assert_eq!(ask(Op::Post, &posting(number, 9)), Answer::Overloaded);
-        // What was decided before is told.
+        // A decided command is told its decision.
         assert_eq!(ask(Op::Reserve, &posting(1, 1)), first);
         let done = ask(Op::Settle, &posting(1, 1));
         assert!(matches!(done, Answer::Named(_)), "{done:?}");

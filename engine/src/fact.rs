@@ -176,7 +176,7 @@ pub struct Kept {
 }
 
 impl NamedFact {
-    /// Whether it is the RESERVE of a transaction whose holds are open.
+    /// Whether it is the RESERVE of a transaction with open holds.
     pub fn is_open(&self) -> bool {
         self.kept.outcomes != 0
     }
@@ -464,6 +464,67 @@ const ANSWER: u8 = 11;
 const NAMED: u8 = 12;
 const NAMED_HOLD: u8 = 13;
 
+/// Writes `bytes` into `buffer`. Returns their number.
+fn put(buffer: &mut [u8], bytes: &(impl IntoBytes + Immutable)) -> usize {
+    let bytes = bytes.as_bytes();
+    buffer[..bytes.len()].copy_from_slice(bytes);
+    bytes.len()
+}
+
+impl HoldFact {
+    /// See [`Fact::encode`].
+    fn encode(&self, buffer: &mut [u8; FACT_BYTES_MAX]) -> (u8, usize) {
+        if self.transaction != 0 {
+            let bytes = NamedHoldBytes {
+                transaction: self.transaction.into(),
+                number: self.number.into(),
+                amount: u64::try_from(self.amount).expect("the judge has checked it").into(),
+                user: self.user.into(),
+                record: self.record.into(),
+                time_ns: self.time_ns.into(),
+                asset: self.asset.into(),
+            };
+            return (NAMED_HOLD, put(buffer, &bytes));
+        }
+        let bytes = HoldBytes {
+            amount: self.amount.into(),
+            number: self.number.into(),
+            user: self.user.into(),
+            reference: self.reference.into(),
+            record: self.record.into(),
+            time_ns: self.time_ns.into(),
+            venue: self.venue.into(),
+            asset: self.asset.into(),
+            purpose: self.purpose.into(),
+            keeps: self.keeps.into(),
+        };
+        (HOLD, put(buffer, &bytes))
+    }
+}
+
+impl NamedFact {
+    /// See [`Fact::encode`].
+    fn encode(&self, buffer: &mut [u8; FACT_BYTES_MAX]) -> (u8, usize) {
+        let bytes = NamedBytes {
+            transaction: self.transaction.into(),
+            hash: self.hash.into(),
+            reference: self.reference.into(),
+            record: self.record.into(),
+            time_ns: self.time_ns.into(),
+            order_number: self.order_number.into(),
+            code: decision_number(self.decision).into(),
+            op: self.op.number(),
+            round: self.round,
+            leg: self.leg,
+            accounts: self.kept.accounts,
+            balances: self.kept.balances,
+            freezes: 0,
+            outcomes: self.kept.outcomes,
+        };
+        (NAMED, put(buffer, &bytes))
+    }
+}
+
 /// In the flags of a venue.
 const CLOSED: u8 = 1;
 const POSTS: u8 = 2;
@@ -471,11 +532,6 @@ const POSTS: u8 = 2;
 impl Fact {
     /// Writes the fact into `buffer`. Returns its tag and its length in bytes.
     pub fn encode(&self, buffer: &mut [u8; FACT_BYTES_MAX]) -> (u8, usize) {
-        fn put(buffer: &mut [u8], bytes: &(impl IntoBytes + Immutable)) -> usize {
-            let bytes = bytes.as_bytes();
-            buffer[..bytes.len()].copy_from_slice(bytes);
-            bytes.len()
-        }
         match *self {
             Fact::Asset { asset, precision, symbol } => {
                 let text = symbol.as_str().as_bytes();
@@ -525,33 +581,7 @@ impl Fact {
             Fact::Outside { asset, outside } => {
                 (OUTSIDE, put(buffer, &OutsideBytes::new(asset, outside)))
             }
-            Fact::Hold(ref hold) if hold.transaction != 0 => {
-                let bytes = NamedHoldBytes {
-                    transaction: hold.transaction.into(),
-                    number: hold.number.into(),
-                    amount: u64::try_from(hold.amount).expect("the judge has checked it").into(),
-                    user: hold.user.into(),
-                    record: hold.record.into(),
-                    time_ns: hold.time_ns.into(),
-                    asset: hold.asset.into(),
-                };
-                (NAMED_HOLD, put(buffer, &bytes))
-            }
-            Fact::Hold(ref hold) => {
-                let bytes = HoldBytes {
-                    amount: hold.amount.into(),
-                    number: hold.number.into(),
-                    user: hold.user.into(),
-                    reference: hold.reference.into(),
-                    record: hold.record.into(),
-                    time_ns: hold.time_ns.into(),
-                    venue: hold.venue.into(),
-                    asset: hold.asset.into(),
-                    purpose: hold.purpose.into(),
-                    keeps: hold.keeps.into(),
-                };
-                (HOLD, put(buffer, &bytes))
-            }
+            Fact::Hold(ref hold) => hold.encode(buffer),
             Fact::Venue(ref venue) => {
                 let text = venue.name.as_bytes();
                 let mut name = [0; VENUE_NAME_BYTES_MAX];
@@ -577,25 +607,7 @@ impl Fact {
                 };
                 (ANSWER, put(buffer, &bytes))
             }
-            Fact::Named(ref named) => {
-                let bytes = NamedBytes {
-                    transaction: named.transaction.into(),
-                    hash: named.hash.into(),
-                    reference: named.reference.into(),
-                    record: named.record.into(),
-                    time_ns: named.time_ns.into(),
-                    order_number: named.order_number.into(),
-                    code: decision_number(named.decision).into(),
-                    op: named.op.number(),
-                    round: named.round,
-                    leg: named.leg,
-                    accounts: named.kept.accounts,
-                    balances: named.kept.balances,
-                    freezes: 0,
-                    outcomes: named.kept.outcomes,
-                };
-                (NAMED, put(buffer, &bytes))
-            }
+            Fact::Named(ref named) => named.encode(buffer),
         }
     }
 

@@ -184,7 +184,7 @@ pub struct Ledger {
     digest: u128,
     /// A planted bug of the tests.
     #[cfg(test)]
-    pub(crate) named_bug: Option<crate::op::named::NamedBug>,
+    pub(crate) named_bug: Option<crate::named::NamedBug>,
 }
 
 impl Ledger {
@@ -251,6 +251,12 @@ impl Ledger {
     /// Balances that deposits can still make: without those that holds and open transactions keep.
     pub fn balances_left(&self) -> usize {
         self.balances.places_left() - self.holds.kept() - self.outcomes.kept_balances()
+    }
+
+    /// Whether venues are registered, or postings have named a balance: PostgreSQL alone cannot
+    /// rebuild such a log.
+    pub fn has_postings(&self) -> bool {
+        !self.venues.rows().is_empty() || self.balances.are_traded()
     }
 
     /// Whether a venue is registered.

@@ -5,7 +5,8 @@
 //!
 //! 1. The words: [`text`], [`totals`], [`places`], [`record`] (the kinds of records), [`venue`]
 //!    (the front of a venue's session), [`order`], [`posted`], [`named`] and [`external`] (the
-//!    operations that a record may hold), [`recorded`] (one decision), [`command`] (a question to UBSCore),
+//!    operations that a record may hold), [`recorded`] (one decision), [`command`] (a question to
+//!    UBSCore),
 //!    [`entry`] (a record of the log), [`fact`] (a part of a ledger, for snapshots and digests).
 //! 2. The tables: `memory` (huge pages, prefetching), `table` (rows by key, all memory taken at the
 //!    start), `accounts` (rows of accounts and balances), `holds` (amounts set apart), `venues`

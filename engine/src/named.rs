@@ -1,8 +1,8 @@
 //! A posting by name: the command of a service, and its record in the log (kind 12).
 //!
 //! A service names its commands by transaction, operation and round. A RESERVE of round n carries
-//! the legs of all rounds up to n, and sets apart what they lack. A SETTLE books them, a RELEASE
-//! gives all back, and a POST books its legs at once.
+//! the legs of all rounds up to n, and sets apart the amounts that they lack. A SETTLE books them,
+//! a RELEASE gives all back, and a POST books its legs at once.
 //!
 //! The record is that of [`crate::posted`], without its flags 1 and 4:
 //!
@@ -68,6 +68,38 @@ pub struct NamedAnswer {
     pub leg: u8,
     /// The record that holds it.
     pub record: wal::Sequence,
+}
+
+/// The decision of a command by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedStep {
+    /// Append the command to the log, then apply it.
+    Append,
+    /// It was decided before.
+    Known(NamedAnswer),
+    /// A repeat with other legs, or a command that contradicts an earlier one, with the reason.
+    /// Nothing changes.
+    Violation(&'static str),
+    /// No place is left, with the configuration key of the bound. Nothing changes; the caller may
+    /// retry.
+    Full(&'static str),
+    /// It is below the watermark, and may have been decided and evicted. Nothing changes.
+    Forgotten,
+}
+
+/// A bug that a test may plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NamedBug {
+    /// A RESERVE does not look for a RELEASE.
+    ReserveBehindRelease,
+    /// A RELEASE does not look for a SETTLE.
+    ReleaseBehindSettle,
+    /// An arriving amount is available before the SETTLE.
+    ArrivingIsAvailable,
+    /// A RESERVE keeps no places.
+    PlaceNotKept,
+    /// A SETTLE leaves its last place out.
+    HalfAPosting,
 }
 
 /// A posting by name. The service fills the upper fields, UBSCore the lower ones.

@@ -4,8 +4,8 @@
 //! Outcomes below the watermark are evicted, a few rows at each command, so that no command waits
 //! for all of them. A row that is not evicted yet is still found. No record depends on which rows
 //! are evicted: below the watermark nothing is decided any more. A repeat is answered with its
-//! decision, or as forgotten. The RESERVE of a transaction with open holds stays: its end is decided
-//! below the watermark too.
+//! decision, or as forgotten. The RESERVE of a transaction with open holds stays: its end is
+//! decided below the watermark too.
 
 use domain::transfer::{Decision, Op};
 

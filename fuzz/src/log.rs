@@ -1,11 +1,12 @@
 use domain::account::AccountStatus;
 use domain::code::Code;
 use domain::posting::{Breakdown, Leg, Place};
-use domain::transfer::{Direction, Op};
+use domain::transfer::{Direction, Op, ReqId};
 use engine::command::Command;
 use engine::entry::Entry;
 use engine::fact::Fact;
 use engine::ledger::{Ledger, Step};
+use engine::named::{Named, NamedPosting, NamedStep};
 use engine::order::Order;
 use engine::places::{Places, VenuePlaces};
 use engine::posted::Posted;
@@ -320,9 +321,41 @@ impl Draft {
         self.record(entry.kind() as u8, &payload[..length]);
     }
 
+    /// Appends the decision of a service's command.
+    fn name(&mut self, recipe: &mut Recipe<'_>) {
+        let mut named = Named::empty();
+        let [op, transaction, round, count] = recipe.bytes();
+        let ops = [Op::Reserve, Op::Settle, Op::Release, Op::Post];
+        named.fill(
+            ops[usize::from(op % 4)],
+            &NamedPosting {
+                transaction: ReqId::new(u128::from(transaction % 4) + 1).expect("not 0"),
+                order_number: recipe.number(),
+                round: round % 10,
+                tx_id: Text::new("pay:7").expect("short"),
+                user: 0,
+                legs: (0..count % 5).map(|_| leg(recipe)).collect(),
+            },
+        );
+        let mut parts = Breakdown::default();
+        if self.ledger.decide_named(&mut named, &mut parts) != NamedStep::Append {
+            return;
+        }
+        let mut payload = [0; PAYLOAD_BYTES_MAX];
+        let entry = Entry::Named(Box::new(named.clone()));
+        let length = entry.encode(&mut payload);
+        if self.ledger.sequence() == self.last {
+            self.ledger.apply_named(&named, &parts, self.last + 1, 0);
+        }
+        self.record(entry.kind() as u8, &payload[..length]);
+    }
+
     /// Appends the decision of a venue's next command, or of another number.
     fn post(&mut self, recipe: &mut Recipe<'_>) {
         let venue = u32::from(recipe.byte() % 3);
+        if venue == 0 {
+            return self.name(recipe);
+        }
         let Some(state) = self.ledger.venue_state(venue) else { return };
         let command = numbered(recipe);
         let mut posted = Posted::empty();

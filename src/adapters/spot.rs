@@ -444,7 +444,7 @@ impl Adapter for Spot {
 /// contradicts another one, or a SETTLE of other legs than its RESERVE's. [`Reason::Overloaded`]:
 /// nothing has happened. [`Reason::Forgotten`]: it is below the watermark.
 impl Spot {
-    /// Sets apart what the legs of all rounds up to this one lack.
+    /// Sets apart the amounts that the legs of all rounds up to this one lack.
     pub async fn reserve(&self, posting: NamedPosting) -> Answer {
         self.post_named(Op::Reserve, &posting).await
     }
@@ -454,8 +454,8 @@ impl Spot {
         self.post_named(Op::Settle, &posting).await
     }
 
-    /// Gives back what a transaction has set apart. The posting has no legs. Without a RESERVE it
-    /// shuts the door for a late one. It is never refused.
+    /// Gives back all that a transaction has set apart. The posting has no legs. Without a RESERVE
+    /// it shuts the door for a late one. It is never refused.
     pub async fn release(&self, posting: NamedPosting) -> Answer {
         self.post_named(Op::Release, &posting).await
     }

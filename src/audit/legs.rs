@@ -239,7 +239,7 @@ impl HoldOwners {
             op => {
                 for (index, leg, lacking) in lacking(&named.legs) {
                     let units = i128::from(leg.amount);
-                    // A POST has no hold: it takes from what is available.
+                    // A POST has no hold: it takes from the available amount.
                     let held = if op == Op::Settle { lacking } else { 0 };
                     if let Some(user) = leg.from.user() {
                         self.change(transaction, user, leg.asset, -held);
@@ -267,7 +267,8 @@ impl HoldOwners {
     }
 }
 
-/// For each leg what the legs before it have not brought to its payer: a RESERVE sets it apart.
+/// For each leg the amount that the legs before it have not brought to its payer: a RESERVE sets it
+/// apart.
 fn lacking(legs: &[Leg]) -> impl Iterator<Item = (usize, &Leg, i128)> {
     let mut arrived = BTreeMap::<(Place, u32), i128>::new();
     legs.iter().enumerate().map(move |(index, leg)| {

@@ -150,9 +150,7 @@ impl SpotReader for Replayed {
     }
 
     async fn has_venues(&mut self) -> Result<bool, Error> {
-        let mut venues = Vec::new();
-        self.ledger.venues(&mut venues);
-        Ok(!venues.is_empty())
+        Ok(self.ledger.has_postings())
     }
 }
 

@@ -17,40 +17,8 @@ use super::posting::{self, Ask, Booking, Change, Refusal, signed};
 use crate::fact::{Fact, HoldFact, Kept, NamedFact};
 use crate::holds::{Hold, transaction_key};
 use crate::ledger::{Ledger, ORDER_NUMBER_MAX};
-use crate::named::{Named, NamedAnswer, ROUND_MAX, ends};
+use crate::named::{Named, NamedAnswer, NamedBug, NamedStep, ROUND_MAX, ends};
 use crate::places::{ACCOUNTS_MAX, HOLDS_MAX, OUTCOMES_MAX};
-
-/// The decision of a command by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NamedStep {
-    /// Append the command to the log, then [`Ledger::apply_named`] it.
-    Append,
-    /// It was decided before.
-    Known(NamedAnswer),
-    /// A repeat with other legs, or a command that contradicts an earlier one, with the reason.
-    /// Nothing changes.
-    Violation(&'static str),
-    /// No place is left, with the configuration key of the bound. Nothing changes; the caller may
-    /// retry.
-    Full(&'static str),
-    /// It is below the watermark, and may have been decided and evicted. Nothing changes.
-    Forgotten,
-}
-
-/// A bug that a test may plant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NamedBug {
-    /// A RESERVE does not look for a RELEASE.
-    ReserveBehindRelease,
-    /// A RELEASE does not look for a SETTLE.
-    ReleaseBehindSettle,
-    /// What is arriving at a place is available there before the SETTLE.
-    ArrivingIsAvailable,
-    /// A RESERVE keeps no places.
-    PlaceNotKept,
-    /// A SETTLE leaves its last place out.
-    HalfAPosting,
-}
 
 /// The holds of a transaction.
 type Rows = ArrayVec<HoldFact, LEGS_MAX>;
@@ -135,8 +103,8 @@ impl Ledger {
         }
     }
 
-    /// The legs of a RESERVE or a POST, judged as those of a POST. What the transaction holds at a
-    /// place counts as available there.
+    /// The legs of a RESERVE or a POST, judged as those of a POST. The holds of the transaction
+    /// count as available at their places.
     fn judge_named(
         &self,
         named: &Named,
@@ -446,7 +414,7 @@ impl Ledger {
     }
 }
 
-/// What the holds of a transaction have of a user and an asset, smallest units.
+/// The amount that a transaction holds of a user and an asset, smallest units.
 fn held_by(rows: &Rows, user: u64, asset: u32) -> u128 {
     let found = rows.iter().find(|row| (row.user, row.asset) == (user, asset));
     found.map_or(0, |row| row.amount)

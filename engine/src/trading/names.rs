@@ -12,8 +12,7 @@ use wal::{Identity, Log, Options, Progress, Recovery, Sequence};
 use super::transactions::body;
 use super::*;
 use crate::core::{Core, Numbered, Sent};
-use crate::named::{Named, NamedAnswer, NamedPosting};
-use crate::op::named::NamedBug;
+use crate::named::{Named, NamedAnswer, NamedBug, NamedPosting};
 use crate::replay::Replay;
 use crate::venue::VenueHalt;
 
@@ -60,7 +59,7 @@ struct Naive {
     watermark: u64,
 }
 
-/// What the model expects of a command by name.
+/// The answer to a command by name that the model expects.
 #[derive(Clone, Debug, PartialEq)]
 enum Want {
     Now(Result<(), (Code, u8)>),
@@ -585,7 +584,7 @@ fn run(seed: u64, bug: Option<NamedBug>) -> Result<u64, Broken> {
     service.live()
 }
 
-/// L12, L13, MLT-007, RCV-009. Goal: no seed breaks a law of transactions.
+/// L12, L13, MLT-007. Goal: no seed breaks a law of transactions.
 #[test]
 fn no_seed_breaks_a_law_of_transactions() {
     let mut lives = 0;

@@ -5,8 +5,7 @@ use domain::transfer::ReqId;
 
 use super::*;
 use crate::fact::{Kept, NamedFact};
-use crate::named::{Named, NamedPosting, TxId};
-use crate::op::named::NamedStep;
+use crate::named::{Named, NamedPosting, NamedStep, TxId};
 use crate::places::OUTCOMES_MAX;
 
 const RESERVE: Op = Op::Reserve;
@@ -160,7 +159,7 @@ fn rounds_set_apart_what_is_lacking_and_are_settled_as_one() {
     }
 }
 
-/// Goal: each refusal is recorded and changes nothing, and later rounds may still come.
+/// MLT-005. Goal: each refusal is recorded and changes nothing, and later rounds may still come.
 #[test]
 fn a_refused_round_changes_nothing_and_a_later_one_may_come() {
     let mut market = Market::new(PLACES);
@@ -322,7 +321,7 @@ fn statuses_stop_no_end_of_a_transaction() {
     }
 }
 
-/// A set-back: a later round may carry fewer legs, and gives back what they do not need.
+/// A set-back: a later round may carry fewer legs. It gives back all that they do not need.
 #[test]
 fn a_later_round_may_need_less() {
     let mut market = Market::new(PLACES);

@@ -437,11 +437,10 @@ impl Start<'_> {
         Ok(Started { service: Arc::new(service), engine, checkpointer, pin: postgres.pin })
     }
 
-    /// A log with venues: PostgreSQL is marked, also one that was restored from before the mark.
+    /// A log with venues or postings: PostgreSQL is marked, also one that was restored from before
+    /// the mark.
     async fn know_venues(&self, ledger: &Ledger, settings: &Settings) -> anyhow::Result<()> {
-        let mut venues = Vec::new();
-        ledger.venues(&mut venues);
-        if venues.is_empty() {
+        if !ledger.has_postings() {
             return Ok(());
         }
         let mark = async {

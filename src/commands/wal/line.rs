@@ -7,6 +7,7 @@ use std::io::Write;
 use anstyle::Style;
 use engine::entry::{Entry, VenueEntry};
 use engine::external::{External, Outside};
+use engine::named::Named;
 use engine::posted::Posted;
 use engine::record;
 use engine::totals::Totals;
@@ -313,13 +314,7 @@ impl Printer {
                 member!(line, "withdrawn", push_amount, known, outside.withdrawn, text);
             }
             Ok(Entry::Posting(posted)) => push_posting(line, posted, &self.assets),
-            Ok(Entry::Named(named)) => {
-                let object = NamedObject::of(named, &self.assets);
-                let object = serde_json::to_string(&object).expect("text and numbers");
-                // Its members, without the braces.
-                line.push(b',');
-                line.extend_from_slice(&object.as_bytes()[1..object.len() - 1]);
-            }
+            Ok(Entry::Named(named)) => push_named(line, named, &self.assets),
             Ok(Entry::Venue(venue)) => {
                 let known = self.venues.contains(&venue.id);
                 push_venue(line, venue, venue_event(venue, known));
@@ -381,6 +376,15 @@ fn push_posting(line: &mut Vec<u8>, posted: &Posted, assets: &Assets) {
     }
     member!(line, "acknowledged", push_integer, posted.acknowledged.into());
     member!(line, "state", plain, &format!("{:016x}", posted.state));
+}
+
+/// Appends the members of a posting by name.
+fn push_named(line: &mut Vec<u8>, named: &Named, assets: &Assets) {
+    let object = NamedObject::of(named, assets);
+    let object = serde_json::to_string(&object).expect("text and numbers");
+    // Its members, without the braces.
+    line.push(b',');
+    line.extend_from_slice(&object.as_bytes()[1..object.len() - 1]);
 }
 
 /// Appends the members of a venue.
