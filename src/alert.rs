@@ -54,6 +54,8 @@ pub enum Alert {
     /// So many transfers are parked, because other sessions hold their rows, or have been open for
     /// so long, that new ones are refused.
     ParkedFull,
+    /// A service does not answer the confirms or cancels of decided transactions.
+    ParticipantFailing,
     /// The table of Spot accounts or of balances is nearly full.
     PlacesLow,
     /// PostgreSQL is another server, or has an older state. No money moves until both stores are
@@ -70,6 +72,8 @@ pub enum Alert {
     SnapshotFailed,
     /// The log or a snapshot disagrees with UBSCore. The next start would refuse.
     SnapshotMismatch,
+    /// A transaction does not reach a final state.
+    TransactionStuck,
     /// A transfer does not reach a final state.
     TransferStuck,
     /// A user sends abnormally many transfers.
@@ -86,7 +90,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 27] = [
+    pub const ALL: [Alert; 29] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::ClockAhead,
@@ -101,6 +105,7 @@ impl Alert {
         Alert::NotTakingTransfers,
         Alert::OldSnapshot,
         Alert::ParkedFull,
+        Alert::ParticipantFailing,
         Alert::PlacesLow,
         Alert::PostgresChanged,
         Alert::PostgresUnreachable,
@@ -108,6 +113,7 @@ impl Alert {
         Alert::SettleRefused,
         Alert::SnapshotFailed,
         Alert::SnapshotMismatch,
+        Alert::TransactionStuck,
         Alert::TransferStuck,
         Alert::UserFrequencyAbnormal,
         Alert::VenueAheadOfLog,
@@ -133,6 +139,7 @@ impl Alert {
             Alert::NotTakingTransfers => "not_taking_transfers",
             Alert::OldSnapshot => "old_snapshot",
             Alert::ParkedFull => "parked_full",
+            Alert::ParticipantFailing => "participant_failing",
             Alert::PlacesLow => "places_low",
             Alert::PostgresChanged => "postgres_changed",
             Alert::PostgresUnreachable => "postgres_unreachable",
@@ -140,6 +147,7 @@ impl Alert {
             Alert::SettleRefused => "settle_refused",
             Alert::SnapshotFailed => "snapshot_failed",
             Alert::SnapshotMismatch => "snapshot_mismatch",
+            Alert::TransactionStuck => "transaction_stuck",
             Alert::TransferStuck => "transfer_stuck",
             Alert::UserFrequencyAbnormal => "user_frequency_abnormal",
             Alert::VenueAheadOfLog => "venue_ahead_of_log",
@@ -159,10 +167,12 @@ impl Alert {
             | Alert::Fenced
             | Alert::JournalDamaged
             | Alert::NotTakingTransfers
+            | Alert::ParticipantFailing
             | Alert::PostgresChanged
             | Alert::ProtocolViolation
             | Alert::SettleRefused
             | Alert::SnapshotMismatch
+            | Alert::TransactionStuck
             | Alert::TransferStuck
             | Alert::FundingBlocked
             | Alert::BalanceChangedOutside
@@ -189,6 +199,9 @@ impl Alert {
         match self {
             Alert::CompensationFailing | Alert::TransferStuck => {
                 "ubscore transfer list --stuck; runbook, \"A transfer does not arrive\""
+            }
+            Alert::TransactionStuck | Alert::ParticipantFailing => {
+                "ubscore transaction list --stuck; runbook, \"A transaction does not end\""
             }
             Alert::ConservationViolated | Alert::ProtocolViolation | Alert::SnapshotMismatch => {
                 "ubscore verify; runbook, \"It has halted\""

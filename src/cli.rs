@@ -27,7 +27,9 @@ pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
     RestoreArgs, ServeArgs, StatementArgs, StatementFormat, StoreArgs, VerifyArgs,
 };
-pub use self::tools::{CompletionsArgs, LoadArgs, ManArgs, TokenArgs};
+pub use self::tools::{
+    CompletionsArgs, LoadArgs, ManArgs, ParticipantCheckArgs, ParticipantCommand, TokenArgs,
+};
 use crate::format::Format;
 use crate::release;
 
@@ -128,6 +130,11 @@ pub enum Command {
     /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Webhook(WebhookCommand),
+    /// Try the duties of a participant of transactions on a running one.
+    ///
+    /// Exit code 1: a duty fails. 2: the participant cannot be asked.
+    #[command(subcommand)]
+    Participant(ParticipantCommand),
     /// List, add, open and close venues.
     ///
     /// Exit code 1: the service refuses or does not answer.
@@ -192,6 +199,7 @@ impl Command {
             }
             Command::Webhook(WebhookCommand::List(args)) => args.access.format,
             Command::Webhook(WebhookCommand::Resend(args)) => args.operator.access.format,
+            Command::Participant(ParticipantCommand::Check(args)) => args.format,
             Command::Venue(VenueCommand::List(access)) => access.format,
             Command::Venue(VenueCommand::Add(args)) => args.operator.access.format,
             Command::Venue(VenueCommand::Open(args) | VenueCommand::Close(args)) => {
@@ -406,6 +414,9 @@ mod tests {
             "ubscore transfer retry 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
             "ubscore transfer resolve 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
             "ubscore transfer resolve --reason x",
+            "ubscore participant",
+            "ubscore participant check",
+            "ubscore participant check a --payload {",
             "ubscore webhook",
             "ubscore webhook list --limit 0",
             "ubscore webhook list --cursor 1&x=2",

@@ -35,6 +35,7 @@ pub mod man;
 pub mod next;
 pub mod ops;
 mod output;
+pub mod participant;
 pub mod pause;
 pub mod repair;
 pub mod restore;
@@ -92,6 +93,7 @@ impl Meaning {
             | Command::Doctor(_)
             | Command::Journal(_)
             | Command::Verify(_)
+            | Command::Participant(_)
             | Command::Wal(WalCommand::Repair(_)) => Meaning::CannotRun,
             _ => Meaning::Failed,
         }
@@ -135,6 +137,7 @@ fn carry_out(command: Command) -> anyhow::Result<Exit> {
         Command::Account(command) => account::run(&command, clock, &mut Out::lock()),
         Command::Deposit(args) => external::run(&args, true, clock, &mut Out::lock()),
         Command::Withdraw(args) => external::run(&args, false, clock, &mut Out::lock()),
+        Command::Participant(command) => participant::run(&command, &mut stdout()),
         Command::Venue(command) => venue::run(&command, clock, &mut Out::lock()),
         Command::Transaction(command) => transaction::run(&command, clock, &mut Out::lock(), notes),
         Command::Hold(command) => hold::run(&command, clock, &mut Out::lock(), notes),

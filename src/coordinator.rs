@@ -27,6 +27,7 @@ use tracing::{Span, debug_span, warn};
 
 use self::hand::{Hands, InHand, LastError};
 use self::numbers::Numbers;
+pub use self::numbers::TransactionNumbers;
 pub use self::parts::{Options, Parts};
 pub use self::request::{Accepted, ExternalDecided, Rejection, Request, Submitted};
 use self::step::{Effect, Happened, Row, decide};
@@ -44,6 +45,7 @@ use crate::task::Tasks;
 use crate::telemetry;
 use domain::account::{AccountStatus, UserId};
 use domain::code::Code;
+use domain::hold::HoldOrder;
 use domain::shortage::{Capacity, Shortage, Vacancy};
 use domain::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 
@@ -95,7 +97,10 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
         tasks: &mut Tasks,
     ) -> Coordinator<T, F> {
         let shards = u32::try_from(stores.len()).expect("at most 64");
-        let numbers = Arc::new(Numbers::new(parts.incarnation, shards, parts.watermark));
+        // One more for transactions. It holds nothing back until it is taken.
+        let numbers = Arc::new(Numbers::new(parts.incarnation, shards + 1, parts.watermark));
+        numbers.publish(stores.len(), u64::MAX, 0);
+        numbers.publish_old(stores.len(), u64::MAX, Vec::new());
         let parts = Arc::new(parts);
         for state in State::ALL.into_iter().filter(|state| state.is_terminal()) {
             for direction in Direction::ALL {
@@ -262,6 +267,26 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             }
             _ => rejection,
         })
+    }
+
+    /// Acts on a hold of Funding, in the user's own worker. The act is decided once, and is durable
+    /// when this returns. The caller keeps the order number from the watermark until the hold has ended.
+    ///
+    /// # Errors
+    /// A [`Rejection`]; if it is unknown, the same call again returns the decision. Without that
+    /// nothing was done, and nothing will be. While halted, only a recorded decision is returned.
+    pub async fn hold(&self, order: HoldOrder) -> Result<Decision, Rejection> {
+        if order.order_number == 0 || !order.act.fits() {
+            return Err(Rejection::of(Code::InvalidRequest));
+        }
+        let (caller, receiver) = Caller::new();
+        self.call(order.user, Call::Hold(order), ReplyTo::Store(caller))?;
+        match receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))? {
+            Reply::Hold(decision) => Ok(decision),
+            // Halted: it was only looked for.
+            Reply::Found(None) => Err(Rejection::of(Code::ServiceHalted)),
+            reply => unreachable!("{reply:?} answers another call"),
+        }
     }
 
     /// Sets a Funding account's status. Once answered it holds for every later withdraw.
@@ -489,6 +514,12 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             Some(_) | None => transfer,
         };
         Ok(Settled { transfer, withdrawn })
+    }
+
+    /// The place of transactions among the order numbers. Call it before
+    /// [`Coordinator::keep_watermark`]: the watermark then waits for their worker.
+    pub fn transaction_numbers(&self) -> TransactionNumbers {
+        TransactionNumbers::begin(Arc::clone(&self.numbers), self.inboxes.len())
     }
 
     /// Where all transfers under way are; `None` until every worker has read its shard.

@@ -70,8 +70,24 @@ pub const EXTERNAL_POINTS: &[&str] = &["external_before_record", "external_after
 /// The points between a flight's commit and its streams.
 pub const EVENT_POINTS: &[&str] = &["events_before_told"];
 
+/// The points of a transaction, in their order. A transfer does not reach them.
+pub const TRANSACTION_POINTS: &[&str] = &[
+    "transaction_before_accept",
+    "transaction_after_accept",
+    "transaction_before_ask",
+    "transaction_after_ask",
+    "transaction_before_record",
+    "transaction_after_record",
+    "transaction_after_tried",
+    "transaction_after_deciding",
+    "transaction_after_committed",
+    "transaction_after_seal",
+    "transaction_after_aborted",
+    "transaction_after_final",
+];
+
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 10] = [
+pub const ALL_POINTS: [&[&str]; 11] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,
@@ -82,6 +98,7 @@ pub const ALL_POINTS: [&[&str]; 10] = [
     APPROVAL_POINTS,
     EXTERNAL_POINTS,
     EVENT_POINTS,
+    TRANSACTION_POINTS,
 ];
 
 /// Whether a point has this name.

@@ -145,6 +145,14 @@ pub const WEBHOOK_DEAD: &str = "ubscore_webhook_dead_letters";
 /// Counter: calls to participants of transactions, by `participant`, `action`, and `outcome`: done,
 /// refused, unknown.
 pub const PARTICIPANT_REQUESTS_TOTAL: &str = "ubscore_participant_requests_total";
+/// Gauge: transactions that are not final, by `state`.
+pub const TRANSACTIONS: &str = "ubscore_transactions";
+/// Counter: transactions that have ended, by `result`: DONE, CANCELLED.
+pub const TRANSACTIONS_TOTAL: &str = "ubscore_transactions_total";
+/// Histogram, s: from the accept of a transaction to its end.
+pub const TRANSACTION_SECONDS: &str = "ubscore_transaction_seconds";
+/// Gauge, s: age of the oldest transaction that is not final.
+pub const TRANSACTION_OLDEST_SECONDS: &str = "ubscore_transaction_oldest_seconds";
 /// Counter: log lines that were dropped, because the queue was full or stderr was gone.
 pub const LOG_LINES_DROPPED_TOTAL: &str = "ubscore_log_lines_dropped_total";
 /// Gauge: 1 while the service is halted, else 0.
@@ -616,11 +624,33 @@ pub fn webhook_backlog(oldest: Duration, dead: u64) {
     metrics::gauge!(WEBHOOK_DEAD).set(dead as f64);
 }
 
-/// Counts a call to a participant. `participant`: a name of the configuration or of a stored branch.
+/// Counts a call to a participant. `participant`: a name of the configuration or of a stored
+/// branch.
 pub fn participant_request(participant: &str, action: &'static str, outcome: &'static str) {
     let participant = participant.to_owned();
     metrics::counter!(PARTICIPANT_REQUESTS_TOTAL, "participant" => participant, "action" => action, "outcome" => outcome)
         .increment(1);
+}
+
+/// Sets the number of transactions in a state.
+pub fn transactions(state: &'static str, count: u64) {
+    metrics::gauge!(TRANSACTIONS, "state" => state).set(count as f64);
+}
+
+/// Counts a transaction that has ended.
+pub fn transaction(result: &'static str, took: Duration) {
+    metrics::counter!(TRANSACTIONS_TOTAL, "result" => result).increment(1);
+    metrics::histogram!(TRANSACTION_SECONDS).record(took.as_secs_f64());
+}
+
+/// Makes the counter of ended transactions visible before the first one.
+pub fn expect_transactions(result: &'static str) {
+    metrics::counter!(TRANSACTIONS_TOTAL, "result" => result).increment(0);
+}
+
+/// Sets the age of the oldest transaction that is not final.
+pub fn oldest_transaction(age: Duration) {
+    metrics::gauge!(TRANSACTION_OLDEST_SECONDS).set(age.as_secs_f64());
 }
 
 /// Sets whether the service is halted.
@@ -690,6 +720,10 @@ pub fn describe() {
     describe_gauge!(EVENT_STREAMS, Unit::Count, "Streams of events that are open.");
     describe_counter!(EVENT_STREAMS_ENDED_TOTAL, Unit::Count, "Streams of events that were ended.");
     describe_counter!(WEBHOOK_DELIVERIES_TOTAL, Unit::Count, "Tries of deliveries to a webhook endpoint.");
+    describe_gauge!(TRANSACTIONS, Unit::Count, "Transactions that are not final.");
+    describe_counter!(TRANSACTIONS_TOTAL, Unit::Count, "Transactions that have ended.");
+    describe_histogram!(TRANSACTION_SECONDS, Unit::Seconds, "Time from the accept of a transaction to its end.");
+    describe_gauge!(TRANSACTION_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest transaction that is not final.");
     describe_gauge!(WEBHOOK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest event still to be delivered.");
     describe_gauge!(WEBHOOK_DEAD, Unit::Count, "Dead letters of webhook endpoints.");
     describe_counter!(PARTICIPANT_REQUESTS_TOTAL, Unit::Count, "Calls to participants of transactions.");

@@ -118,6 +118,19 @@ const TAMPERINGS: &[Tampering] = &[
         says: &["a row of transfers_tb has the req_id 0"],
     },
     Tampering {
+        action: "UPDATE balances_tb SET available = available - 5e8, frozen = frozen + 5e8 \
+               WHERE user_id = 1001 AND asset_id = 3",
+        undo: "UPDATE balances_tb SET available = available + 5e8, frozen = frozen - 5e8 \
+               WHERE user_id = 1001 AND asset_id = 3",
+        says: &["user 1001", "USDT", "5 more is frozen on Funding than its open holds"],
+    },
+    Tampering {
+        action: "INSERT INTO funding_holds VALUES (1152921504606846976, 1002, 3e8, 3e8, 0, 0, now(), \
+               now(), 3, 10, 1, NULL, 1, TRUE, FALSE, NULL, 'planted:1002:3')",
+        undo: "SET session_replication_role = replica; DELETE FROM funding_holds",
+        says: &["user 1002", "USDT", "3 less is frozen", "planted:1002:3"],
+    },
+    Tampering {
         action: "INSERT INTO balances_tb (user_id, asset_id, available) VALUES (0, 3, 4e8)",
         undo: "DELETE FROM balances_tb WHERE user_id = 0",
         says: &["user 0", "there is no such account"],

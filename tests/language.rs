@@ -216,7 +216,8 @@ fn messages_and_pages_avoid_words_without_a_noun() {
 
 /// The beginnings of printed lines that are rows of a table, a bar of progress, or the guide of
 /// `serve --dev`: blanks align their columns.
-const ALIGNED: [&str; 4] = ["{:<4}  {check", "{:width$}  -> ", "{bar:40}", "data directory   "];
+const ALIGNED: [&str; 5] =
+    ["{:<4}  {check", "{verdict:<4}  {duty", "{:width$}  -> ", "{bar:40}", "data directory   "];
 
 /// The widest first column of a printed line, columns: one word, then blanks.
 const LABEL_COLUMNS_MAX: usize = 12;

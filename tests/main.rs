@@ -66,6 +66,9 @@ mod events;
 /// The same stream to an endpoint, signed and in order.
 mod webhooks;
 
+/// Participants of transactions: every answer, the check of their duties, and the example.
+mod participants;
+
 /// Each alert under its condition: log event, metric, webhook.
 mod alerts;
 
@@ -74,6 +77,9 @@ mod watch;
 
 /// All kinds of wrong input.
 mod bad_input;
+
+/// Transactions over both stores, services and callers.
+mod transactions;
 
 /// Requests of services about transactions.
 mod services;
@@ -110,6 +116,9 @@ mod disk;
 
 /// Flights: what PostgreSQL compares before it writes one, and which of several stands.
 mod flights;
+
+/// Holds of Funding: acts and repeats on a real PostgreSQL, and the view of users and operators.
+mod holds;
 
 /// Take-overs, flights of unknown end, and rows that are changed by hand.
 mod takeovers;

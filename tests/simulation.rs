@@ -26,7 +26,8 @@
 //! the disk is full. Strikes hit at named points: a flight that arrives or is done, a decision, a
 //! sync, an answer to a client. Operators change statuses, have transfers tried at once, and
 //! resolve them with or without need. Another session changes balances. Old rows of the journal are
-//! deleted, down to the last one of each shard.
+//! deleted, down to the last one of each shard. Transactions set money of two users apart, round by
+//! round, and settle or release it; they try what the rules of holds forbid as well.
 //!
 //! # Coverage of the judge
 //!
@@ -59,6 +60,9 @@
 //! | a balance is overwritten without a comparison | 4 | balances equal the journals |
 //! | an absent journal row proves a rollback | 6 | no caller breaks the protocol |
 //! | a reply precedes the commit of its flight | 1 | L5 persisted first |
+//! | money that is set apart stays available | 1 | balances equal the journals |
+//! | a hold that was released is settled | 1 | a hold ends once |
+//! | a repeat of a Settle settles again | 1 | a hold ends once |
 //!
 //! # Not covered
 //!
@@ -74,6 +78,7 @@
 
 mod chance;
 mod differential;
+mod holder;
 mod journal;
 mod law;
 mod postgres;

@@ -9,6 +9,7 @@
 //!   [`transfer::op`] the table of operations, in [`transfer::claims`] the claims of each state
 //!   about each operation.
 //! - [`form`]: the checks that each layer repeats on its input.
+//! - [`hold`]: money of Funding that is set apart under a key, and the one rule of its acts.
 //! - [`chain`]: an error with its causes as one line of text.
 //! - [`posting`]: places, legs, and the one calculation of the amounts that a posting sets apart.
 //! - [`shortage`]: a resource that is short, and how much of it is left.
@@ -22,6 +23,7 @@ pub mod asset;
 pub mod chain;
 pub mod code;
 pub mod form;
+pub mod hold;
 pub mod posting;
 pub mod shortage;
 pub mod transfer;

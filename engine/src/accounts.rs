@@ -93,6 +93,11 @@ impl Balances {
         self.sums.truncate(used);
     }
 
+    /// Whether there are places for the sums of postings.
+    pub(crate) fn has_sums(&self) -> bool {
+        self.sums.capacity() > 0
+    }
+
     pub(crate) fn rows(&self) -> &[Balance] {
         self.table.rows()
     }

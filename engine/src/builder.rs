@@ -1,17 +1,19 @@
 //! A ledger from facts: built from those that [`Ledger::facts`] returned, one after the other. It
 //! can be used only when all of them fit together and add up to the digest stated with them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::account::UserId;
 use domain::amount::PRECISION_MAX;
+use domain::posting::PLACES_MAX;
 use domain::transfer::{Decision, Op};
 
 use crate::accounts::{Account, Balance, Sums};
 use crate::external::Outside;
-use crate::fact::{AnswerFact, Fact, HoldFact, VenueFact};
-use crate::holds::Hold;
+use crate::fact::{AnswerFact, Fact, HoldFact, Kept, NamedFact, VenueFact};
+use crate::holds::{Hold, TRANSACTION_HOLDS_MAX};
 use crate::ledger::{AssetEntry, Ledger, ORDER_NUMBER_MAX};
+use crate::named::{ROUND_MAX, ends, is_transaction};
 use crate::outcomes::Unsettled;
 use crate::places::{ACCOUNTS_MAX, HOLDS_MAX, OUTCOMES_MAX, VENUES_MAX};
 use crate::recorded::Recorded;
@@ -66,6 +68,15 @@ pub enum Error {
         asset: u32,
         /// The sum over all balances, smallest units; not 0.
         brought: i128,
+    },
+    /// A transaction has holds and no open RESERVE, or one without holds, or two, or two holds of
+    /// one balance.
+    #[error("transaction {transaction:032x}: {why}")]
+    Transaction {
+        /// The transaction.
+        transaction: u128,
+        /// The reason.
+        why: &'static str,
     },
     /// A number is missing in the window of a venue, or a hold is of a later one.
     #[error("venue {0}: its answers and holds are not those of numbers in a row")]
@@ -170,10 +181,17 @@ impl Builder {
             Fact::Venue(venue) => self.add_venue(venue)?,
             Fact::Hold(hold) => self.add_hold(hold)?,
             Fact::Answer(answer) => self.add_answer(answer)?,
+            Fact::Named(named) => {
+                if let Some(why) = objection_named(&named) {
+                    return impossible(why);
+                }
+                self.last = self.last.max(named.record);
+                self.ledger.outcomes.restore_named(&named)
+            }
         };
         added.map_err(|misfit| match (misfit, fact) {
             (Misfit::Twice, _) => Error::Twice(Box::new(fact)),
-            (Misfit::Full, Fact::Outcome { .. }) => Error::Full(OUTCOMES_MAX),
+            (Misfit::Full, Fact::Outcome { .. } | Fact::Named(_)) => Error::Full(OUTCOMES_MAX),
             (Misfit::Full, Fact::Hold(_)) => Error::Full(HOLDS_MAX),
             (Misfit::Full, Fact::Venue(_)) => Error::Full(VENUES_MAX),
             (Misfit::Full, _) => Error::Full(ACCOUNTS_MAX),
@@ -198,16 +216,22 @@ impl Builder {
     fn add_hold(&mut self, hold: HoldFact) -> Result<Result<(), Misfit>, Error> {
         let impossible = |why| Err(Error::Impossible { fact: Box::new(Fact::Hold(hold)), why });
         let HoldFact { venue, number, purpose, user, asset, amount, reference, keeps, .. } = hold;
-        let of_venue = venue != 0 && number != 0 && purpose == 0;
-        let freeze = (venue, number, reference, keeps) == (0, 0, 0, false) && purpose != 0;
+        let named = hold.transaction != 0;
+        let of_venue = venue != 0 && number != 0 && purpose == 0 && !named;
+        let bare = (venue, reference, keeps) == (0, 0, false);
+        let freeze = bare && number == 0 && purpose != 0 && !named;
+        let numbered = (1..=TRANSACTION_HOLDS_MAX.into()).contains(&number);
+        let of_transaction = bare && numbered && purpose == 0 && is_transaction(hold.transaction);
         match self.ledger.balances.get(user, asset) {
             None => impossible("no such balance"),
             Some(balance) if balance.sums == 0 => impossible("nothing is held of this balance"),
-            Some(_) if !of_venue && !freeze => impossible("neither a hold nor a freeze"),
+            Some(_) if !of_venue && !freeze && !of_transaction => {
+                impossible("neither a hold nor a freeze")
+            }
             Some(_) if of_venue && self.ledger.venues.get(venue).is_none() => {
                 impossible("no such venue")
             }
-            Some(_) if of_venue && u64::try_from(amount).is_err() => {
+            Some(_) if !freeze && u64::try_from(amount).is_err() => {
                 impossible("amount out of range")
             }
             Some(_) if amount == 0 => impossible("nothing is held"),
@@ -273,6 +297,27 @@ impl Builder {
         }
     }
 
+    /// Each transaction with holds has one open RESERVE, and each open RESERVE has holds.
+    fn recount_transactions(&self) -> Result<(), Error> {
+        let mut open = BTreeSet::new();
+        for NamedFact { transaction, .. } in self.ledger.outcomes.open() {
+            let why = "two open RESERVEs";
+            open.insert(transaction)
+                .then_some(())
+                .ok_or(Error::Transaction { transaction, why })?;
+        }
+        let (mut held, mut balances) = (BTreeSet::new(), BTreeSet::new());
+        for hold in self.ledger.holds.rows().iter().filter(|hold| hold.transaction() != 0) {
+            let (transaction, why) = (hold.transaction(), "two holds of one balance");
+            held.insert(transaction);
+            let alone = balances.insert((transaction, hold.user, hold.asset));
+            alone.then_some(()).ok_or(Error::Transaction { transaction, why })?;
+        }
+        let why = "its holds are not those of an open RESERVE";
+        let apart = open.symmetric_difference(&held).next();
+        apart.map_or(Ok(()), |&transaction| Err(Error::Transaction { transaction, why }))
+    }
+
     /// Whether the account and the asset of a balance are there.
     fn belongs(&self, user: u64, asset: u32) -> bool {
         self.ledger.status(user).is_some() && self.ledger.assets.contains_key(&asset)
@@ -311,8 +356,12 @@ impl Builder {
     pub fn finish(mut self, sequence: wal::Sequence, digest: u128) -> Result<Ledger, Error> {
         self.restore_answers()?;
         self.recount()?;
+        self.recount_transactions()?;
         let Builder { mut ledger, watermark, evicted, last, .. } = self;
-        if ledger.holds.kept() > ledger.balances.places_left() {
+        let (kept, outcomes) = (ledger.holds.kept(), &ledger.outcomes);
+        if kept + outcomes.kept_balances() > ledger.balances.places_left()
+            || outcomes.kept_accounts() > ledger.accounts.places_left()
+        {
             return Err(Error::Full(ACCOUNTS_MAX));
         }
         ledger.chain_holds();
@@ -337,6 +386,26 @@ impl Builder {
         })?;
         debug_assert_eq!(ledger.digest(), digest, "evictions do not change the digest");
         Ok(ledger)
+    }
+}
+
+/// The reason why the outcome of a posting by name is impossible.
+fn objection_named(named: &NamedFact) -> Option<&'static str> {
+    let Kept { accounts, balances, outcomes } = named.kept;
+    let succeeded = named.decision == Decision::Success;
+    let round = if ends(named.op) { 0..=0 } else { 1..=ROUND_MAX };
+    let may_be_open = named.op == Op::Reserve && succeeded && outcomes == 1;
+    let places = usize::from(accounts.max(balances)) <= PLACES_MAX;
+    match () {
+        () if !is_transaction(named.transaction) => Some("no name of a transaction"),
+        () if !named.op.is_posting() => Some("no posting"),
+        () if !round.contains(&named.round) => Some("round out of range"),
+        () if named.order_number > ORDER_NUMBER_MAX => Some("order number out of range"),
+        () if ends(named.op) && !succeeded => Some("an end is never refused"),
+        () if named.kept != Kept::default() && !(may_be_open && places) => {
+            Some("places are kept for no end")
+        }
+        () => None,
     }
 }
 

@@ -131,6 +131,15 @@ pub enum Command {
         /// The operation.
         op: Op,
     },
+    /// Read the recorded outcome of a posting by name.
+    QueryNamed {
+        /// The transaction.
+        transaction: u128,
+        /// RESERVE, SETTLE, RELEASE or POST.
+        op: Op,
+        /// 1..=8; of no meaning for a SETTLE and a RELEASE.
+        round: u8,
+    },
 }
 
 impl Command {
@@ -154,7 +163,8 @@ impl Command {
             | Command::ReadStatus { .. }
             | Command::ReadTotal { .. }
             | Command::ReadWatermark
-            | Command::Query { .. } => None,
+            | Command::Query { .. }
+            | Command::QueryNamed { .. } => None,
         }
     }
 }

@@ -8,6 +8,8 @@ use crate::command::Command;
 use crate::crash;
 use crate::entry::Entry;
 use crate::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, Ledger, Step};
+use crate::named::Named;
+use crate::op::named::NamedStep;
 use crate::op::number::{Door, NumberedAnswer};
 use crate::order::Order;
 use crate::posted::Posted;
@@ -21,8 +23,8 @@ const IDLE_LEAVES: usize = 8;
 /// New work is refused while the log has room for fewer bytes. Refunds, statuses and marks of the
 /// work under way still find room then.
 pub(crate) const ROOM_RESERVED_BYTES: u64 = 8 * 1024;
-/// A venue's RESERVE and POST are not decided while the log has room for fewer bytes: its SETTLEs
-/// and RELEASEs still find room then.
+/// A RESERVE and a POST, of a venue and of a service, are not decided while the log has room for
+/// fewer bytes: SETTLEs and RELEASEs still find room then.
 pub(crate) const VENUES_RESERVED_BYTES: u64 = 64 * 1024;
 /// The smallest segment of a log with venues: that reserve takes a small part of one that is
 /// prepared ahead.
@@ -140,6 +142,42 @@ impl<M: Medium> Core<M> {
             Ok(sequence) => {
                 self.log_bytes += wal::record_bytes(length);
                 self.ledger.apply(entry, sequence, self.time_ns)
+            }
+            Err(wal::Error::Full) => Answer::Overloaded,
+            Err(error) => panic!("append to the log: {error}"),
+        }
+    }
+
+    /// Decides one command by name; `named` gets the decision. The answer may leave once the
+    /// returned sequence is durable.
+    pub fn name(&mut self, named: &mut Named, time_ns: u64) -> (Answer, Sequence) {
+        self.time_ns = time_ns;
+        let step = self.ledger.decide_named(named, &mut self.parts);
+        // An end finds room where new work does not.
+        let waits = named.op.row().opens_work && self.writer.room() < VENUES_RESERVED_BYTES;
+        let answer = match step {
+            NamedStep::Append if waits => Answer::Overloaded,
+            NamedStep::Append => self.append_named(named),
+            NamedStep::Known(answer) => Answer::Named(answer),
+            NamedStep::Violation(why) => Answer::Violation(why),
+            NamedStep::Full(_) => Answer::Overloaded,
+            NamedStep::Forgotten => Answer::Forgotten,
+        };
+        self.ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
+        (answer, self.ledger.sequence())
+    }
+
+    /// Appends a decided command by name, then applies it. If the log has no room, nothing has
+    /// changed.
+    fn append_named(&mut self, named: &Named) -> Answer {
+        let Core { ledger, writer, payload, parts, time_ns, .. } = self;
+        let length = named.encode(payload);
+        debug_assert_eq!(Named::decode(&payload[..length]).as_ref(), Ok(named), "reads back");
+        crash::point("engine_before_append");
+        match writer.append(Kind::Posting as u8, *time_ns, &payload[..length]) {
+            Ok(sequence) => {
+                self.log_bytes += wal::record_bytes(length);
+                Answer::Named(ledger.apply_named(named, parts, sequence, *time_ns))
             }
             Err(wal::Error::Full) => Answer::Overloaded,
             Err(error) => panic!("append to the log: {error}"),
@@ -280,12 +318,13 @@ fn opens_work(command: &Command) -> bool {
 mod tests {
     use domain::account::AccountStatus;
     use domain::posting::{ALL, Leg, Place};
-    use domain::transfer::{Decision, Direction, Op};
+    use domain::transfer::{Decision, Direction, Op, ReqId};
     use wal::memory::Memory;
     use wal::{Directory, Identity, Log, Options, Recovery};
 
     use super::*;
     use crate::fact::Fact;
+    use crate::named::NamedPosting;
     use crate::places::{Places, VenuePlaces};
     use crate::text::Text;
     use crate::venue;
@@ -403,7 +442,7 @@ mod tests {
     fn a_working_core_takes_no_memory() {
         let directory = tempfile::tempdir().expect("a directory");
         let log_dir = Directory::create(directory.path().join("wal")).expect("a directory");
-        let options = Options { segment_bytes: 4 << 20, spares_ready: 1 };
+        let options = Options { segment_bytes: 8 << 20, spares_ready: 1 };
         let recovery = Recovery::open(log_dir, 0, 0).expect("no log");
         let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
         let venues = VenuePlaces { holds_max: 1_000, venues_max: 1, window: 64 };
@@ -414,11 +453,12 @@ mod tests {
         let name = Text::new("book").expect("short");
         core.decide(&Command::AddVenue { id: 1, name, posts: true }, 0);
         core.decide(&Command::OpenVenue { id: 1, epoch: 1, told: 0 }, 0);
-        let mut posted = Posted::empty();
+        let (mut posted, mut named) = (Posted::empty(), Named::empty());
         let mut work = |numbers: std::ops::Range<u64>| {
             for number in numbers {
                 let user = number % 100 + 1;
                 trade(&mut core, &mut posted, user);
+                pay(&mut core, &mut named, user, number);
                 let order = |op, amount| {
                     let Command::Order(order) = deposit(number) else { unreachable!() };
                     Command::Order(Order { op, user, amount, order_number: number, ..order })
@@ -484,6 +524,90 @@ mod tests {
         }
     }
 
+    /// One command by name of each kind with each kind of end.
+    fn pay<M: Medium>(core: &mut Core<M>, named: &mut Named, user: u64, number: u64) {
+        let mut leg = Leg {
+            from: Place::Available(user),
+            to: Place::Available(user % 100 + 1),
+            asset: 3,
+            amount: 1,
+        };
+        let mut posting = NamedPosting {
+            transaction: ReqId::new(u128::from(number) << 64).expect("not 0"),
+            order_number: number,
+            round: 1,
+            tx_id: Text::new("pay").expect("short"),
+            user: 0,
+            legs: [leg].into_iter().collect(),
+        };
+        let mut ask = |op, posting: &NamedPosting, want: fn(&Answer) -> bool| {
+            named.fill(op, posting);
+            let (answer, _) = core.name(named, 0);
+            assert!(want(&answer), "{op} {number}: {answer:?}");
+        };
+        let named = |answer: &Answer| matches!(answer, Answer::Named(_));
+        let violation = |answer: &Answer| matches!(answer, Answer::Violation(_));
+        ask(Op::Reserve, &posting, named);
+        ask(Op::Reserve, &posting, named);
+        posting.round = 2;
+        posting.legs.push(leg);
+        ask(Op::Reserve, &posting, named);
+        leg.amount = u64::MAX - 1;
+        posting.legs.push(leg);
+        ask(Op::Settle, &posting, violation);
+        posting.round = 3;
+        ask(Op::Reserve, &posting, named);
+        posting.legs.pop();
+        match number % 2 {
+            0 => ask(Op::Settle, &posting, |_| true),
+            _ => {
+                posting.legs.clear();
+                ask(Op::Release, &posting, |_| true);
+            }
+        }
+        posting.transaction = ReqId::new((u128::from(number) << 64) + 1).expect("not 0");
+        posting.legs.clear();
+        ask(Op::Release, &posting, named);
+        leg.amount = 1;
+        posting.legs.push(leg);
+        ask(Op::Reserve, &posting, named);
+        posting.transaction = ReqId::new((u128::from(number) << 64) + 2).expect("not 0");
+        ask(Op::Post, &posting, named);
+        posting.order_number = number / 3;
+        posting.transaction = ReqId::new((u128::from(number) << 64) + 3).expect("not 0");
+        ask(Op::Post, &posting, |_| true);
+    }
+
+    /// Amendment of the reserve, for services: below it new work is OVERLOADED and not recorded,
+    /// and ends are decided.
+    #[test]
+    fn without_room_a_service_begins_nothing_and_its_ends_are_decided() {
+        let (mut core, _syncer, _preparer) = market(128 * 1024);
+        let leg =
+            |amount| Leg { from: Place::Available(7), to: Place::Available(8), asset: 3, amount };
+        let posting = |number: u64, amount| NamedPosting {
+            transaction: ReqId::new(u128::from(number) << 64).expect("not 0"),
+            order_number: 5,
+            round: 1,
+            tx_id: Text::new("pay").expect("short"),
+            user: 0,
+            legs: [leg(amount)].into_iter().collect(),
+        };
+        let mut ask = |op, posting: &NamedPosting| core.name(&mut Named::new(op, posting), 0).0;
+        let first = ask(Op::Reserve, &posting(1, 1));
+        assert!(matches!(first, Answer::Named(_)), "{first:?}");
+        let mut number = 2;
+        while ask(Op::Reserve, &posting(number, 9)) != Answer::Overloaded {
+            number += 1;
+        }
+        assert_eq!(ask(Op::Post, &posting(number, 9)), Answer::Overloaded);
+        // What was decided before is told.
+        assert_eq!(ask(Op::Reserve, &posting(1, 1)), first);
+        let done = ask(Op::Settle, &posting(1, 1));
+        assert!(matches!(done, Answer::Named(_)), "{done:?}");
+        assert_eq!(core.ledger().hold_count(), 0);
+    }
+
     /// A core with venue 1 and the rest of its log.
     fn market(segment_bytes: u64) -> (Core<Memory>, wal::Syncer<Memory>, wal::Preparer<Memory>) {
         let mut recovery = Recovery::open(Memory::new(), 0, 0).expect("a directory");
@@ -491,7 +615,7 @@ mod tests {
         let options = Options { segment_bytes, spares_ready: 1 };
         let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
         let venues = VenuePlaces { holds_max: 1_000, venues_max: 1, window: 10_000 };
-        let places = Places { accounts_max: 1_000, outcomes_max: 100, venues };
+        let places = Places { accounts_max: 1_000, outcomes_max: 1_000, venues };
         let mut core = Core::new(Ledger::new(places), log.writer);
         let symbol = Text::new("USDT").expect("short");
         core.decide(&Command::RegisterAsset { asset: 3, precision: 8, symbol }, 0);

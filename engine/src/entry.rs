@@ -10,8 +10,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::external::{External, Outside, OutsideBytes};
 use crate::fact::VENUE_NAME_BYTES_MAX;
+use crate::named::Named;
 use crate::order::{DecidedOrder, Order};
-use crate::posted::Posted;
+use crate::posted::{Posted, is_by_name};
 use crate::record::{Error, Kind, PAYLOAD_BYTES_MAX, join};
 use crate::text::Text;
 use crate::totals::Totals;
@@ -72,6 +73,8 @@ pub enum Entry {
     },
     /// A decided posting by number. UBSCore itself encodes it from its slot.
     Posting(Box<Posted>),
+    /// A decided posting by name. UBSCore itself encodes it from its cell.
+    Named(Box<Named>),
     /// A venue that is registered, opened, closed or reopened.
     Venue(VenueEntry),
     /// Nothing.
@@ -149,7 +152,7 @@ impl Entry {
             Entry::Watermark { .. } => Kind::Watermark,
             Entry::Totals { .. } => Kind::Totals,
             Entry::Outside { .. } => Kind::Outside,
-            Entry::Posting(_) => Kind::Posting,
+            Entry::Posting(_) | Entry::Named(_) => Kind::Posting,
             Entry::Venue(_) => Kind::Venue,
             Entry::Mark => Kind::Mark,
             Entry::Digest { .. } => Kind::Digest,
@@ -189,6 +192,7 @@ impl Entry {
                 join(buffer, OutsideBytes::new(asset, outside).as_bytes(), &[])
             }
             Entry::Posting(ref posted) => posted.encode(buffer),
+            Entry::Named(ref named) => named.encode(buffer),
             Entry::Venue(ref venue) => {
                 let closed = if venue.closed { CLOSED } else { 0 };
                 let posts = if venue.posts { POSTS } else { 0 };
@@ -245,6 +249,9 @@ impl Entry {
                 let fixed = OutsideBytes::ref_from_bytes(payload).map_err(|_| malformed())?;
                 let (asset, outside) = fixed.read();
                 Ok(Entry::Outside { asset, outside })
+            }
+            Kind::Posting if is_by_name(payload) => {
+                Named::decode(payload).map(|named| Entry::Named(Box::new(named)))
             }
             Kind::Posting => Posted::decode(payload).map(|posted| Entry::Posting(Box::new(posted))),
             Kind::Venue => decode_venue(payload),

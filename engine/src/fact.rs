@@ -19,8 +19,8 @@
 //! | 9 | hold | the fields of `HoldBytes` in their order; venue 0 is a freeze |
 //! | 10 | venue | the fields of `VenueBytes`; flags: 1 closed, 2 may POST |
 //! | 11 | answer in a window | the fields of `AnswerBytes`; code 0 is a success |
-//!
-//! Tag 12, the outcome of a posting by name, is reserved.
+//! | 12 | outcome of a posting by name | the fields of `NamedBytes`; code 0 is a success |
+//! | 13 | hold of a transaction | the fields of `NamedHoldBytes` in their order |
 
 use std::mem::size_of;
 
@@ -103,14 +103,19 @@ pub enum Fact {
     Venue(VenueFact),
     /// An answer in a venue's window.
     Answer(AnswerFact),
+    /// A decided posting by name.
+    Named(NamedFact),
 }
 
-/// A hold of a venue, or a freeze.
+/// A hold of a venue or of a transaction, or a freeze.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoldFact {
-    /// The venue; 0 for a freeze.
+    /// The venue; 0 for a freeze and for a hold of a transaction.
     pub venue: u32,
-    /// The number of the command that made it; 0 for a freeze.
+    /// The transaction; 0 for a freeze and for a hold of a venue.
+    pub transaction: u128,
+    /// The number of the command that made it; 0 for a freeze. The holds of a transaction are
+    /// numbered from 1, and a number that is free again is the next one.
     pub number: u64,
     /// The purpose of a freeze; 0 for a hold.
     pub purpose: u16,
@@ -120,14 +125,61 @@ pub struct HoldFact {
     pub asset: u32,
     /// Smallest units, not 0.
     pub amount: u128,
-    /// The venue's reference; 0 for a freeze.
+    /// The venue's reference; 0 for a freeze and for a hold of a transaction.
     pub reference: u64,
     /// The record that made it.
     pub record: wal::Sequence,
     /// The time of that record, ns since the Unix epoch.
     pub time_ns: u64,
-    /// A place for a balance is kept free for its SETTLE.
+    /// A place for a balance is kept free for its SETTLE. Never of a hold of a transaction: its
+    /// RESERVE keeps all places, see [`NamedFact::kept`].
     pub keeps: bool,
+}
+
+/// The outcome of a posting by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedFact {
+    /// The transaction, not 0.
+    pub transaction: u128,
+    /// RESERVE, SETTLE, RELEASE or POST.
+    pub op: Op,
+    /// 1..=8; 0 for a SETTLE and a RELEASE, which end all rounds.
+    pub round: u8,
+    /// XXH3-128 of the legs.
+    pub hash: u128,
+    /// The user of a user's transaction, else 0.
+    pub reference: u64,
+    /// The record that holds the decision.
+    pub record: wal::Sequence,
+    /// The time of that record, ns since the Unix epoch.
+    pub time_ns: u64,
+    /// The transaction's position in the order of accepts.
+    pub order_number: u64,
+    /// The decision.
+    pub decision: Decision,
+    /// The failing leg from 0; 0 for a success.
+    pub leg: u8,
+    /// The places that are kept free for the end of its transaction.
+    pub kept: Kept,
+}
+
+/// The places that the last successful RESERVE of a transaction keeps free, until its end. Accounts
+/// and balances are counted as if none of the payees had one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Accounts.
+    pub accounts: u8,
+    /// Balances.
+    pub balances: u8,
+    /// 1 for the outcome of its SETTLE or RELEASE. With 0 nothing is kept.
+    pub outcomes: u8,
+}
+
+impl NamedFact {
+    /// Whether it is the RESERVE of a transaction whose holds are open.
+    pub fn is_open(&self) -> bool {
+        self.kept.outcomes != 0
+    }
 }
 
 /// A venue.
@@ -257,7 +309,41 @@ struct AnswerBytes {
     leg: u8,
 }
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct NamedBytes {
+    transaction: U128,
+    hash: U128,
+    reference: U64,
+    record: U64,
+    time_ns: U64,
+    order_number: U64,
+    code: U16,
+    op: u8,
+    round: u8,
+    leg: u8,
+    accounts: u8,
+    balances: u8,
+    /// No posting by name freezes so far: 0.
+    freezes: u8,
+    outcomes: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct NamedHoldBytes {
+    transaction: U128,
+    number: U64,
+    amount: U64,
+    user: U64,
+    record: U64,
+    time_ns: U64,
+    asset: U32,
+}
+
 const _: () = assert!(size_of::<OutcomeBytes>() <= FACT_BYTES_MAX);
+const _: () = assert!(size_of::<NamedBytes>() <= FACT_BYTES_MAX);
+const _: () = assert!(size_of::<NamedHoldBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<HoldBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<VenueBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<OutsideBytes>() <= FACT_BYTES_MAX);
@@ -280,6 +366,7 @@ fn decode_hold(bytes: &[u8]) -> Result<Fact, Error> {
     let fixed = HoldBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
     Ok(Fact::Hold(HoldFact {
         venue: fixed.venue.get(),
+        transaction: 0,
         number: fixed.number.get(),
         purpose: fixed.purpose.get(),
         user: fixed.user.get(),
@@ -293,6 +380,49 @@ fn decode_hold(bytes: &[u8]) -> Result<Fact, Error> {
             1 => true,
             other => return Err(field("keeps", other.into())),
         },
+    }))
+}
+
+fn decode_named_hold(bytes: &[u8]) -> Result<Fact, Error> {
+    let malformed = || Error::Field { field: "fact tag", number: NAMED_HOLD.into() };
+    let fixed = NamedHoldBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+    // One fact has one form: without a transaction it is a freeze.
+    let transaction = Some(fixed.transaction.get()).filter(|number| *number != 0);
+    Ok(Fact::Hold(HoldFact {
+        venue: 0,
+        transaction: transaction.ok_or_else(malformed)?,
+        number: fixed.number.get(),
+        purpose: 0,
+        user: fixed.user.get(),
+        asset: fixed.asset.get(),
+        amount: fixed.amount.get().into(),
+        reference: 0,
+        record: fixed.record.get(),
+        time_ns: fixed.time_ns.get(),
+        keeps: false,
+    }))
+}
+
+fn decode_named(bytes: &[u8]) -> Result<Fact, Error> {
+    let field = |field, number: u64| Error::Field { field, number };
+    let malformed = || field("fact tag", NAMED.into());
+    let fixed = NamedBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+    let op = Op::from_number(fixed.op).filter(|op| op.is_posting());
+    if fixed.freezes != 0 {
+        return Err(field("freezes", fixed.freezes.into()));
+    }
+    Ok(Fact::Named(NamedFact {
+        transaction: fixed.transaction.get(),
+        op: op.ok_or_else(|| field("op", fixed.op.into()))?,
+        round: fixed.round,
+        hash: fixed.hash.get(),
+        reference: fixed.reference.get(),
+        record: fixed.record.get(),
+        time_ns: fixed.time_ns.get(),
+        order_number: fixed.order_number.get(),
+        decision: decision_of(fixed.code.get())?,
+        leg: fixed.leg,
+        kept: Kept { accounts: fixed.accounts, balances: fixed.balances, outcomes: fixed.outcomes },
     }))
 }
 
@@ -331,6 +461,8 @@ const TRADED: u8 = 8;
 const HOLD: u8 = 9;
 const VENUE: u8 = 10;
 const ANSWER: u8 = 11;
+const NAMED: u8 = 12;
+const NAMED_HOLD: u8 = 13;
 
 /// In the flags of a venue.
 const CLOSED: u8 = 1;
@@ -393,6 +525,18 @@ impl Fact {
             Fact::Outside { asset, outside } => {
                 (OUTSIDE, put(buffer, &OutsideBytes::new(asset, outside)))
             }
+            Fact::Hold(ref hold) if hold.transaction != 0 => {
+                let bytes = NamedHoldBytes {
+                    transaction: hold.transaction.into(),
+                    number: hold.number.into(),
+                    amount: u64::try_from(hold.amount).expect("the judge has checked it").into(),
+                    user: hold.user.into(),
+                    record: hold.record.into(),
+                    time_ns: hold.time_ns.into(),
+                    asset: hold.asset.into(),
+                };
+                (NAMED_HOLD, put(buffer, &bytes))
+            }
             Fact::Hold(ref hold) => {
                 let bytes = HoldBytes {
                     amount: hold.amount.into(),
@@ -433,6 +577,25 @@ impl Fact {
                 };
                 (ANSWER, put(buffer, &bytes))
             }
+            Fact::Named(ref named) => {
+                let bytes = NamedBytes {
+                    transaction: named.transaction.into(),
+                    hash: named.hash.into(),
+                    reference: named.reference.into(),
+                    record: named.record.into(),
+                    time_ns: named.time_ns.into(),
+                    order_number: named.order_number.into(),
+                    code: decision_number(named.decision).into(),
+                    op: named.op.number(),
+                    round: named.round,
+                    leg: named.leg,
+                    accounts: named.kept.accounts,
+                    balances: named.kept.balances,
+                    freezes: 0,
+                    outcomes: named.kept.outcomes,
+                };
+                (NAMED, put(buffer, &bytes))
+            }
         }
     }
 
@@ -450,6 +613,8 @@ impl Fact {
             HOLD => Some(size_of::<HoldBytes>()),
             VENUE => Some(size_of::<VenueBytes>()),
             ANSWER => Some(size_of::<AnswerBytes>()),
+            NAMED => Some(size_of::<NamedBytes>()),
+            NAMED_HOLD => Some(size_of::<NamedHoldBytes>()),
             _ => None,
         }
     }
@@ -492,6 +657,8 @@ impl Fact {
             }
             HOLD => decode_hold(bytes),
             VENUE => decode_venue(bytes),
+            NAMED => decode_named(bytes),
+            NAMED_HOLD => decode_named_hold(bytes),
             ANSWER => {
                 let fixed = AnswerBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
                 Ok(Fact::Answer(AnswerFact {
@@ -613,6 +780,7 @@ mod tests {
         traded.extend((-2_i128).to_le_bytes());
         let hold = HoldFact {
             venue: 9,
+            transaction: 0,
             number: 8,
             purpose: 0,
             user: 7,
@@ -653,12 +821,63 @@ mod tests {
             assert_eq!((found, &buffer[..length]), (tag, &want[..]), "{fact:?}");
             assert_eq!(Fact::decode(tag, &want), Ok(fact));
         }
-        // Reserved, and of a later version.
-        for tag in [12, 13] {
-            assert_eq!(Fact::bytes_of(tag), None);
-            let unknown = Error::Field { field: "fact tag", number: tag.into() };
-            assert_eq!(Fact::decode(tag, &[]), Err(unknown));
+        // Of a later version.
+        assert_eq!(Fact::bytes_of(14), None);
+        let unknown = Error::Field { field: "fact tag", number: 14 };
+        assert_eq!(Fact::decode(14, &[]), Err(unknown));
+    }
+
+    /// The forms of the facts of transactions, tags 12 and 13, field by field.
+    #[test]
+    fn the_bytes_of_the_facts_of_transactions_stay_what_they_are() {
+        let hold = HoldFact {
+            venue: 0,
+            transaction: 0x11,
+            number: 2,
+            purpose: 0,
+            user: 7,
+            asset: 3,
+            amount: 4,
+            reference: 0,
+            record: 6,
+            time_ns: 5,
+            keeps: false,
+        };
+        let long = |byte: u8, bytes: usize| -> Vec<u8> {
+            [byte].into_iter().chain(std::iter::repeat(0)).take(bytes).collect()
+        };
+        let joined = |parts: &[(u8, usize)]| -> Vec<u8> {
+            parts.iter().flat_map(|(byte, bytes)| long(*byte, *bytes)).collect()
+        };
+        let held = joined(&[(0x11, 16), (2, 8), (4, 8), (7, 8), (6, 8), (5, 8), (3, 4)]);
+        let named = NamedFact {
+            transaction: 0x11,
+            op: Op::Reserve,
+            round: 2,
+            hash: 0x12,
+            reference: 7,
+            record: 6,
+            time_ns: 5,
+            order_number: 13,
+            decision: Decision::Refused(Code::InsufficientBalance),
+            leg: 3,
+            kept: Kept { accounts: 8, balances: 9, outcomes: 1 },
+        };
+        let mut decided =
+            joined(&[(0x11, 16), (0x12, 16), (7, 8), (6, 8), (5, 8), (13, 8), (24, 2)]);
+        decided.extend([6, 2, 3, 8, 9, 0, 1]);
+        for (fact, tag, want) in
+            [(Fact::Named(named), 12, decided.clone()), (Fact::Hold(hold), 13, held)]
+        {
+            let mut buffer = [0; FACT_BYTES_MAX];
+            let (found, length) = fact.encode(&mut buffer);
+            assert_eq!((found, &buffer[..length]), (tag, &want[..]), "{fact:?}");
+            assert_eq!(Fact::decode(tag, &want), Ok(fact));
         }
+        decided[71] = 1;
+        let freezes = Error::Field { field: "freezes", number: 1 };
+        assert_eq!(Fact::decode(12, &decided), Err(freezes));
+        assert!(Fact::decode(13, &[0; 60]).is_err(), "no transaction");
     }
 
     /// Found by a fuzz target: bytes after a symbol were ignored, so one fact had several forms.

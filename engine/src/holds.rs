@@ -2,9 +2,10 @@
 //! of the same table, and counts for the same bound.
 //!
 //! The holds of a venue form a chain in number order, and all rows of a user and asset form
-//! another one: a reader looks at a few rows at a time.
+//! another one: a reader looks at a few rows at a time. The holds of a transaction are numbered
+//! from 1 to at most 16, so each number is looked up.
 
-use domain::posting::Place;
+use domain::posting::LEGS_MAX;
 
 use crate::fact::{Fact, HoldFact};
 use crate::table::{Misfit, Row, Table};
@@ -29,19 +30,25 @@ struct Links {
 /// The owner of a freeze's key: no venue has this bit.
 const FREEZE: u64 = 1 << 63;
 
+/// The most holds of a transaction: each leg sets apart at one place.
+pub(crate) const TRANSACTION_HOLDS_MAX: u8 = 16;
+const _: () = assert!(LEGS_MAX == TRANSACTION_HOLDS_MAX as usize);
+
 /// A hold, or the freeze of a user, asset and purpose.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
-    /// The number of the command that made it; of a freeze its purpose.
+    /// The number of the command that made it; of a freeze its purpose; of a hold of a transaction
+    /// the lower half of the transaction.
     number: u64,
     pub(crate) user: u64,
     /// Smallest units; of a freeze the lower half.
     low: u64,
-    /// The venue's reference; of a freeze the upper half of its amount.
+    /// The venue's reference; of a freeze the upper half of its amount; of a hold of a transaction
+    /// the upper half of the transaction.
     high: u64,
     pub(crate) record: wal::Sequence,
     pub(crate) time_ns: u64,
-    /// The venue; 0 for a freeze.
+    /// The venue; 0 for a freeze and for a hold of a transaction.
     pub(crate) venue: u32,
     pub(crate) asset: u32,
     of_venue: Links,
@@ -50,11 +57,13 @@ pub(crate) struct Hold {
     pub(crate) sums: u32,
     /// A place for a balance is kept free for its SETTLE.
     pub(crate) keeps: bool,
+    /// The number of a hold of a transaction, from 1; else 0.
+    index: u8,
 }
 
 const _: () = assert!(size_of::<Hold>() == 80);
 
-/// The name of a row: number and venue, or purpose, user and asset.
+/// The name of a row: number and venue, or purpose, user and asset, or transaction and number.
 pub(crate) type HoldKey = (u64, u64, u32);
 
 /// The key of a venue's hold.
@@ -67,28 +76,58 @@ pub(crate) fn freeze_key(user: u64, asset: u32, purpose: u16) -> HoldKey {
     (purpose.into(), FREEZE | user, asset)
 }
 
+/// The key of a hold of a transaction, by its number. No venue's hold has a number there, and no
+/// transaction has the bit of a freeze.
+pub(crate) fn transaction_key(transaction: u128, index: u8) -> HoldKey {
+    let [low, high] = halves(transaction);
+    (low, high, index.into())
+}
+
+/// The lower and the upper half.
+fn halves(number: u128) -> [u64; 2] {
+    [number & u128::from(u64::MAX), number >> 64].map(|half| u64::try_from(half).expect("64 bits"))
+}
+
 impl Row for Hold {
     type Key = HoldKey;
 
     fn key(&self) -> HoldKey {
-        match self.place() {
-            Place::Frozen { user, purpose } => freeze_key(user, self.asset, purpose),
-            _ => hold_key(self.venue, self.number),
+        match self.kind() {
+            HoldKind::Venue => hold_key(self.venue, self.number),
+            HoldKind::Transaction => (self.number, self.high, self.index.into()),
+            HoldKind::Freeze => {
+                let purpose = u16::try_from(self.number).expect("a freeze's purpose");
+                freeze_key(self.user, self.asset, purpose)
+            }
         }
     }
+}
+
+/// The owner of a row.
+enum HoldKind {
+    Venue,
+    Transaction,
+    Freeze,
 }
 
 impl Hold {
     /// A row of a fact. `sums`: the position of the owner's sums.
     pub(crate) fn new(fact: HoldFact, sums: u32) -> Hold {
-        let HoldFact { venue, number, purpose, user, asset, amount, .. } = fact;
-        let low = u64::try_from(amount & u128::from(u64::MAX)).expect("64 bits");
-        let high = u64::try_from(amount >> 64).expect("64 bits");
+        let HoldFact { venue, transaction, purpose, user, asset, amount, .. } = fact;
+        let [low, high] = halves(amount);
+        let (number, high, index) = match (venue, transaction) {
+            (0, 0) => (purpose.into(), high, 0),
+            (0, transaction) => {
+                let [lower, upper] = halves(transaction);
+                (lower, upper, u8::try_from(fact.number).expect("at most 16"))
+            }
+            _ => (fact.number, fact.reference, 0),
+        };
         Hold {
-            number: if venue == 0 { purpose.into() } else { number },
+            number,
             user,
             low,
-            high: if venue == 0 { high } else { fact.reference },
+            high,
             record: fact.record,
             time_ns: fact.time_ns,
             venue,
@@ -97,38 +136,51 @@ impl Hold {
             of_owner: Links::default(),
             sums,
             keeps: fact.keeps,
+            index,
         }
     }
 
-    /// The place that this row holds.
-    pub(crate) fn place(&self) -> Place {
-        match self.venue {
-            0 => {
-                let purpose = u16::try_from(self.number).expect("a freeze's purpose");
-                Place::Frozen { user: self.user, purpose }
-            }
-            _ => Place::Hold(self.number),
+    fn kind(&self) -> HoldKind {
+        match (self.venue, self.index) {
+            (0, 0) => HoldKind::Freeze,
+            (0, _) => HoldKind::Transaction,
+            _ => HoldKind::Venue,
         }
     }
 
-    /// The number of the command that made it, 0 for a freeze.
+    /// The number of the command that made it, or of a hold of a transaction; 0 for a freeze.
     pub(crate) fn number(&self) -> u64 {
-        if self.venue == 0 { 0 } else { self.number }
+        match self.kind() {
+            HoldKind::Venue => self.number,
+            HoldKind::Transaction => self.index.into(),
+            HoldKind::Freeze => 0,
+        }
+    }
+
+    /// The transaction, 0 for other rows.
+    pub(crate) fn transaction(&self) -> u128 {
+        match self.kind() {
+            HoldKind::Transaction => u128::from(self.high) << 64 | u128::from(self.number),
+            HoldKind::Venue | HoldKind::Freeze => 0,
+        }
     }
 
     /// Smallest units.
     pub(crate) fn amount(&self) -> u128 {
-        match self.venue {
-            0 => u128::from(self.high) << 64 | u128::from(self.low),
-            _ => self.low.into(),
+        match self.kind() {
+            HoldKind::Freeze => u128::from(self.high) << 64 | u128::from(self.low),
+            HoldKind::Venue | HoldKind::Transaction => self.low.into(),
         }
     }
 
     fn set_amount(&mut self, amount: u128) {
-        self.low = u64::try_from(amount & u128::from(u64::MAX)).expect("64 bits");
-        match (self.venue, amount >> 64) {
-            (0, high) => self.high = u64::try_from(high).expect("64 bits"),
-            (_, high) => assert_eq!(high, 0, "the judge has refused it: {self:?}"),
+        let [low, high] = halves(amount);
+        self.low = low;
+        match self.kind() {
+            HoldKind::Freeze => self.high = high,
+            HoldKind::Venue | HoldKind::Transaction => {
+                assert_eq!(high, 0, "the judge has refused it: {self:?}");
+            }
         }
     }
 
@@ -141,15 +193,16 @@ impl Hold {
     pub(crate) fn content(&self) -> HoldFact {
         HoldFact {
             venue: self.venue,
+            transaction: self.transaction(),
             number: self.number(),
-            purpose: match self.place() {
-                Place::Frozen { purpose, .. } => purpose,
-                _ => 0,
+            purpose: match self.kind() {
+                HoldKind::Freeze => u16::try_from(self.number).expect("a freeze's purpose"),
+                HoldKind::Venue | HoldKind::Transaction => 0,
             },
             user: self.user,
             asset: self.asset,
             amount: self.amount(),
-            reference: if self.venue == 0 { 0 } else { self.high },
+            reference: self.reference(),
             record: self.record,
             time_ns: self.time_ns,
             keeps: self.keeps,

@@ -17,7 +17,10 @@ use crate::accounts::{Account, Balance, Balances};
 use crate::entry::Entry;
 use crate::external::Outside;
 use crate::fact::{Fact, HoldFact};
-use crate::holds::{Chain, Chains, Hold, HoldKey, Holds, hold_key};
+use crate::holds::{
+    Chain, Chains, Hold, HoldKey, Holds, TRANSACTION_HOLDS_MAX, hold_key, transaction_key,
+};
+use crate::named::NamedAnswer;
 use crate::order::Order;
 use crate::outcomes::Outcomes;
 use crate::places::Places;
@@ -103,6 +106,10 @@ pub enum Answer {
     Status(Option<AccountStatus>),
     /// The recorded outcome of an operation; `None` without one.
     Query(Option<Recorded>),
+    /// The decision of a posting by name, made now or before.
+    Named(NamedAnswer),
+    /// The recorded outcome of a posting by name; `None` without one.
+    QueryNamed(Option<NamedAnswer>),
     /// The watermark: outcomes of smaller order numbers may have been evicted.
     Watermark(u64),
     /// See [`Step::Forgotten`].
@@ -175,6 +182,9 @@ pub struct Ledger {
     pub(crate) sequence: wal::Sequence,
     /// The sum of all facts' digests.
     digest: u128,
+    /// A planted bug of the tests.
+    #[cfg(test)]
+    pub(crate) named_bug: Option<crate::op::named::NamedBug>,
 }
 
 impl Ledger {
@@ -192,6 +202,8 @@ impl Ledger {
             watermark: 0,
             sequence: 0,
             digest: watermark.digest(),
+            #[cfg(test)]
+            named_bug: None,
         }
     }
 
@@ -207,8 +219,8 @@ impl Ledger {
 
     /// A number above every order number with a decision.
     pub fn order_numbers_end(&self) -> u64 {
-        let held = self.outcomes.iter().map(|(_, _, recorded)| recorded.order_number + 1);
-        held.max().unwrap_or(0).max(self.watermark)
+        let end = self.outcomes.last_order_number().map_or(0, |last| last + 1);
+        end.max(self.watermark)
     }
 
     /// The number of outcomes held.
@@ -216,7 +228,7 @@ impl Ledger {
         self.outcomes.len()
     }
 
-    /// Free places for outcomes, without those kept for refunds.
+    /// Free places for outcomes, without those kept for refunds and for ends of transactions.
     pub fn places_left(&self) -> usize {
         self.outcomes.places_left()
     }
@@ -228,7 +240,7 @@ impl Ledger {
 
     /// Accounts that deposits can still make.
     pub fn accounts_left(&self) -> usize {
-        self.accounts_max.saturating_sub(self.account_count())
+        self.accounts_max.saturating_sub(self.account_count() + self.outcomes.kept_accounts())
     }
 
     /// The number of balances.
@@ -236,9 +248,9 @@ impl Ledger {
         self.balances.rows().len()
     }
 
-    /// Balances that deposits can still make: without those that holds keep.
+    /// Balances that deposits can still make: without those that holds and open transactions keep.
     pub fn balances_left(&self) -> usize {
-        self.balances.places_left() - self.holds.kept()
+        self.balances.places_left() - self.holds.kept() - self.outcomes.kept_balances()
     }
 
     /// Whether a venue is registered.
@@ -398,6 +410,17 @@ impl Ledger {
         self.holds.get(hold_key(venue, number)).map(Hold::content)
     }
 
+    /// The open holds of a transaction, at most 16, by number.
+    pub fn transaction_holds(&self, transaction: u128) -> impl Iterator<Item = HoldFact> + '_ {
+        self.transaction_rows(transaction).map(Hold::content)
+    }
+
+    /// The rows of [`Ledger::transaction_holds`].
+    pub(crate) fn transaction_rows(&self, transaction: u128) -> impl Iterator<Item = &Hold> {
+        let indexes = 1..=TRANSACTION_HOLDS_MAX;
+        indexes.filter_map(move |index| self.holds.get(transaction_key(transaction, index)))
+    }
+
     /// All venues, in the order of their registration. They are added to `found`.
     pub fn venues(&self, found: &mut Vec<VenueRow>) {
         found.extend(self.venues.rows().iter().map(|venue| {
@@ -498,9 +521,7 @@ impl Ledger {
         let venues = self.venues.rows().iter().map(Venue::fact);
         let answers = self.venues.rows().iter().flat_map(Venue::answers);
         let holds = self.holds.rows().iter().map(Hold::fact);
-        let outcomes = self.outcomes.iter();
-        let outcomes =
-            outcomes.map(|(req_id, op, recorded)| Fact::Outcome { req_id, op, recorded });
+        let outcomes = self.outcomes.facts();
         let head = [evicted, watermark].into_iter();
         let spot = head.chain(assets).chain(outside).chain(accounts).chain(balances);
         spot.chain(venues).chain(holds).chain(answers).chain(outcomes)

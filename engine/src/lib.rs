@@ -4,15 +4,16 @@
 //! From the bottom up; no two files import each other:
 //!
 //! 1. The words: [`text`], [`totals`], [`places`], [`record`] (the kinds of records), [`venue`]
-//!    (the front of a venue's session), [`order`], [`posted`] and [`external`] (the operations that
-//!    a record may hold), [`recorded`] (one decision), [`command`] (a question to UBSCore),
+//!    (the front of a venue's session), [`order`], [`posted`], [`named`] and [`external`] (the
+//!    operations that a record may hold), [`recorded`] (one decision), [`command`] (a question to UBSCore),
 //!    [`entry`] (a record of the log), [`fact`] (a part of a ledger, for snapshots and digests).
 //! 2. The tables: `memory` (huge pages, prefetching), `table` (rows by key, all memory taken at the
 //!    start), `accounts` (rows of accounts and balances), `holds` (amounts set apart), `venues`
 //!    (windows of answers), `outcomes` (the idempotent processed map).
 //! 3. The state: [`ledger`] holds it, `op` changes it with one file for each command, [`builder`]
 //!    makes it from facts, [`snapshot`] keeps it in a file, [`replay`] makes it from the log.
-//! 4. The threads: [`ring`] (commands in, answers out), `line` (commands and replies of venues),
+//! 4. The threads: [`ring`] (commands in, answers out), `slab` (commands by name on the ring),
+//!    `line` (commands and replies of venues),
 //!    `session` (a venue's end of its line), [`core`] (state and log together),
 //!    `threads` (the core thread, the sync thread, the preparing thread), `guard` (their
 //!    panics end the process), `running` (all of them together), [`notice`] (their reports to the
@@ -38,6 +39,7 @@ mod holds;
 pub mod ledger;
 mod line;
 mod memory;
+pub mod named;
 pub mod notice;
 mod op;
 mod open;
@@ -53,6 +55,7 @@ pub mod ring;
 mod running;
 mod session;
 mod shared;
+mod slab;
 pub mod snapshot;
 mod table;
 pub mod text;

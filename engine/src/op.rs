@@ -3,11 +3,12 @@
 //! A file holds both halves of its command: `step` decides and changes nothing, `apply` carries out
 //! the entry that the log holds. A new command is a new file and a line in each match of this one.
 //! `posting` has the one judge and the one booking of all operations; a posting by number comes in
-//! by `number` and is never copied whole.
+//! by `number`, one by name by `named`, and neither is copied whole.
 
 mod asset;
 mod carry;
 mod external;
+pub(crate) mod named;
 pub(crate) mod number;
 mod order;
 mod posting;
@@ -60,6 +61,9 @@ impl Ledger {
             Command::Query { req_id, op } => {
                 Step::Known(Answer::Query(self.outcomes.get(req_id, op)))
             }
+            Command::QueryNamed { transaction, op, round } => {
+                Step::Known(Answer::QueryNamed(named::query(self, transaction, op, round)))
+            }
         }
     }
 
@@ -90,6 +94,7 @@ impl Ledger {
             }
             Entry::Venue(ref entry) => venue::apply(self, entry),
             Entry::Posting(ref posted) => number::apply_release(self, posted, sequence, time_ns),
+            Entry::Named(_) => unreachable!("carried out with its parts"),
             Entry::Mark | Entry::Digest { .. } => Answer::Done,
         }
     }

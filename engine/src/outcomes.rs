@@ -1,14 +1,15 @@
-//! The processed map: the decision of each (transfer, operation), successes and refusals alike. It
-//! makes every command idempotent.
+//! The processed map: the decision of each (transfer, operation) and of each (transaction,
+//! operation, round), successes and refusals alike. It makes every command by name idempotent.
 //!
 //! Outcomes below the watermark are evicted, a few rows at each command, so that no command waits
 //! for all of them. A row that is not evicted yet is still found. No record depends on which rows
 //! are evicted: below the watermark nothing is decided any more. A repeat is answered with its
-//! decision, or as forgotten.
+//! decision, or as forgotten. The RESERVE of a transaction with open holds stays: its end is decided
+//! below the watermark too.
 
 use domain::transfer::{Decision, Op};
 
-use crate::fact::Fact;
+use crate::fact::{Fact, Kept, NamedFact};
 use crate::recorded::Recorded;
 use crate::table::{Misfit, Row, Table};
 
@@ -21,12 +22,16 @@ pub(crate) enum Unsettled {
     Full,
 }
 
-/// A [`Recorded`] as a row, without padding: there are millions of them.
+/// A [`Recorded`] or a [`NamedFact`] as a row, without padding: there are millions of them.
 #[derive(Clone, Copy)]
 struct Outcome {
+    /// The transfer, the external operation or the transaction.
     req_id: u128,
+    /// Of a posting the hash of its legs.
     balance_after: u128,
+    /// Of a posting its reference.
     user: u64,
+    /// Of a posting the places that it keeps, and its failing leg: see `Outcome::kept`.
     amount: u64,
     sequence: wal::Sequence,
     time_ns: u64,
@@ -34,18 +39,27 @@ struct Outcome {
     asset: u32,
     decision: Decision,
     op: Op,
-    /// A withdraw with a recorded refund.
-    refunded: bool,
+    /// [`REFUNDED`], and the round of a posting.
+    marks: u8,
 }
+
+/// In the marks: a withdraw with a recorded refund.
+const REFUNDED: u8 = 0x80;
 
 const _: () = assert!(size_of::<Outcome>() == 80);
 
 impl Row for Outcome {
-    type Key = (u128, Op);
+    type Key = (u128, u16);
 
-    fn key(&self) -> (u128, Op) {
-        (self.req_id, self.op)
+    fn key(&self) -> (u128, u16) {
+        key(self.req_id, self.op, self.marks & !REFUNDED)
     }
+}
+
+/// The key of an operation. `round`: 0 for a transfer.
+#[inline]
+fn key(req_id: u128, op: Op, round: u8) -> (u128, u16) {
+    (req_id, u16::from(op.number()) << 8 | u16::from(round))
 }
 
 impl Outcome {
@@ -71,8 +85,51 @@ impl Outcome {
             asset,
             decision,
             op,
-            refunded: false,
+            marks: 0,
         }
+    }
+
+    fn of_named(named: &NamedFact) -> Outcome {
+        let Kept { accounts, balances, outcomes } = named.kept;
+        Outcome {
+            req_id: named.transaction,
+            balance_after: named.hash,
+            user: named.reference,
+            amount: u64::from_le_bytes([accounts, balances, outcomes, named.leg, 0, 0, 0, 0]),
+            sequence: named.record,
+            time_ns: named.time_ns,
+            order_number: named.order_number,
+            asset: 0,
+            decision: named.decision,
+            op: named.op,
+            marks: named.round,
+        }
+    }
+
+    fn named(&self) -> NamedFact {
+        let [accounts, balances, outcomes, leg, ..] = self.amount.to_le_bytes();
+        NamedFact {
+            transaction: self.req_id,
+            op: self.op,
+            round: self.marks,
+            hash: self.balance_after,
+            reference: self.user,
+            record: self.sequence,
+            time_ns: self.time_ns,
+            order_number: self.order_number,
+            decision: self.decision,
+            leg,
+            kept: Kept { accounts, balances, outcomes },
+        }
+    }
+
+    /// The RESERVE of a transaction with open holds.
+    fn is_open(&self) -> bool {
+        self.op.is_posting() && self.named().is_open()
+    }
+
+    fn refunded(&self) -> bool {
+        self.marks & REFUNDED != 0
     }
 
     fn recorded(&self) -> Recorded {
@@ -91,6 +148,9 @@ impl Outcome {
     }
 
     fn fact(&self) -> Fact {
+        if self.op.is_posting() {
+            return Fact::Named(self.named());
+        }
         Fact::Outcome { req_id: self.req_id, op: self.op, recorded: self.recorded() }
     }
 
@@ -102,7 +162,7 @@ impl Outcome {
 
     /// Whether a place is kept free for the operation that can undo it.
     fn reserves(&self) -> bool {
-        self.op.row().undone_by.is_some() && self.decision == Decision::Success && !self.refunded
+        self.op.row().undone_by.is_some() && self.decision == Decision::Success && !self.refunded()
     }
 }
 
@@ -111,8 +171,10 @@ impl Outcome {
 pub(crate) struct Outcomes {
     table: Table<Outcome>,
     places: usize,
-    /// Successful withdraws without a refund: one place each is kept free.
+    /// Successful withdraws without a refund, and open RESERVEs: one place each is kept free.
     reserved: usize,
+    /// Accounts and balances that open RESERVEs keep free.
+    kept: [usize; 2],
     /// The sum of the digests of all evicted outcomes.
     evicted: u128,
     /// Rows before this position have been checked since the watermark rose.
@@ -124,7 +186,7 @@ pub(crate) struct Outcomes {
 impl Outcomes {
     pub(crate) fn new(places: usize) -> Outcomes {
         let table = Table::new(places);
-        Outcomes { table, places, reserved: 0, evicted: 0, looked: 0, again: false }
+        Outcomes { table, places, reserved: 0, kept: [0; 2], evicted: 0, looked: 0, again: false }
     }
 
     pub(crate) fn prefault(&mut self) {
@@ -140,18 +202,49 @@ impl Outcomes {
         self.table.places_left() - self.reserved
     }
 
+    /// The outcomes of transfers and external operations.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u128, Op, Recorded)> + '_ {
-        self.table.rows().iter().map(|outcome| (outcome.req_id, outcome.op, outcome.recorded()))
+        let rows = self.table.rows().iter().filter(|outcome| !outcome.op.is_posting());
+        rows.map(|outcome| (outcome.req_id, outcome.op, outcome.recorded()))
     }
 
+    /// The facts of all outcomes.
+    pub(crate) fn facts(&self) -> impl Iterator<Item = Fact> + '_ {
+        self.table.rows().iter().map(Outcome::fact)
+    }
+
+    /// The largest order number, if there is an outcome.
+    pub(crate) fn last_order_number(&self) -> Option<u64> {
+        self.table.rows().iter().map(|outcome| outcome.order_number).max()
+    }
+
+    /// The outcome of an operation of a transfer or an external operation.
     pub(crate) fn get(&self, req_id: u128, op: Op) -> Option<Recorded> {
-        self.table.get((req_id, op)).map(Outcome::recorded)
+        let found = self.table.get(key(req_id, op, 0)).filter(|outcome| !outcome.op.is_posting());
+        found.map(Outcome::recorded)
+    }
+
+    /// The outcome of a posting by name. `round`: 0 for a SETTLE and a RELEASE.
+    pub(crate) fn get_named(&self, transaction: u128, op: Op, round: u8) -> Option<NamedFact> {
+        self.table.get(key(transaction, op, round)).map(Outcome::named)
+    }
+
+    /// Accounts that open RESERVEs keep free.
+    #[inline]
+    pub(crate) fn kept_accounts(&self) -> usize {
+        self.kept[0]
+    }
+
+    /// Balances that open RESERVEs keep free.
+    #[inline]
+    pub(crate) fn kept_balances(&self) -> usize {
+        self.kept[1]
     }
 
     /// See [`Table::expect_slot`].
     #[inline]
     pub(crate) fn expect_slot(&self, req_id: u128, op: Op) {
-        self.table.expect_slot((req_id, op));
+        self.table.expect_slot(key(req_id, op, 0));
     }
 
     /// Whether there is a place for this decision.
@@ -163,14 +256,52 @@ impl Outcomes {
     pub(crate) fn insert(&mut self, req_id: u128, op: Op, recorded: Recorded) {
         let outcome = Outcome::new(req_id, op, recorded);
         if let Some(undone) = op.row().undoes {
-            let paid = self.table.get_mut((req_id, undone)).expect("decided by its withdraw");
+            let paid = self.table.get_mut(key(req_id, undone, 0)).expect("decided by its withdraw");
             assert!(paid.reserves(), "{req_id:032x} refunded twice");
-            paid.refunded = true;
+            paid.marks |= REFUNDED;
             self.reserved -= 1;
         }
         self.reserved += usize::from(outcome.reserves());
         self.table.insert(outcome);
         assert!(self.len() + self.reserved <= self.places, "{} places", self.places);
+    }
+
+    /// Records the decision of a posting by name. Panics without a place, or if it is recorded
+    /// already.
+    pub(crate) fn insert_named(&mut self, named: &NamedFact) {
+        self.keep(named.kept);
+        self.table.insert(Outcome::of_named(named));
+        assert!(self.len() + self.reserved <= self.places, "{} places", self.places);
+    }
+
+    /// The RESERVE of a transaction keeps nothing any more: a later round or an end takes its
+    /// places. Returns its facts before and after.
+    pub(crate) fn close(
+        &mut self,
+        transaction: u128,
+        round: u8,
+        watermark: u64,
+    ) -> (NamedFact, NamedFact) {
+        let row = self.table.get_mut(key(transaction, Op::Reserve, round)).expect("it is open");
+        let before = row.named();
+        let after = NamedFact { kept: Kept::default(), ..before };
+        *row = Outcome::of_named(&after);
+        let Kept { accounts, balances, outcomes } = before.kept;
+        assert_eq!(outcomes, 1, "{transaction:032x} is open");
+        self.reserved -= 1;
+        self.kept[0] -= usize::from(accounts);
+        self.kept[1] -= usize::from(balances);
+        if after.order_number < watermark {
+            // It was checked already, and has stayed.
+            self.again = true;
+        }
+        (before, after)
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        self.reserved += usize::from(kept.outcomes);
+        self.kept[0] += usize::from(kept.accounts);
+        self.kept[1] += usize::from(kept.balances);
     }
 
     /// The sum of the digests of all evicted outcomes.
@@ -205,7 +336,7 @@ impl Outcomes {
                 }
                 self.again = false;
                 self.looked = 0;
-            } else if self.table.rows()[self.looked].order_number >= watermark {
+            } else if self.stays(self.looked, watermark) {
                 self.looked += 1;
             } else if leaves == leaves_max {
                 return;
@@ -215,6 +346,12 @@ impl Outcomes {
                 self.evict(self.looked);
             }
         }
+    }
+
+    /// Whether no eviction takes the row at a position.
+    fn stays(&self, position: usize, watermark: u64) -> bool {
+        let outcome = &self.table.rows()[position];
+        outcome.order_number >= watermark || outcome.is_open()
     }
 
     fn evict(&mut self, position: usize) {
@@ -239,22 +376,36 @@ impl Outcomes {
         self.table.try_insert(Outcome::new(req_id, op, recorded))
     }
 
+    /// Restores the outcome of a posting by name of a snapshot.
+    pub(crate) fn restore_named(&mut self, named: &NamedFact) -> Result<(), Misfit> {
+        self.table.try_insert(Outcome::of_named(named))?;
+        self.kept[0] += usize::from(named.kept.accounts);
+        self.kept[1] += usize::from(named.kept.balances);
+        Ok(())
+    }
+
+    /// The open RESERVEs.
+    pub(crate) fn open(&self) -> impl Iterator<Item = NamedFact> + '_ {
+        self.table.rows().iter().filter(|outcome| outcome.is_open()).map(Outcome::named)
+    }
+
     /// Evicts all outcomes below the watermark and keeps places for the refunds of the rest.
     ///
     /// # Errors
     /// [`Unsettled`]: the outcomes are those of no ledger, or there are too few places.
     pub(crate) fn settle(&mut self, evicted: u128, watermark: u64) -> Result<(), Unsettled> {
         self.evicted = evicted;
-        self.reserved = self.table.rows().iter().filter(|outcome| outcome.reserves()).count();
+        let reserves = |outcome: &&Outcome| outcome.reserves() || outcome.is_open();
+        self.reserved = self.table.rows().iter().filter(reserves).count();
         self.forget(watermark, usize::MAX, usize::MAX);
         for position in 0..self.len() {
             let refund = self.table.rows()[position];
             if let Some(undone) = refund.op.row().undoes {
-                let paid = self.table.get_mut((refund.req_id, undone));
+                let paid = self.table.get_mut(key(refund.req_id, undone, 0));
                 let Some(paid) = paid.filter(|paid| paid.pays_for(&refund)) else {
                     return Err(Unsettled::Unpaid(refund.fact()));
                 };
-                paid.refunded = true;
+                paid.marks |= REFUNDED;
                 self.reserved -= 1;
             }
         }

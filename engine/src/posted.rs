@@ -26,8 +26,8 @@
 //! | 1 | kind of to |
 //! | 2 | purpose of a frozen place |
 //!
-//! A hold 0 in a RESERVE is the one that the command makes. Postings by name, of services, have
-//! rounds and a tx_id; this version neither writes nor reads them.
+//! A hold 0 in a RESERVE is the one that the command makes. A posting by name, of a service, is a
+//! record of the same kind without flags 1 and 4: see [`crate::named`].
 
 use std::mem::size_of;
 
@@ -44,6 +44,8 @@ use crate::venue::Command;
 const BY_NUMBER: u8 = 1;
 const IMPOSED: u8 = 2;
 const OPERATOR: u8 = 4;
+/// Where the flags stand in a payload.
+const FLAGS_AT: usize = 45;
 /// In the kind of a leg's `from`: the leg has taken all that was left.
 const TOOK_ALL: u8 = 0x80;
 
@@ -79,23 +81,24 @@ pub struct Posted {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
-struct HeadBytes {
-    name: U128,
-    acknowledged: U64,
-    reference: U64,
-    state: U64,
-    code: U16,
-    op: u8,
-    round: u8,
-    legs: u8,
-    flags: u8,
-    tx_id_length: u8,
-    leg: u8,
+pub(crate) struct HeadBytes {
+    pub(crate) name: U128,
+    /// By name: the order number.
+    pub(crate) acknowledged: U64,
+    pub(crate) reference: U64,
+    pub(crate) state: U64,
+    pub(crate) code: U16,
+    pub(crate) op: u8,
+    pub(crate) round: u8,
+    pub(crate) legs: u8,
+    pub(crate) flags: u8,
+    pub(crate) tx_id_length: u8,
+    pub(crate) leg: u8,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
-struct LegBytes {
+pub(crate) struct LegBytes {
     from: U64,
     to: U64,
     amount: U64,
@@ -105,9 +108,10 @@ struct LegBytes {
     purpose: U16,
 }
 
-const HEAD_BYTES: usize = size_of::<HeadBytes>();
-const LEG_BYTES: usize = size_of::<LegBytes>();
+pub(crate) const HEAD_BYTES: usize = size_of::<HeadBytes>();
+pub(crate) const LEG_BYTES: usize = size_of::<LegBytes>();
 const _: () = assert!(HEAD_BYTES == 48 && LEG_BYTES == 32);
+const _: () = assert!(std::mem::offset_of!(HeadBytes, flags) == FLAGS_AT);
 const _: () = assert!(HEAD_BYTES + LEGS_MAX * LEG_BYTES <= PAYLOAD_BYTES_MAX);
 const _: () = assert!(LEGS_MAX <= u16::BITS as usize);
 
@@ -147,12 +151,7 @@ impl Posted {
                 &[Leg { from, to, asset: *asset, amount: *amount }]
             }
         };
-        // A leg has room for one purpose. Such a body is refused, and recorded without its legs.
-        let readable = !legs.iter().any(|leg| {
-            [leg.from, leg.to].map(Place::kind) == [PlaceKind::Frozen, PlaceKind::Frozen]
-        });
-        let legs = if readable { legs } else { &[] };
-        self.legs.try_extend_from_slice(legs).expect("a command has as many places");
+        self.legs.try_extend_from_slice(writable(legs)).expect("a command has as many places");
         (self.op, self.reference) = match command {
             Command::Reserve { reference, .. } => (Op::Reserve, *reference),
             Command::Settle { reference, .. } => (Op::Settle, *reference),
@@ -312,13 +311,26 @@ impl Posted {
     }
 }
 
+/// Whether a payload of [`Kind::Posting`] is one by name, see [`crate::named`].
+pub(crate) fn is_by_name(payload: &[u8]) -> bool {
+    payload.get(FLAGS_AT).is_some_and(|flags| *flags & (BY_NUMBER | OPERATOR) == 0)
+}
+
+/// The legs as a record can hold them. A leg has room for one purpose: a body with two is refused,
+/// and recorded without its legs.
+pub(crate) fn writable(legs: &[Leg]) -> &[Leg] {
+    let twice_frozen =
+        |leg: &Leg| [leg.from, leg.to].map(Place::kind) == [PlaceKind::Frozen, PlaceKind::Frozen];
+    if legs.iter().any(twice_frozen) { &[] } else { legs }
+}
+
 /// Whether the owner and the asset of the leg follow from its hold.
 fn releases(op: Op) -> bool {
     op.row().pays_owner
 }
 
 impl LegBytes {
-    fn new(leg: &Leg, took_all: bool) -> LegBytes {
+    pub(crate) fn new(leg: &Leg, took_all: bool) -> LegBytes {
         let number = |place| match place {
             Place::Outside => 0,
             Place::Available(user) | Place::Frozen { user, .. } => user,
@@ -340,7 +352,8 @@ impl LegBytes {
         }
     }
 
-    fn read(&self) -> Result<(Leg, bool), Error> {
+    /// The leg, and whether it has taken all that was left.
+    pub(crate) fn read(&self) -> Result<(Leg, bool), Error> {
         let purpose = self.purpose.get();
         let place = |kind: u8, number: u64| match kind {
             kind if kind == PlaceKind::Outside as u8 && number == 0 => Ok(Place::Outside),

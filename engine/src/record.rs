@@ -14,7 +14,7 @@
 //! | 9 external | an external operation of Funding, see [`crate::external`] |
 //! | 10 totals | user 8, asset 4, deposits 16, withdrawals 16, refunds 16: before this log began |
 //! | 11 external sums | as fact 7 of [`crate::fact`]: below the watermark, in a rebuilt log |
-//! | 12 posting | see [`crate::posted`] |
+//! | 12 posting | by number: see [`crate::posted`]; by name: see [`crate::named`] |
 //! | 13 venue | venue 4, epoch 8 (0: by an operator), flags 1 (1 closed, 2 posts), length 1, name |
 //!
 //! Kind 7 (shard fence) is reserved. No state leads to a refusal of kind 8: an operator has ended
@@ -47,7 +47,7 @@ pub enum Kind {
     Totals = 10,
     /// An asset's external operations before this log began.
     Outside = 11,
-    /// A decided posting by number.
+    /// A decided posting, by number or by name.
     Posting = 12,
     /// A venue that is registered, opened, closed or reopened.
     Venue = 13,
@@ -93,7 +93,7 @@ impl Kind {
 }
 
 /// The most bytes of a payload.
-pub const PAYLOAD_BYTES_MAX: usize = 560;
+pub const PAYLOAD_BYTES_MAX: usize = 624;
 /// The most bytes of an order's payload.
 pub(crate) const ORDER_BYTES_MAX: usize = 129;
 

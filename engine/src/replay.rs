@@ -14,7 +14,9 @@ use wal::{Medium, Place, Record, Recovery, Sequence, segment_name};
 use super::snapshot::{self, Snapshot};
 use crate::command::Command;
 use crate::entry::{Entry, VenueEntry};
-use crate::ledger::{FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
+use crate::ledger::{Answer, FORGET_LEAVES, FORGET_LOOKS, LOOK_AHEAD, Ledger, Step};
+use crate::named::Named;
+use crate::op::named::NamedStep;
 use crate::op::number::Door;
 use crate::places::ACCOUNTS_MAX;
 use crate::posted::Posted;
@@ -218,6 +220,7 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
         Entry::Posting(posted) if posted.operator == 0 => {
             return replay_posted(ledger, posted, sequence, time_ns, place);
         }
+        Entry::Named(named) => return replay_named(ledger, named, sequence, time_ns, place),
         entry => entry,
     };
     let command = match entry {
@@ -247,6 +250,7 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
             let hold = posted.released().expect("read as a release");
             Command::ReleaseHold { name: posted.operator, venue: posted.venue, hold }
         }
+        Entry::Named(_) => unreachable!("replayed above"),
         Entry::Mark => {
             ledger.apply(&entry, sequence, time_ns);
             return Ok(());
@@ -278,6 +282,38 @@ fn replay_read(ledger: &mut Ledger, read: Read) -> Result<(), Error> {
             decided: Box::new(decided),
         }),
     }
+}
+
+/// Replays one posting by name: decided again, it must be equal.
+fn replay_named(
+    ledger: &mut Ledger,
+    found: Box<Named>,
+    sequence: Sequence,
+    time_ns: u64,
+    place: impl Fn() -> Place,
+) -> Result<(), Error> {
+    let mut parts = Breakdown::default();
+    let mut again = found.clone();
+    let mut step = ledger.decide_named(&mut again, &mut parts);
+    if step != NamedStep::Append || again != found {
+        // The writer may have evicted more.
+        ledger.forget_all();
+        step = ledger.decide_named(&mut again, &mut parts);
+    }
+    let decided = match step {
+        NamedStep::Append if again == found => {
+            ledger.apply_named(&found, &parts, sequence, time_ns);
+            ledger.forget(FORGET_LOOKS, FORGET_LEAVES);
+            return Ok(());
+        }
+        NamedStep::Append => Step::Append(Entry::Named(again)),
+        NamedStep::Full(key) => return Err(Error::Full { place: place(), key }),
+        NamedStep::Known(answer) => Step::Known(Answer::Named(answer)),
+        NamedStep::Violation(why) => Step::Violation(why),
+        NamedStep::Forgotten => Step::Forgotten,
+    };
+    let (found, decided) = (Box::new(Entry::Named(found)), Box::new(decided));
+    Err(Error::Mismatch { place: place(), found, decided })
 }
 
 /// Replays one posting by number: decided again, it must be equal.

@@ -30,6 +30,8 @@ pub(super) struct Slot {
 pub(super) enum Work {
     /// A command with a ticket for its answer.
     Asked { ticket: u32, command: Command },
+    /// A command by name, in a cell of its slab, with a ticket for its answer.
+    Named { ticket: u32, cell: u32 },
     /// A command of a venue's session, in a cell of the slab.
     Numbered { venue: u32, epoch: u64, cell: u32 },
     /// A read of a venue's holds into the session's line.
@@ -43,7 +45,9 @@ impl Work {
     pub(super) fn order(&self) -> Option<&Order> {
         match self {
             Work::Asked { command, .. } => command.order(),
-            Work::Numbered { .. } | Work::Holds { .. } | Work::Look { .. } => None,
+            Work::Named { .. } | Work::Numbered { .. } | Work::Holds { .. } | Work::Look { .. } => {
+                None
+            }
         }
     }
 }
@@ -131,6 +135,19 @@ impl Publisher {
             return Err(Overloaded);
         }
         self.publish_asked(time_ns, |ticket| Work::Asked { ticket, command })
+    }
+
+    /// Publishes a command by name. New work is refused where orders are.
+    pub(super) fn publish_named(
+        &mut self,
+        cell: u32,
+        opens_work: bool,
+        time_ns: u64,
+    ) -> Result<Pending, Overloaded> {
+        if opens_work && self.tickets.in_use() >= orders_max(self.tickets.count()) {
+            return Err(Overloaded);
+        }
+        self.publish_asked(time_ns, |ticket| Work::Named { ticket, cell })
     }
 
     /// Publishes work with a ticket.

@@ -16,6 +16,7 @@ use crate::core::{Core, capacity};
 use crate::guard::{guarded, stop_on_failure};
 use crate::ledger::{Answer, Ledger};
 use crate::line::{Line, Streams};
+use crate::named::NamedPosting;
 use crate::notice::{LOG_TARGET, Notice, Notify};
 use crate::options::Options;
 use crate::ring::{self, Overloaded, Pending, Publisher, Work};
@@ -182,6 +183,29 @@ impl Handle {
     ) -> Vec<Result<Pending, Overloaded>> {
         let publish = |command| self.publisher.publish(command, time_ns);
         let pending = commands.into_iter().map(publish).collect();
+        self.publisher.wake();
+        pending
+    }
+
+    /// Publishes a command of a service by name and wakes the core. `op`: RESERVE, SETTLE, RELEASE
+    /// or POST. `time_ns` as for [`Handle::submit`].
+    ///
+    /// # Errors
+    /// [`Overloaded`]: nothing was published.
+    pub fn submit_named(
+        &mut self,
+        op: Op,
+        posting: &NamedPosting,
+        time_ns: u64,
+    ) -> Result<Pending, Overloaded> {
+        let slab = &self.shared.slab;
+        let cell = slab.take().ok_or(Overloaded)?;
+        slab.cell(cell).lock().fill(op, posting);
+        let opens_work = op.row().opens_work;
+        let pending = self.publisher.publish_named(cell, opens_work, time_ns);
+        if pending.is_err() {
+            slab.give_back(cell);
+        }
         self.publisher.wake();
         pending
     }

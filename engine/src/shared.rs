@@ -15,6 +15,7 @@ use crate::ledger::{Answer, ROWS_READ_MAX};
 use crate::line::Streams;
 use crate::posted::Posted;
 use crate::ring::Tickets;
+use crate::slab::Slab;
 use crate::venue::{Page, RefusedEnd};
 
 /// Refused ends that are kept for an alert; the oldest is dropped.
@@ -32,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) releases: ArrayQueue<Release>,
     pub(crate) tickets: Arc<Tickets>,
     pub(crate) streams: Arc<Streams>,
+    /// Commands by name on the ring.
+    pub(crate) slab: Slab,
     pub(crate) log: wal::Durable,
     pub(crate) core_bell: Arc<Bell>,
     pub(crate) sync_bell: Arc<Bell>,
@@ -81,6 +84,7 @@ impl Shared {
             releases: ArrayQueue::new(releases_max),
             tickets,
             streams,
+            slab: Slab::new(releases_max),
             log,
             core_bell,
             sync_bell,

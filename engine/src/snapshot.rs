@@ -8,7 +8,7 @@
 //!   A file with a right CRC that contradicts itself, its name or the log stops the start.
 //! - A file gets its name only once it is complete, durable and read back.
 //!
-//! # The format, versions 1 to 3
+//! # The format, versions 1 to 4
 //!
 //! All numbers are little endian. The file `snapshot-{sequence:016x}.snap` is a header of 64 bytes,
 //! the facts, and a CRC. `snapshot-{sequence:016x}.tmp` is an unfinished snapshot and never read.
@@ -16,7 +16,7 @@
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | magic, `snap\r\n\x1a\n` |
-//! | 8 | 4 | version: 3 with venues or holds, else 2 with external operations, else 1 |
+//! | 8 | 4 | version: 4 with postings by name, 3 with venues, 2 with external operations, else 1 |
 //! | 12 | 4 | zeros |
 //! | 16 | 16 | identity of the log |
 //! | 32 | 8 | sequence of its DIGEST record |
@@ -44,8 +44,10 @@ use crate::ledger::Ledger;
 use crate::record;
 
 /// The newest version of the format. An older one is still written if it has all facts: version 1
-/// has no external operations, and version 2 no venues, holds and traded balances.
-pub const VERSION: u32 = 3;
+/// has no external operations, version 2 no venues, holds and traded balances, and version 3 no
+/// postings by name.
+pub const VERSION: u32 = 4;
+const VERSION_VENUES: u32 = 3;
 const VERSION_OUTSIDE: u32 = 2;
 const VERSION_FIRST: u32 = 1;
 
@@ -323,8 +325,10 @@ impl Iterator for Facts<'_> {
 /// without newer facts.
 fn version_of(ledger: &Ledger) -> u32 {
     let version = |fact: Fact| match fact {
-        Fact::Venue(_) | Fact::Hold(_) | Fact::Answer(_) => VERSION,
-        Fact::Balance { held, traded, .. } if (held, traded) != (0, 0) => VERSION,
+        Fact::Named(_) => VERSION,
+        Fact::Hold(hold) if hold.transaction != 0 => VERSION,
+        Fact::Venue(_) | Fact::Hold(_) | Fact::Answer(_) => VERSION_VENUES,
+        Fact::Balance { held, traded, .. } if (held, traded) != (0, 0) => VERSION_VENUES,
         Fact::Outside { .. } => VERSION_OUTSIDE,
         _ => VERSION_FIRST,
     };
@@ -593,7 +597,7 @@ mod tests {
             (facts, whole[facts] - 1, "bytes follow the last fact"),
             (facts, whole[facts] + 1, "ends before the last fact"),
             (HEADER_BYTES, 99, "a.snap: fact 0: fact tag holds 99"),
-            (8, 4, "version 4"),
+            (8, 5, "version 5"),
         ] {
             let (at, byte, why) = change;
             let mut bytes = whole.clone();

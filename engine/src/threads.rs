@@ -223,6 +223,12 @@ fn decide_all<'a, M: Medium>(
                     (ticket, Answer::Done, after)
                 }
                 Work::Look { ticket, look } => (ticket, Answer::Done, read(core, shared, look)),
+                Work::Named { ticket, cell } => {
+                    let (answer, after) =
+                        core.name(&mut shared.slab.cell(cell).lock(), slot.time_ns);
+                    shared.slab.give_back(cell);
+                    (ticket, answer, after)
+                }
                 Work::Numbered { venue, epoch, cell } => {
                     let mut posted = shared.streams.cell(cell).lock();
                     waiting += usize::from(lines.number(
@@ -293,6 +299,9 @@ fn read<M: Medium>(core: &Core<M>, shared: &Shared, look: Look) -> Sequence {
             page.next = ledger.holds_below(before, ROWS_READ_MAX, &mut page.holds);
         }
         Look::Hold { venue, number } => page.holds.extend(ledger.hold(venue, number)),
+        Look::Transaction { transaction } => {
+            page.holds.extend(ledger.transaction_holds(transaction));
+        }
         Look::Balance { user, asset } => {
             page.balance = (ledger.available(user, asset), ledger.held(user, asset));
             page.holds.extend(ledger.held_of(user, asset, ROWS_READ_MAX + 1));

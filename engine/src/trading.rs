@@ -1,6 +1,8 @@
 //! Venues, holds and postings, judged by a second, naive model.
 
 mod model;
+mod names;
+mod transactions;
 mod world;
 
 use std::collections::BTreeMap;

@@ -292,6 +292,11 @@ pub enum Look {
         /// The hold's number.
         number: u64,
     },
+    /// The open holds of a transaction.
+    Transaction {
+        /// The transaction.
+        transaction: u128,
+    },
     /// One balance, and its first holds and freezes, oldest first.
     Balance {
         /// The balance's user.

@@ -12,6 +12,7 @@ use engine::Handle;
 use engine::command::Command;
 use engine::external::External;
 use engine::ledger::Answer as EngineAnswer;
+use engine::named::{NamedAnswer, NamedPosting};
 use engine::order::Order;
 use engine::recorded::Recorded;
 use engine::ring::{Overloaded, Pending};
@@ -28,7 +29,7 @@ use crate::config::Config;
 use domain::account::{AccountStatus, UserId};
 use domain::asset::{Asset, AssetId, Catalog};
 use domain::code::Code;
-use domain::transfer::{ExternalOperation, Op, ReqId};
+use domain::transfer::{Decision, ExternalOperation, Op, ReqId};
 
 /// Pause before questions that found no place on the ring are asked again.
 const OVERLOADED_PAUSE: Duration = Duration::from_millis(5);
@@ -351,7 +352,11 @@ fn answer(req_id: impl fmt::Display, engine: Option<EngineAnswer>) -> Answer {
         Some(EngineAnswer::Decided(recorded) | EngineAnswer::Query(Some(recorded))) => {
             Answer { outcome: recorded.decision.into(), log_sequence: Some(recorded.sequence) }
         }
-        Some(EngineAnswer::Query(None)) => {
+        Some(EngineAnswer::Named(named) | EngineAnswer::QueryNamed(Some(named))) => {
+            let NamedAnswer { decision, record, .. } = named;
+            Answer { outcome: decision.into(), log_sequence: Some(record) }
+        }
+        Some(EngineAnswer::Query(None) | EngineAnswer::QueryNamed(None)) => {
             Answer::without_record(Outcome::Unknown(Reason::NotRecorded))
         }
         Some(EngineAnswer::Violation(why)) => {
@@ -430,6 +435,75 @@ impl Adapter for Spot {
             Err(_) => Answer::without_record(Outcome::Timeout),
         }
     }
+}
+
+/// A service's postings by name. An answer is durable when it arrives. Without a decision the same
+/// command may be sent again: it is decided once.
+///
+/// [`Reason::Violation`]: other legs or another order number under this name, an end that
+/// contradicts another one, or a SETTLE of other legs than its RESERVE's. [`Reason::Overloaded`]:
+/// nothing has happened. [`Reason::Forgotten`]: it is below the watermark.
+impl Spot {
+    /// Sets apart what the legs of all rounds up to this one lack.
+    pub async fn reserve(&self, posting: NamedPosting) -> Answer {
+        self.post_named(Op::Reserve, &posting).await
+    }
+
+    /// Books the legs of the last successful RESERVE, which must be these. It is never refused.
+    pub async fn settle(&self, posting: NamedPosting) -> Answer {
+        self.post_named(Op::Settle, &posting).await
+    }
+
+    /// Gives back what a transaction has set apart. The posting has no legs. Without a RESERVE it
+    /// shuts the door for a late one. It is never refused.
+    pub async fn release(&self, posting: NamedPosting) -> Answer {
+        self.post_named(Op::Release, &posting).await
+    }
+
+    /// Books the legs at once, or refuses them.
+    pub async fn post(&self, posting: NamedPosting) -> Answer {
+        self.post_named(Op::Post, &posting).await
+    }
+
+    /// Reads the recorded outcome of a posting. `round` is of no meaning for a SETTLE and a
+    /// RELEASE: both end all rounds.
+    pub async fn query_posting(&self, transaction: ReqId, op: Op, round: u8) -> Answer {
+        match self.put(query_named(transaction, op, round)).await {
+            Ok(found) => answer(transaction, Some(found)),
+            Err(_) => Answer::without_record(Outcome::Timeout),
+        }
+    }
+
+    /// The failing leg of a refused posting, from 0; `None` without a recorded refusal.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn failing_leg(
+        &self,
+        transaction: ReqId,
+        op: Op,
+        round: u8,
+    ) -> Result<Option<u8>, Unanswered> {
+        match self.put(query_named(transaction, op, round)).await? {
+            EngineAnswer::QueryNamed(found) => {
+                Ok(found.filter(|named| named.decision != Decision::Success).map(|named| named.leg))
+            }
+            _ => Err(Unanswered::Silent),
+        }
+    }
+
+    async fn post_named(&self, op: Op, posting: &NamedPosting) -> Answer {
+        let pending = self.engine.lock().submit_named(op, posting, self.clock.now_ns());
+        let Ok(pending) = pending else {
+            return Answer::without_record(Outcome::Unknown(Reason::Overloaded));
+        };
+        let mut deadline = self.clock.sleep(self.timeout);
+        answer(posting.transaction, wait(pending, &mut deadline).await)
+    }
+}
+
+fn query_named(transaction: ReqId, op: Op, round: u8) -> Command {
+    Command::QueryNamed { transaction: transaction.number(), op, round }
 }
 
 impl Spot {

@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - Every Funding balance is the sum of all operations on it.
+//! - The frozen part of every Funding balance is the sum of its open holds.
 //! - The state of every transfer fits the operations that both stores hold for it ([`super::fit`]).
 //! - Every record of the log has its transfer.
 //!
@@ -423,6 +424,7 @@ impl<S: SpotReader> Audit<S> {
         let strange = findings.strange.into_iter().map(Kind::StrangeRow);
         report.mismatches.extend(strange.map(Mismatch::new));
         report.mismatches.extend(findings.unbalanced.into_iter().map(Mismatch::from));
+        report.mismatches.extend(findings.misheld.into_iter().map(Mismatch::from));
         let mut open = BTreeSet::new();
         let catalog = self.catalog.load_full();
         for page in &findings.pages {

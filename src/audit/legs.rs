@@ -1,5 +1,5 @@
 //! The legs of postings as the log has them, added up one by one. It uses no code of the ledger, so
-//! it is a second judge of what venues have moved.
+//! it is a second judge of what venues and transactions have moved.
 //!
 //! [`HoldOwners`] follows the holds, because a leg out of a hold does not name its owner.
 //! [`LegSums`] adds up all Spot balances. [`judge`] compares them with each snapshot, and with
@@ -10,12 +10,14 @@ use std::fmt;
 use std::path::Path;
 
 use domain::posting::{Leg, Place};
-use domain::transfer::Decision;
+use domain::transfer::{Decision, Op};
 use engine::entry::Entry;
 use engine::fact::{Fact, HoldFact};
+use engine::named::Named;
 use engine::posted::Posted;
 use engine::snapshot::store::SnapshotStore;
 use engine::snapshot::{self, Snapshot};
+use ulid::Ulid;
 use wal::{Directory, Reader, SegmentHeader, Sequence};
 
 use super::error::Error;
@@ -37,6 +39,15 @@ pub enum Name {
         /// The number of the command that made it.
         number: u64,
     },
+    /// A hold of a transaction: one for each user and asset.
+    Transaction {
+        /// The transaction.
+        transaction: u128,
+        /// The user.
+        user: u64,
+        /// The asset's number.
+        asset: u32,
+    },
     /// All freezes of one user, asset and purpose.
     Freeze {
         /// The user.
@@ -52,6 +63,9 @@ impl fmt::Display for Name {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Name::Hold { venue, number } => write!(out, "hold {venue}:{number}"),
+            Name::Transaction { transaction, user, asset } => {
+                write!(out, "hold {}:{user}:{asset}", Ulid(*transaction))
+            }
             Name::Freeze { purpose, .. } => write!(out, "freeze of purpose {purpose}"),
         }
     }
@@ -70,8 +84,9 @@ impl Name {
     }
 
     fn of_fact(hold: &HoldFact) -> Name {
-        let HoldFact { venue, number, purpose, user, asset, .. } = *hold;
+        let HoldFact { venue, transaction, number, purpose, user, asset, .. } = *hold;
         match venue {
+            0 if transaction != 0 => Name::Transaction { transaction, user, asset },
             0 => Name::Freeze { user, asset, purpose },
             venue => Name::Hold { venue, number },
         }
@@ -166,6 +181,103 @@ impl HoldOwners {
             }
         }
     }
+}
+
+impl HoldOwners {
+    /// Whether a posting by name has the user in a leg, or ends a hold of the user.
+    pub fn names(&self, named: &Named, user: u64) -> bool {
+        let legs = named.legs.iter().flat_map(|leg| [leg.from.user(), leg.to.user()]);
+        let mut users = legs.flatten().chain(self.of(named.transaction).map(|(user, ..)| user));
+        users.any(|other| other == user)
+    }
+
+    /// User, asset and amount of each hold of a transaction.
+    fn of(&self, transaction: u128) -> impl Iterator<Item = (u64, u32, i128)> + '_ {
+        let name = |user, asset| Name::Transaction { transaction, user, asset };
+        let rows = self.rows.range(name(0, 0)..=name(u64::MAX, u32::MAX));
+        rows.filter_map(|(name, row)| match name {
+            Name::Transaction { user, asset, .. } => Some((*user, *asset, row.amount)),
+            Name::Hold { .. } | Name::Freeze { .. } => None,
+        })
+    }
+
+    /// Books the legs of a posting by name in their order, if it was admitted. `each` is called as
+    /// for [`HoldOwners::book`]: for a RESERVE and a RELEASE once for each hold that changes.
+    pub fn book_named(&mut self, named: &Named, mut each: impl FnMut(LegShare)) {
+        if named.decision != Decision::Success {
+            return;
+        }
+        let mut share = |leg, user, asset, owned, held| {
+            each(LegShare { leg, user: Some(user), asset, owned, held });
+        };
+        let transaction = named.transaction;
+        let had: Vec<_> = self.of(transaction).collect();
+        match named.op {
+            Op::Reserve => {
+                let mut want = BTreeMap::<(u64, u32), (usize, i128)>::new();
+                for (index, leg, lacking) in lacking(&named.legs) {
+                    let Some(user) = leg.from.user() else { continue };
+                    let sum = want.entry((user, leg.asset)).or_insert((index, 0));
+                    sum.1 += lacking;
+                }
+                for &(user, asset, amount) in &had {
+                    want.entry((user, asset)).or_insert((0, 0)).1 -= amount;
+                }
+                for ((user, asset), (leg, more)) in want {
+                    if more != 0 {
+                        self.change(transaction, user, asset, more);
+                        share(leg, user, asset, 0, more);
+                    }
+                }
+            }
+            Op::Release => {
+                for (user, asset, amount) in had {
+                    self.change(transaction, user, asset, -amount);
+                    share(0, user, asset, 0, -amount);
+                }
+            }
+            op => {
+                for (index, leg, lacking) in lacking(&named.legs) {
+                    let units = i128::from(leg.amount);
+                    // A POST has no hold: it takes from what is available.
+                    let held = if op == Op::Settle { lacking } else { 0 };
+                    if let Some(user) = leg.from.user() {
+                        self.change(transaction, user, leg.asset, -held);
+                        share(index, user, leg.asset, -units, -held);
+                    }
+                    if let Some(user) = leg.to.user() {
+                        share(index, user, leg.asset, units, 0);
+                    }
+                }
+            }
+        }
+        let ended: Vec<_> = self.of(transaction).filter(|(.., amount)| *amount == 0).collect();
+        for (user, asset, _) in ended {
+            self.rows.remove(&Name::Transaction { transaction, user, asset });
+        }
+    }
+
+    /// Changes a hold of a transaction, made if absent.
+    fn change(&mut self, transaction: u128, user: u64, asset: u32, by: i128) {
+        if by != 0 {
+            let name = Name::Transaction { transaction, user, asset };
+            let fresh = Row { user: Some(user), asset, amount: 0 };
+            self.rows.entry(name).or_insert(fresh).amount += by;
+        }
+    }
+}
+
+/// For each leg what the legs before it have not brought to its payer: a RESERVE sets it apart.
+fn lacking(legs: &[Leg]) -> impl Iterator<Item = (usize, &Leg, i128)> {
+    let mut arrived = BTreeMap::<(Place, u32), i128>::new();
+    legs.iter().enumerate().map(move |(index, leg)| {
+        let units = i128::from(leg.amount);
+        let there = arrived.entry((leg.from, leg.asset)).or_default();
+        let taken = units.min(*there);
+        *there -= taken;
+        *arrived.entry((leg.to, leg.asset)).or_default() += units;
+        (index, leg, units - taken)
+    })
 }
 
 /// One Spot balance.
@@ -317,6 +429,14 @@ impl LegSums {
                     lost.push(Wrong { user, asset, part: Part::Begun, holds, stated, added });
                     return;
                 };
+                let sum = balances.entry((user, asset)).or_default();
+                sum.owned += owned;
+                sum.held += held;
+                sum.traded += owned;
+            }),
+            Entry::Named(named) => holds.book_named(named, |share| {
+                let LegShare { user, asset, owned, held, .. } = share;
+                let user = user.expect("each place of a transaction is a user's");
                 let sum = balances.entry((user, asset)).or_default();
                 sum.owned += owned;
                 sum.held += held;
@@ -493,7 +613,6 @@ fn signed(units: u128) -> i128 {
 mod tests {
     use domain::code::Code;
     use domain::posting::Posting;
-    use domain::transfer::Op;
     use engine::totals::Totals;
 
     use super::*;
@@ -551,6 +670,7 @@ mod tests {
         };
         let hold = HoldFact {
             venue: 1,
+            transaction: 0,
             number: 1,
             purpose: 0,
             user: 1,

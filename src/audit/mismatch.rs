@@ -9,7 +9,7 @@ use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Op, ReqId, State};
 use wal::Sequence;
 
-use crate::postgres::audit_reader::Unbalanced;
+use crate::postgres::audit_reader::{Misheld, Unbalanced};
 use crate::postgres::journal::DamagedRow;
 use engine::external::Outside;
 use engine::totals::Totals;
@@ -84,6 +84,8 @@ pub enum Kind {
     StrangeRow(String),
     /// A balance is not the sum of its operations.
     Unbalanced(Unbalanced),
+    /// The frozen part of a balance is not the sum of the open holds.
+    Misheld(Misheld),
     /// A row of a transfer cannot be read.
     UnreadableRow(String),
     /// A balance or a hold is not that of the log's legs.
@@ -225,6 +227,7 @@ impl Mismatch {
                 )
             }
             Kind::Unbalanced(unbalanced) => unbalanced.sentence(),
+            Kind::Misheld(misheld) => misheld.sentence(),
             Kind::UnreadableRow(why) => format!("a row cannot be read: {why}"),
             Kind::NoTransfer => {
                 "there are operations, but PostgreSQL has no such transfer".to_owned()
@@ -294,8 +297,9 @@ impl fmt::Display for Mismatch {
         let colon = if subject.is_empty() { "" } else { ": " };
         write!(out, "{}{colon}{}", subject.join(", "), self.what())?;
         match (&self.difference, &self.kind) {
-            // The sentence of an unbalanced account names the difference itself.
-            (Difference::Unknown | Difference::Units(0), _) | (_, Kind::Unbalanced(_)) => Ok(()),
+            // The sentence of an account names the difference itself.
+            (Difference::Unknown | Difference::Units(0), _)
+            | (_, Kind::Unbalanced(_) | Kind::Misheld(_)) => Ok(()),
             _ => write!(out, "; difference {}", self.difference()),
         }
     }
@@ -307,6 +311,14 @@ impl From<Unbalanced> for Mismatch {
         let difference = Difference::Decimal(unbalanced.difference.clone());
         let kind = Kind::Unbalanced(unbalanced);
         Mismatch { user, asset, difference, ..Mismatch::new(kind) }
+    }
+}
+
+impl From<Misheld> for Mismatch {
+    fn from(misheld: Misheld) -> Mismatch {
+        let (user, asset) = (Some(misheld.user), Some(misheld.asset));
+        let difference = Difference::Decimal(misheld.difference.clone());
+        Mismatch { user, asset, difference, ..Mismatch::new(Kind::Misheld(misheld)) }
     }
 }
 
@@ -356,6 +368,13 @@ mod tests {
         let sum = Mismatch::from(sum);
         assert_eq!(sum.to_string(), "user 7, asset 3: Funding is 5 more than its operations");
         assert_eq!(sum.difference(), "5");
+        let hold = Some("01K:7:3".to_owned());
+        let difference = "-5".to_owned();
+        let frozen = Misheld { user: user.expect("in range"), asset: USDT, difference, hold };
+        assert_eq!(
+            Mismatch::from(frozen).to_string(),
+            "user 7, asset 3: 5 less is frozen on Funding than its open holds; the oldest is 01K:7:3"
+        );
         let back = Mismatch::new(Kind::LogBehind { durable: 3, read: 5 });
         assert!(back.to_string().starts_with("the log ends at record 3, "), "{back}");
         assert_eq!(back.difference(), "unknown");

@@ -5,13 +5,18 @@
 //! Before that it comes from the transfers, which PostgreSQL keeps for ever. Balances are added up
 //! from zero, and compared with the balances that either store has recorded beside its operations.
 //!
-//! Postings of venues are in the log only. If its first records are removed and no archive has
-//! them, one line per asset, EARLIER, is the sum of the postings up to the oldest snapshot.
+//! A settled hold of Funding is one line SETTLED. Money that a hold only sets apart is part of the
+//! balance, and no line.
+//!
+//! Postings of venues and of services are in the log only. If its first records are removed and no
+//! archive has them, one line per asset, EARLIER, is the sum of the postings up to the oldest
+//! snapshot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use engine::entry::Entry;
+use engine::named::Named;
 use engine::order::Order;
 use engine::posted::Posted;
 use engine::snapshot::Snapshot;
@@ -22,7 +27,7 @@ use wal::{Directory, Reader, Record, SegmentHeader, Sequence};
 
 use super::error::Error;
 use super::legs::{HoldOwners, LegShare, LegSums};
-use crate::postgres::movements::{FundingMovement, Movements, TransferMoves};
+use crate::postgres::movements::{FundingMovement, Movements, SettledHold, TransferMoves};
 use domain::account::UserId;
 use domain::amount::{signed_text, units_text};
 use domain::asset::{AssetId, Catalog};
@@ -39,7 +44,8 @@ pub struct Movement {
     pub at: Timestamp,
     /// The account.
     pub account: Participant,
-    /// The operation; `None` for the sum of earlier postings.
+    /// The operation; `None` for the sum of earlier postings on Spot, and for a settled hold of
+    /// Funding.
     pub op: Option<Op>,
     /// The asset.
     pub asset: AssetId,
@@ -51,7 +57,8 @@ pub struct Movement {
     recorded: Option<i128>,
     /// The balance after it, smallest units.
     pub balance: i128,
-    /// The transfer's req_id, the external operation's idem_key, or the name of a posting.
+    /// The transfer's req_id, the external operation's idem_key, the name of a posting, or the key
+    /// of a hold with the amounts that it took and brought.
     pub reference: String,
     /// Its record in the log, while the log has it or PostgreSQL remembers its number.
     pub sequence: Option<Sequence>,
@@ -60,7 +67,11 @@ pub struct Movement {
 impl Movement {
     /// The name of the operation.
     pub fn name(&self) -> &'static str {
-        self.op.map_or("EARLIER", Op::name)
+        match (self.op, self.account) {
+            (Some(op), _) => op.name(),
+            (None, Participant::Funding) => "SETTLED",
+            (None, Participant::Spot) => "EARLIER",
+        }
     }
 
     /// Whether it only moves money between the available and the held part of the balance.
@@ -282,10 +293,24 @@ impl Reading {
                     }
                 });
             }
+            Entry::Named(ref named) if sequence > found.begun => {
+                holds.book_named(named, |share| {
+                    if share.user == Some(*user) {
+                        let name = named_reference(named);
+                        found.legs.push(movement_of(named.op, name, &share, sequence, at));
+                    }
+                });
+            }
             _ => {}
         }
         Ok(())
     }
+}
+
+/// The name of a posting by name in a statement.
+fn named_reference(named: &Named) -> String {
+    let Named { transaction, round, ref tx_id, .. } = *named;
+    format!("transaction {} round {round} tx_id {}", Ulid(transaction), tx_id.as_str())
 }
 
 fn leg_movement(posted: &Posted, share: &LegShare, sequence: Sequence, at: Timestamp) -> Movement {
@@ -297,6 +322,16 @@ fn leg_movement(posted: &Posted, share: &LegShare, sequence: Sequence, at: Times
     if reference != 0 {
         name.push_str(&format!(" reference {reference}"));
     }
+    movement_of(op, name, share, sequence, at)
+}
+
+fn movement_of(
+    op: Op,
+    reference: String,
+    share: &LegShare,
+    sequence: Sequence,
+    at: Timestamp,
+) -> Movement {
     Movement {
         at,
         account: Participant::Spot,
@@ -306,7 +341,7 @@ fn leg_movement(posted: &Posted, share: &LegShare, sequence: Sequence, at: Times
         held: share.held,
         recorded: None,
         balance: 0,
-        reference: name,
+        reference,
         sequence: Some(sequence),
     }
 }
@@ -318,6 +353,14 @@ pub fn statement(movements: Movements, logged: UserRecords, catalog: &Catalog) -
     for movement in movements.funding {
         let movement = funding_movement(movement);
         accounts.entry((movement.account, movement.asset)).or_default().push(movement);
+    }
+    for settled in movements.holds {
+        let movement = hold_movement(settled, catalog);
+        accounts.entry((movement.account, movement.asset)).or_default().push(movement);
+    }
+    for ((account, _), found) in &mut accounts {
+        assert_eq!(*account, Participant::Funding, "the log is read below");
+        found.sort_by_key(|movement| movement.at);
     }
     let UserRecords { mut operations, mut legs, begun: _, first, durable, carried } = logged;
     let first = first.unwrap_or(1);
@@ -430,6 +473,25 @@ fn funding_movement(movement: FundingMovement) -> Movement {
     let (recorded, account) = (balance_after.map(signed), Participant::Funding);
     let (op, held, balance, sequence) = (Some(op), 0, 0, None);
     Movement { at, account, op, asset, effect, held, recorded, balance, reference, sequence }
+}
+
+/// One line for a settled hold: what it brought less what it took.
+fn hold_movement(settled: SettledHold, catalog: &Catalog) -> Movement {
+    let SettledHold { at, asset, taken, brought, balance_after, key } = settled;
+    let (_, precision) = named(catalog, asset);
+    let [took, gave] = [taken, brought].map(|units| units_text(units.into(), precision));
+    Movement {
+        at,
+        account: Participant::Funding,
+        op: None,
+        asset,
+        effect: i128::from(brought) - i128::from(taken),
+        held: 0,
+        recorded: Some(signed(balance_after)),
+        balance: 0,
+        reference: format!("{key} taken {took} brought {gave}"),
+        sequence: None,
+    }
 }
 
 fn spot_movement(

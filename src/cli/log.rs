@@ -68,9 +68,12 @@ pub struct WalDumpArgs {
     /// Last sequence.
     #[arg(long, value_name = "SEQ")]
     pub to: Option<u64>,
-    /// Only records of this transfer.
+    /// Only records of this transfer or transaction.
     #[arg(long, value_name = "ULID")]
     pub req_id: Option<Ulid>,
+    /// Only records of the transactions with this name. Each owner has its own names.
+    #[arg(long, value_name = "TX_ID")]
+    pub tx_id: Option<String>,
     /// Only records of this user. Of a posting: one of its legs names the user, or a hold of the
     /// user. The log is read from its beginning for the owners of its holds.
     #[arg(long, value_name = "ID", value_parser = user_id_parser())]

@@ -6,7 +6,7 @@ use clap::Subcommand;
 /// under "Tools".
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run", &["serve", "doctor", "token", "load"]),
-    ("Look", &["verify", "statement", "wal", "journal", "snapshot", "pauses"]),
+    ("Look", &["verify", "statement", "wal", "journal", "snapshot", "pauses", "participant"]),
     (
         "Act",
         &[

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use clap::{Args, Subcommand};
 use clap_complete::Shell;
+use serde_json::Value;
 
 use super::values::{
-    count_parser, parse_owner, parse_ttl, parse_url, user_id_parser, venue_parser,
+    count_parser, parse_json, parse_owner, parse_ttl, parse_url, user_id_parser, venue_parser,
 };
 use crate::format::Format;
 use crate::role::Role;
@@ -50,6 +51,40 @@ pub struct TokenArgs {
     /// Configuration file with the secret; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml
     /// if it exists.
     #[arg(long, value_name = "FILE", conflicts_with = "dev")]
+    pub config: Option<PathBuf>,
+    /// Use the development secret, as `serve --dev` does.
+    #[arg(long)]
+    pub dev: bool,
+}
+
+/// Commands for participants of transactions.
+#[derive(Debug, Subcommand)]
+pub enum ParticipantCommand {
+    /// Try every duty of a running participant, and name those that fail.
+    ///
+    /// It calls the participant as a transaction does, with tx_id and branch_id that begin with
+    /// `check-`. Some branches are confirmed or committed, so use a payload whose effect you can
+    /// accept. Exit code 1: a duty fails. 2: the participant cannot be asked.
+    Check(ParticipantCheckArgs),
+}
+
+/// Arguments of `ubscore participant check`.
+#[derive(Debug, Args)]
+pub struct ParticipantCheckArgs {
+    /// NAME of [participants.NAME] in the configuration.
+    pub name: String,
+    /// Payload that the participant accepts, JSON; default: {}.
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    pub payload: Option<Value>,
+    /// Payload that the participant refuses, JSON. Without it, its own refusals are not tried.
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    pub refused_payload: Option<Value>,
+    /// Format of the result.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Configuration file with the participant; default: UBSCORE_CONFIG, else
+    /// /etc/ubscore/ubscore.toml if it exists.
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Use the development secret, as `serve --dev` does.
     #[arg(long)]

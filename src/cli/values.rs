@@ -6,6 +6,7 @@ use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use serde_json::Value;
 
 use crate::config::is_http_url;
 use crate::role::ServiceName;
@@ -123,6 +124,10 @@ pub(super) struct UrlError;
 
 pub(super) fn parse_url(text: &str) -> Result<String, UrlError> {
     if is_http_url(text) { Ok(text.to_owned()) } else { Err(UrlError) }
+}
+
+pub(super) fn parse_json(text: &str) -> Result<Value, serde_json::Error> {
+    serde_json::from_str(text)
 }
 
 pub(super) fn parse_time(text: &str) -> Result<Timestamp, jiff::Error> {

@@ -22,6 +22,7 @@ use crate::stores::{Target, with_stores};
 use domain::amount::signed_text;
 use domain::asset::{AssetId, Catalog};
 use domain::code::Code;
+use domain::hold::HoldAct;
 use domain::transfer::{Op, State};
 
 /// Rows read by one statement.
@@ -124,6 +125,17 @@ enum Line {
         version: u64,
         code: Option<&'static str>,
     },
+    Held {
+        order_number: String,
+        hold: String,
+        act: &'static str,
+        user_id: u64,
+        asset: String,
+        available: String,
+        frozen: String,
+        version: u64,
+        code: Option<&'static str>,
+    },
 }
 
 /// Prints the next row of a shard. Returns whether it is damaged, or rows before it are missing.
@@ -180,6 +192,24 @@ fn print(
                 "  {order_number} user {user_id} passed {} event {event_id}",
                 states.join(",")
             )?,
+            Line::Held {
+                order_number,
+                hold,
+                act,
+                user_id,
+                asset,
+                available,
+                frozen,
+                version,
+                code,
+            } => {
+                let code = code.map_or(String::new(), |code| format!(" refused {code}"));
+                writeln!(
+                    out,
+                    "  {order_number} user {user_id} hold {hold} {act} {asset} available {available} \
+                     frozen {frozen} version {version}{code}"
+                )?;
+            }
             Line::Posted { order_number, op, user_id, asset, available, frozen, version, code } => {
                 let code = code.map_or(String::new(), |code| format!(" refused {code}"));
                 writeln!(
@@ -211,24 +241,42 @@ fn lines(row: &JournalRow, entries: &[Entry], catalog: &Catalog) -> Vec<Line> {
                 event += 1;
                 Line::Passed { order_number, user_id, states, event_id }
             }
-            Entry::Posted { op, asset, available, frozen, version, code, .. } => {
-                let known = catalog.by_id(AssetId(*asset));
-                let amount = |units: i128| match known {
-                    Some(known) => signed_text(units, known.precision),
-                    None => format!("{units}u"),
-                };
-                Line::Posted {
-                    order_number,
-                    op: Op::from_number(*op).expect("decoded").name(),
-                    user_id,
-                    asset: known.map_or_else(|| format!("#{asset}"), |known| known.symbol.clone()),
-                    available: amount(*available),
-                    frozen: amount(*frozen),
-                    version: *version,
-                    code: code.and_then(Code::from_number).map(Code::name),
-                }
-            }
+            Entry::Posted { op, asset, available, frozen, version, code, .. } => Line::Posted {
+                order_number,
+                op: Op::from_number(*op).expect("decoded").name(),
+                user_id,
+                asset: symbol(*asset, catalog),
+                available: amount(*available, *asset, catalog),
+                frozen: amount(*frozen, *asset, catalog),
+                version: *version,
+                code: code.and_then(Code::from_number).map(Code::name),
+            },
+            Entry::Held { key, act, asset, available, frozen, version, code, .. } => Line::Held {
+                order_number,
+                hold: key.clone(),
+                act: HoldAct::name_of(*act).expect("decoded"),
+                user_id,
+                asset: symbol(*asset, catalog),
+                available: amount(*available, *asset, catalog),
+                frozen: amount(*frozen, *asset, catalog),
+                version: *version,
+                code: code.and_then(Code::from_number).map(Code::name),
+            },
         }
     };
     entries.iter().map(&mut line).collect()
+}
+
+/// The symbol of an asset; `#` and its number if the catalog does not have it.
+fn symbol(asset: u32, catalog: &Catalog) -> String {
+    let known = catalog.by_id(AssetId(asset));
+    known.map_or_else(|| format!("#{asset}"), |known| known.symbol.clone())
+}
+
+/// Smallest units as decimal text; with `u` if the catalog does not have the asset.
+fn amount(units: i128, asset: u32, catalog: &Catalog) -> String {
+    match catalog.by_id(AssetId(asset)) {
+        Some(known) => signed_text(units, known.precision),
+        None => format!("{units}u"),
+    }
 }

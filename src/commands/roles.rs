@@ -6,5 +6,6 @@
 pub mod primary;
 pub mod process;
 pub mod signals;
+mod transactions;
 mod upkeep;
 mod venues;

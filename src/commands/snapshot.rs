@@ -149,9 +149,12 @@ impl Verdict {
             field("balances", Some(held.balances.to_string()));
             field("outcomes", Some(held.outcomes.to_string()));
             // Most snapshots have none.
-            for (name, count) in
-                [("venues", held.venues), ("holds", held.holds), ("answers", held.answers)]
-            {
+            for (name, count) in [
+                ("venues", held.venues),
+                ("holds", held.holds),
+                ("answers", held.answers),
+                ("postings", held.postings),
+            ] {
                 field(name, (count > 0).then(|| count.to_string()));
             }
             field("watermark", Some(held.watermark.to_string()));

@@ -13,6 +13,7 @@ pub mod ink;
 pub(super) mod integer;
 mod line;
 mod log;
+mod named;
 pub(super) mod posting;
 mod read;
 pub(super) mod repair;

@@ -1,6 +1,7 @@
 //! The order numbers of one incarnation: each worker publishes the lowest one that it has under
 //! way, so that the watermark never passes it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -128,6 +129,49 @@ impl Numbers {
 
     pub(super) fn count(&self) -> usize {
         self.workers.iter().map(|worker| worker.count.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// The place of transactions among the order numbers: they share them with transfers, and the
+/// watermark waits for the lowest one that is unfinished.
+#[derive(Clone, Debug)]
+pub struct TransactionNumbers {
+    numbers: Arc<Numbers>,
+    slot: usize,
+}
+
+impl TransactionNumbers {
+    /// From now on the watermark waits until the worker of transactions has read its rows.
+    pub(super) fn begin(numbers: Arc<Numbers>, slot: usize) -> TransactionNumbers {
+        numbers.publish(slot, 0, 0);
+        numbers.publish_old(slot, 0, Vec::new());
+        TransactionNumbers { numbers, slot }
+    }
+
+    /// Order numbers without a coordinator, for a model.
+    #[cfg(test)]
+    pub(crate) fn alone(incarnation: u64) -> TransactionNumbers {
+        TransactionNumbers::begin(Arc::new(Numbers::new(incarnation, 1, 0)), 0)
+    }
+
+    /// Draws the next number. The watermark does not pass it before a later
+    /// [`TransactionNumbers::publish`].
+    pub fn take(&self) -> u64 {
+        self.numbers.take(self.slot)
+    }
+
+    /// Publishes the lowest number in use, `None` for none, and how many are in use.
+    pub fn publish(&self, low: Option<u64>, count: usize) {
+        self.numbers.publish(self.slot, low.unwrap_or(u64::MAX), count);
+        // A transaction is no transfer: a start does not search for it by the list of those.
+        self.numbers.publish_old(self.slot, u64::MAX, Vec::new());
+    }
+
+    /// Every unfinished transaction has this number or a higher one; `None` before the rows are
+    /// read.
+    #[cfg(test)]
+    pub(crate) fn over(&self) -> Option<u64> {
+        self.numbers.over()
     }
 }
 

@@ -213,6 +213,10 @@ impl Raiser {
                 break;
             }
         }
+        let gone = within(&*clock, limit, self.store.trim_holds(self.rows)).await?;
+        if gone > 0 {
+            debug!(gone, "holds that moved nothing are deleted");
+        }
         let ahead = within(&*clock, limit, self.store.ahead()).await?;
         if ahead > AHEAD_MAX {
             let why = "transfers carry times that far ahead of PostgreSQL's clock";

@@ -17,7 +17,7 @@
 
 mod active;
 mod ask;
-mod backoff;
+pub(crate) mod backoff;
 mod batch;
 mod commit;
 mod drive;

@@ -87,7 +87,7 @@ pub struct BodyLimits {
 /// Accepts transfers, reads them and moves them on.
 pub struct Transfers {
     /// Accepts and moves transfers.
-    pub coordinator: Coordinator<Spot, Funding<FlightStore<Database>>>,
+    pub coordinator: Arc<Coordinator<Spot, Funding<FlightStore<Database>>>>,
     /// Reads PostgreSQL.
     pub reads: Reads,
     /// Writes the changes of operators to PostgreSQL.

@@ -16,6 +16,7 @@
 
 mod externals;
 mod sums;
+mod transactions;
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -29,6 +30,7 @@ use wal::{Identity, Sequence};
 
 pub use self::externals::{Decided, EXTERNAL_COLUMNS, external_from_row};
 use self::sums::{Candidate, Columns, Flights, Part, Sum, Sums};
+use self::transactions::{compare_transactions, next_transactions};
 use super::columns::{self, Id, Numeric, bigint};
 use super::connection::note;
 use super::cut::Witness;
@@ -81,6 +83,30 @@ pub struct Unbalanced {
     pub what: &'static str,
 }
 
+/// An account with a frozen part that is not the sum of its open holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misheld {
+    /// The owner of the account.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// The amount that is frozen too much, or lacks, decimal text.
+    pub difference: String,
+    /// The key of its oldest open hold, `None`: there is none.
+    pub hold: Option<String>,
+}
+
+impl Misheld {
+    /// The finding as a sentence, with the difference and the hold.
+    pub fn sentence(&self) -> String {
+        let frozen = sentence("{} is frozen on Funding than its open holds", &self.difference);
+        match &self.hold {
+            Some(key) => format!("{frozen}; the oldest is {key}"),
+            None => format!("{frozen}; there is none"),
+        }
+    }
+}
+
 impl Unbalanced {
     /// What is wrong, with the difference: `Funding is 5 more than its operations`.
     pub fn sentence(&self) -> String {
@@ -95,6 +121,8 @@ pub struct Findings {
     pub pages: Vec<Page>,
     /// Balances that do not add up.
     pub unbalanced: Vec<Unbalanced>,
+    /// Frozen parts that are not the sum of open holds.
+    pub misheld: Vec<Misheld>,
     /// Rows that nobody but the service writes, and that it never would.
     pub strange: Vec<String>,
     /// Where the log had been compared up to by this PostgreSQL, which is not the one that was kept last.
@@ -142,10 +170,10 @@ pub struct AuditReader {
     known: Vec<State>,
     /// Sweeps that have come to an end since it was begun anew.
     sweeps: u32,
-    /// The last account and transfer the sweep has passed.
-    swept: (i64, i64),
+    /// The last account, transfer and transaction the sweep has passed.
+    swept: (i64, i64, i64),
     /// Where it will stand if this opening is kept.
-    next: (i64, i64),
+    next: (i64, i64, i64),
     /// The rows of the journal that this opening has read.
     part: Part,
     /// The rows read so far, if nothing is kept.
@@ -325,7 +353,7 @@ impl AuditReader {
 
         let mut names = named.clone();
         self.name_transfers(client, &mut names, &mut findings).await?;
-        let (last_user, mut last_number) = self.swept;
+        let (last_user, mut last_number, mut last_transaction) = self.swept;
         let (mut until_user, mut user_rows) = (last_user, SWEEP_ROWS);
         if !findings.behind {
             (until_user, user_rows) = next_users(client, last_user).await?;
@@ -336,14 +364,19 @@ impl AuditReader {
         if !findings.behind {
             let users = (last_user, until_user);
             miscounted(client, users, &mut findings, &self.catalog()).await?;
+            misheld(client, users, &mut findings, &self.catalog()).await?;
             let transfers;
             (last_number, transfers) =
                 next_names(client, last_number, &mut names, &mut findings).await?;
-            findings.swept = user_rows < SWEEP_ROWS && transfers < SWEEP_ROWS;
+            let (until, transactions) = next_transactions(client, last_transaction).await?;
+            compare_transactions(client, (last_transaction, until), &mut findings).await?;
+            last_transaction = until;
+            let rows = [user_rows, transfers, transactions];
+            findings.swept = rows.iter().all(|rows| *rows < SWEEP_ROWS);
         }
         self.next = match findings.swept {
             true => beginning(),
-            false => (until_user, last_number),
+            false => (until_user, last_number, last_transaction),
         };
         if findings.swept && findings.damaged.is_empty() {
             self.compare_externals(client, &mut findings).await?;
@@ -637,9 +670,9 @@ fn sentence(what: &str, difference: &str) -> String {
     what.replace("{}", &words)
 }
 
-/// Before every account and transfer, whatever their numbers.
-fn beginning() -> (i64, i64) {
-    (i64::MIN, i64::MIN)
+/// Before every account, transfer and transaction, whatever their numbers.
+fn beginning() -> (i64, i64, i64) {
+    (i64::MIN, i64::MIN, i64::MIN)
 }
 
 /// The progress that is kept between two rounds.
@@ -720,6 +753,31 @@ async fn miscounted(
     found.unbalanced.retain(|one| !named(one));
     findings.unbalanced.append(&mut found.unbalanced);
     findings.strange.append(&mut found.strange);
+    Ok(())
+}
+
+/// Compares the frozen parts of the balances of these users with their open holds, in one snapshot.
+async fn misheld(
+    client: &Client,
+    (after, until): (i64, i64),
+    findings: &mut Findings,
+    catalog: &Catalog,
+) -> Result<(), Error> {
+    let misheld =
+        "SELECT user_id, asset_id, difference, hold_key FROM audit_misheld($1, $2) LIMIT $3";
+    let limit = i64::try_from(UNBALANCED_MAX).expect("small");
+    for row in client.query(misheld, &[&after, &until, &limit]).await? {
+        let asset = u32::try_from(row.try_get::<_, i32>(1)?).map(AssetId).ok();
+        let Numeric(difference) = row.try_get(2)?;
+        let precision = asset.map_or(0, |asset| catalog.precision(asset));
+        let (difference, hold) = (signed_text(difference, precision), row.try_get(3)?);
+        match columns::user(&row, 0)?.zip(asset) {
+            Some((user, asset)) => {
+                findings.misheld.push(Misheld { user, asset, difference, hold });
+            }
+            None => findings.strange.push(format!("frozen {difference} of no user")),
+        }
+    }
     Ok(())
 }
 

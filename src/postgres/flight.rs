@@ -28,6 +28,7 @@ use super::store::{External, Failure, Page, Transfer, Unfinished};
 use domain::account::{AccountStatus, UserId};
 use domain::asset::AssetId;
 use domain::code::Code;
+use domain::hold::{Hold, HoldKey, HoldOrder};
 use domain::transfer::{Cid, Decision, Op, ReqId, State};
 
 /// A Funding balance as PostgreSQL holds it, smallest units.
@@ -35,7 +36,7 @@ use domain::transfer::{Cid, Decision, Op, ReqId, State};
 pub struct Balance {
     /// The amount that the user can move.
     pub available: u128,
-    /// The amount set apart. No operation changes it yet.
+    /// The amount set apart: the sum of the open holds.
     pub frozen: u128,
     /// Rises by one with each flight that changes the row.
     pub version: u64,
@@ -68,6 +69,10 @@ pub struct Flight {
     pub accounts: Vec<AccountRow>,
     /// Balances that the decisions rest on, by user and asset.
     pub balances: Vec<BalanceRow>,
+    /// Holds that it makes or changes, by key.
+    pub holds: Vec<HoldRow>,
+    /// Acts on holds, in order.
+    pub acts: Vec<Acted>,
     /// Entries for the auditors.
     pub audited: Vec<Audited>,
 }
@@ -181,7 +186,7 @@ pub struct Operation {
     pub op: Op,
     /// Success or refusal.
     pub decision: Decision,
-    /// The available balance after a success, smallest units.
+    /// The balance after a success, available and frozen, smallest units.
     pub balance_after: Option<u128>,
 }
 
@@ -192,7 +197,7 @@ pub struct Decided {
     pub external: External,
     /// Success or refusal.
     pub decision: Decision,
-    /// The available balance after a success, smallest units.
+    /// The balance after a success, available and frozen, smallest units.
     pub balance_after: Option<u128>,
 }
 
@@ -218,6 +223,32 @@ pub struct BalanceRow {
     pub before: Option<Balance>,
     /// `None`: a decision rests on it, and it stays.
     pub after: Option<Balance>,
+}
+
+/// A hold of Funding: compared with `before`, and written as `after`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldRow {
+    /// Its key.
+    pub key: HoldKey,
+    /// `None`: there is no row.
+    pub before: Option<Hold>,
+    /// Behind the flight.
+    pub after: Hold,
+    /// Available and frozen behind its Settle, smallest units. `None`: it is not settled.
+    pub settled_after: Option<u128>,
+}
+
+/// A decided act on a hold. Amounts are smallest units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acted {
+    /// The act.
+    pub order: HoldOrder,
+    /// Success or refusal.
+    pub decision: Decision,
+    /// The change of the available balance.
+    pub available: i128,
+    /// The change of the frozen balance.
+    pub frozen: i128,
 }
 
 /// An entry of `admin_audit`.
@@ -248,6 +279,8 @@ pub struct Wanted {
     pub cids: Vec<(UserId, Cid)>,
     /// External operations by their idempotency keys.
     pub externals: Vec<String>,
+    /// Holds by their keys.
+    pub holds: Vec<HoldKey>,
 }
 
 impl Wanted {
@@ -269,6 +302,8 @@ pub struct Found {
     pub transfers: Vec<Transfer>,
     /// External operations.
     pub externals: Vec<Decided>,
+    /// Holds.
+    pub holds: Vec<(HoldKey, Hold)>,
     /// Rows that exist and cannot be read, with the reason.
     pub unreadable: Vec<(Key, String)>,
 }
@@ -286,6 +321,8 @@ pub enum Key {
     Account(UserId),
     /// A balance.
     Balance(UserId, AssetId),
+    /// A hold.
+    Hold(HoldKey),
 }
 
 /// A kind of rows that a flight is compared with.
@@ -297,6 +334,8 @@ pub enum Compared {
     Accounts,
     /// A balance is another one.
     Balances,
+    /// A hold stands elsewhere, or is not there.
+    Holds,
 }
 
 /// Why a flight was not committed, or may not have been.

@@ -191,6 +191,7 @@ impl<J: Journal> FlightStore<J> {
             Call::Find(sought) => known.sought(sought),
             Call::QueryOperation { req_id, op } => known.decision(*req_id, *op),
             Call::FindExternal(external) => known.external(external),
+            Call::FindHold(order) => known.hold(order),
             call => unreachable!("{} is no read", call.name()),
         })
     }

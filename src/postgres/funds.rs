@@ -20,6 +20,8 @@ pub struct Sums {
     pub deposited: u128,
     /// All successful external withdrawals.
     pub withdrawn: u128,
+    /// The sum of brought less taken of all settled holds.
+    pub transactions: i128,
 }
 
 /// A transfer that is not terminal, or whose last outcome on Spot was recorded behind a record.
@@ -136,6 +138,16 @@ async fn read(
     for row in snapshot.query(outside, &[]).await? {
         let sums = view.sums.entry(asset(&row, 0)?).or_default();
         (sums.deposited, sums.withdrawn) = (sum(&row, 1)?, sum(&row, 2)?);
+    }
+    let settled = "SELECT asset_id, sum(moved) FROM (\
+          SELECT asset_id, transaction_brought - transaction_taken AS moved FROM watermark_totals \
+          UNION ALL \
+          SELECT asset_id, brought - taken FROM funding_holds \
+           WHERE state = 40 AND order_number >= (SELECT watermark FROM engine_state)\
+        ) AS settled GROUP BY asset_id";
+    for row in snapshot.query(settled, &[]).await? {
+        let sums = view.sums.entry(asset(&row, 0)?).or_default();
+        sums.transactions = row.try_get::<_, columns::Numeric>(1)?.0;
     }
     let moving = "SELECT req_id, order_number, asset_id, amount, direction, \
           funding_operations(direction, funding_at, funding_code, refund_at) \

@@ -14,6 +14,23 @@ use domain::amount::Amount;
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Op, State};
 
+/// A hold of Funding that was settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettledHold {
+    /// When, by the service's clock.
+    pub at: Timestamp,
+    /// Of what.
+    pub asset: AssetId,
+    /// The amount that left the user, smallest units.
+    pub taken: u64,
+    /// The amount that came, smallest units.
+    pub brought: u64,
+    /// The balance afterwards, available and frozen, smallest units.
+    pub balance_after: u128,
+    /// The key of the hold.
+    pub key: String,
+}
+
 /// A successful operation on Funding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FundingMovement {
@@ -47,7 +64,9 @@ pub struct Movements {
     pub funding: Vec<FundingMovement>,
     /// In the order of their accepts.
     pub transfers: Vec<TransferMoves>,
-    /// Funding balances now, smallest units.
+    /// Settled holds, by time.
+    pub holds: Vec<SettledHold>,
+    /// Funding balances now, available and frozen, smallest units.
     pub balances: Vec<(AssetId, u128)>,
 }
 
@@ -67,7 +86,8 @@ pub async fn read(
     let catalog = catalog.load();
     let funding = funding(&client, &catalog, user).await?;
     let transfers = transfers(&client, &catalog, user).await?;
-    let statement = "SELECT asset_id, available FROM balances_tb \
+    let holds = holds(&client, &catalog, user).await?;
+    let statement = "SELECT asset_id, available + frozen FROM balances_tb \
                      WHERE user_id = $1 ORDER BY asset_id";
     let mut balances = Vec::new();
     for row in client.query(statement, &[&user.bigint()]).await? {
@@ -76,7 +96,7 @@ pub async fn read(
         balances.push((asset, columns::units(&row, 1).ok_or_else(bad)?));
     }
     client.batch_execute("COMMIT").await?;
-    Ok(Movements { funding, transfers, balances })
+    Ok(Movements { funding, transfers, holds, balances })
 }
 
 async fn funding(
@@ -107,6 +127,31 @@ async fn funding(
         })
     };
     rows.iter().map(movement).collect()
+}
+
+/// Settled holds that moved money.
+async fn holds(
+    client: &Client,
+    catalog: &Catalog,
+    user: UserId,
+) -> Result<Vec<SettledHold>, Error> {
+    const TABLE: &str = "funding_holds";
+    let statement = "SELECT updated_at, asset_id, taken, brought, settled_after, hold_key \
+           FROM funding_holds \
+          WHERE user_id = $1 AND state = 40 AND (taken > 0 OR brought > 0) \
+          ORDER BY updated_at, order_number, hold_key";
+    let rows = client.query(statement, &[&user.bigint()]).await?;
+    let settled = |row: &Row| {
+        Ok(SettledHold {
+            at: row.try_get(0)?,
+            asset: asset(row, 1, TABLE, catalog)?,
+            taken: columns::count(row, 2, TABLE)?,
+            brought: columns::count(row, 3, TABLE)?,
+            balance_after: columns::units(row, 4).ok_or_else(|| bad(TABLE, "settled_after"))?,
+            key: row.try_get(5)?,
+        })
+    };
+    rows.iter().map(settled).collect()
 }
 
 async fn transfers(

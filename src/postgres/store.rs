@@ -13,6 +13,7 @@ use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
+use domain::hold::HoldOrder;
 use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId, State};
 
 /// A transfer as the store holds it.
@@ -196,6 +197,11 @@ pub enum Call {
     /// Read what was decided for an external operation, without carrying it out. In a batch that is committed, the answer
     /// is the truth about every try given up before. Answers [`Reply::External`], or [`Reply::Found`] with nothing.
     FindExternal(External),
+    /// Act on a hold of Funding. Answers [`Reply::Hold`].
+    Hold(HoldOrder),
+    /// Read the decision of an act on a hold, without carrying it out. Answers [`Reply::Hold`],
+    /// or [`Reply::Found`] with nothing.
+    FindHold(HoldOrder),
     /// Set a Funding account's status, with an audit row. Answers [`Reply::Done`].
     SetFundingStatus {
         /// Whose account.
@@ -249,6 +255,8 @@ impl Call {
             Call::Find(Sought::Cid(..))
             | Call::External(_)
             | Call::FindExternal(_)
+            | Call::Hold(_)
+            | Call::FindHold(_)
             | Call::SetFundingStatus { .. } => None,
         }
     }
@@ -261,7 +269,8 @@ impl Call {
             Call::Defer { .. } => "defer",
             Call::Operate { .. } => "operate",
             Call::QueryOperation { .. } => "query",
-            Call::Find(_) | Call::FindExternal(_) => "find",
+            Call::Find(_) | Call::FindExternal(_) | Call::FindHold(_) => "find",
+            Call::Hold(_) => "hold",
             Call::External(_) => "external",
             Call::SetFundingStatus { .. } => "set_status",
         }
@@ -289,8 +298,12 @@ impl Call {
             Call::Step { transfer, .. } => Some(transfer.intent.user),
             Call::External(External { user, .. })
             | Call::Defer { user, .. }
+            | Call::Hold(HoldOrder { user, .. })
             | Call::SetFundingStatus { user, .. } => Some(*user),
-            Call::QueryOperation { .. } | Call::Find(_) | Call::FindExternal(_) => None,
+            Call::QueryOperation { .. }
+            | Call::Find(_)
+            | Call::FindExternal(_)
+            | Call::FindHold(_) => None,
         }
     }
 }
@@ -319,6 +332,8 @@ pub enum Reply {
         /// The order number of the row: of its record in UBSCore's log.
         order_number: u64,
     },
+    /// What was decided for an act on a hold.
+    Hold(Decision),
 }
 
 /// Why a batch was not committed, or may not have been.

@@ -57,6 +57,7 @@ struct Session {
     note_open: Statement,
     raise: Statement,
     ahead: Statement,
+    trim_holds: Statement,
 }
 
 impl Watermark {
@@ -122,6 +123,20 @@ impl Watermark {
         Ok(Raised { watermark, more, oldest })
     }
 
+    /// Deletes holds below the watermark that have ended and moved nothing, at most `rows`.
+    /// Returns how many.
+    ///
+    /// # Errors
+    /// [`Error`]; the next call goes on.
+    pub async fn trim_holds(&mut self, rows: u32) -> Result<u64, Error> {
+        let session = self.session().await?;
+        let rows = i32::try_from(rows).unwrap_or(i32::MAX);
+        let row = session.client.query_one(&session.trim_holds, &[&rows]).await.map_err(failure)?;
+        let gone = unsigned(row.try_get(0)?)?;
+        self.session = Some(session);
+        Ok(gone)
+    }
+
     /// How far the latest stamp of the transfers that it looks at lies ahead of PostgreSQL's clock; zero where none does. It
     /// looks at some of the newest transfers, and at those that the watermark passes next.
     ///
@@ -165,7 +180,8 @@ impl Watermark {
                              FROM watermark_raise($1, $2, $3, $4)";
                 let raise = client.prepare(raise).await?;
                 let ahead = client.prepare(AHEAD).await?;
-                Ok(Session { client, observe, note_open, raise, ahead })
+                let trim_holds = client.prepare("SELECT holds_trim($1)").await?;
+                Ok(Session { client, observe, note_open, raise, ahead, trim_holds })
             }
         }
     }

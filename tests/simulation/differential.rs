@@ -36,6 +36,7 @@ use domain::account::{AccountStatus, UserId};
 use domain::amount::{Amount, UNITS_MAX};
 use domain::asset::AssetId;
 use domain::code::Code;
+use domain::hold::{Hold, HoldAct, HoldKey, HoldOrder, HoldState};
 use domain::transfer::{Cid, Decision, Direction, Duty, Intent, Op, Participant, ReqId, State};
 use jiff::Timestamp;
 use ubscore::adapters::{Answer, Outcome, Route};
@@ -73,6 +74,10 @@ const ASSETS: [u32; 2] = [1, 3];
 const AMOUNTS: [u64; 5] = [1, 7, 50_000_000, 300_000_000, UNITS_MAX];
 /// So few that users repeat a cid.
 const CIDS: u64 = 40;
+/// So few that their acts meet.
+const HOLDS: u64 = 50;
+/// Order numbers that no watermark reaches.
+const HOLD_NUMBERS: u64 = 1 << 60;
 /// Idempotency keys of operators.
 const KEYS: u64 = 90;
 /// The first shard is behind the proxy, the second has a short lock timeout.
@@ -395,6 +400,8 @@ impl Pair {
                 Call::Find(_) => "find",
                 Call::External(_) => "external",
                 Call::FindExternal(_) => "find external",
+                Call::Hold(_) => "hold",
+                Call::FindHold(_) => "find hold",
                 Call::SetFundingStatus { .. } => "set status",
             };
             let outcome = match (call, reply) {
@@ -414,7 +421,7 @@ impl Pair {
                 (_, Reply::Found(Some(_))) => "found",
                 (_, Reply::Operation(Some(decision))) => decided(decision),
                 (_, Reply::External { conflict: true, .. }) => "conflict",
-                (_, Reply::External { decision, .. }) => decided(decision),
+                (_, Reply::External { decision, .. } | Reply::Hold(decision)) => decided(decision),
                 (_, Reply::Unreadable(what)) => panic!("unreadable: {what}"),
             };
             self.count(format!("{call_name}: {outcome}"));
@@ -626,6 +633,42 @@ impl Pair {
         }
     }
 
+    /// An act on a hold, mostly one that the rules allow: a violation is refused with its whole
+    /// batch.
+    fn hold(&mut self) -> HoldOrder {
+        let number = self.chance.below(HOLDS);
+        let key = HoldKey::new(&format!("hold-{number}")).expect("a key");
+        let found = self.model.holds.get(&key.as_str().to_owned()).copied();
+        let owner = if self.chance.one_in(60) { number + 1 } else { number };
+        let order = HoldOrder {
+            key,
+            order_number: HOLD_NUMBERS + number,
+            user: user(owner % USERS + 1),
+            asset: AssetId(ASSETS[usize::try_from(number % 2).expect("few")]),
+            act: HoldAct::Release,
+        };
+        let stands = found.unwrap_or_else(|| Hold::new(&order));
+        let Hold { state, amount, round, asked, pays, paid, taken, brought, .. } = stands;
+        let next = round.saturating_add(1);
+        let later = HoldAct::Set {
+            round: next,
+            amount: self.chance.pick(&[0, 1, 7, 40_000_000]),
+            pays: self.chance.one_in(2),
+            paid: self.chance.one_in(3),
+        };
+        let came = self.chance.pick(&AMOUNTS[..4]);
+        let act = match (self.chance.below(14), state) {
+            (0, _) => HoldAct::Set { round: round.saturating_sub(1), amount: 3, pays, paid },
+            (1..=3, _) if found.is_some() => HoldAct::Set { round, amount: asked, pays, paid },
+            (1..=9, _) => later,
+            (10..=12, HoldState::Held) => HoldAct::Settle { taken: amount, brought: came },
+            (10..=12, HoldState::Settled) => HoldAct::Settle { taken, brought },
+            (13, HoldState::Settled) if !self.chance.one_in(4) => later,
+            _ => HoldAct::Release,
+        };
+        HoldOrder { act, ..order }
+    }
+
     fn set_status(&mut self, actor: &str, reason: &str) -> Call {
         use AccountStatus::{Active, Disabled, Frozen};
         Call::SetFundingStatus {
@@ -637,7 +680,7 @@ impl Pair {
     }
 
     fn call(&mut self) -> Call {
-        match self.chance.below(25) {
+        match self.chance.below(29) {
             0..6 => self.accept(),
             6..13 => self.step(),
             13 => {
@@ -689,6 +732,8 @@ impl Pair {
             }
             19..22 => Call::External(self.external()),
             22 => Call::FindExternal(self.external()),
+            23..26 => Call::Hold(self.hold()),
+            26 => Call::FindHold(self.hold()),
             _ => self.set_status("an operator", "a test"),
         }
     }
@@ -913,6 +958,12 @@ const MUST: &[&str] = &[
     "find external: success",
     "find external: conflict",
     "find external: nothing",
+    "hold: success",
+    "hold: INSUFFICIENT_BALANCE",
+    "hold: TRANSACTION_ABORTED",
+    "hold: TRANSACTION_DECIDED",
+    "find hold: success",
+    "find hold: nothing",
     "set status: done",
     "alone",
     "search: found",

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use domain::account::AccountStatus;
 use domain::code::Code;
+use domain::hold::{Hold, HoldState};
 use domain::transfer::{Decision, Intent, Op};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
@@ -202,21 +203,38 @@ impl Postgres {
                 self.accounts.set(row.user.number(), after);
             }
         }
+        for row in &flight.holds {
+            let key = row.key.as_str().to_owned();
+            let blind = matches!(bug, Some(Bug::SettledBehindRelease | Bug::RepeatSettlesTwice));
+            if self.holds.get(&key).copied() != row.before && !blind {
+                differs = differs.or(Some(Compared::Holds));
+            }
+            self.holds.set(key, row.after);
+        }
+        self.facts.extend(flight.acts.iter().cloned().map(Fact::Hold));
         for row in &flight.balances {
             let key = (row.user.number(), row.asset.0);
-            let stands = self.balances.get(&key).copied();
-            let before = row.before.map(|before| (before.available, before.version));
+            let frozen = self.frozen_of(key.0, key.1);
+            let stands = self.balances.get(&key).map(|row| (row.0, frozen, row.1));
+            let before = row.before.map(|before| (before.available, before.frozen, before.version));
             if stands != before && bug != Some(Bug::BalanceUnchecked) {
                 differs = differs.or(Some(Compared::Balances));
             }
             if let Some(after) = row.after {
                 let undone = unpaid_refunds(flight, key, self, bug);
-                self.set_balance(key.0, key.1, after.available - undone);
+                let kept = match bug {
+                    Some(Bug::HoldStaysAvailable) => after.frozen.saturating_sub(frozen),
+                    _ => 0,
+                };
+                self.frozen.set(key, after.frozen);
+                self.set_balance(key.0, key.1, after.available - undone + kept);
             }
         }
         let accepted = flight.accepted.iter().map(|row| row.transfer.intent.order_number);
         let externals = flight.externals.iter().map(|row| row.external.order_number);
-        if accepted.chain(externals).any(|number| number < self.watermark) {
+        let apart = flight.holds.iter().filter(|row| row.before.is_none());
+        let apart = apart.map(|row| row.after.order_number);
+        if accepted.chain(externals).chain(apart).any(|number| number < self.watermark) {
             return Err(Stopped::Refused { violation: true, source: said("below the watermark") });
         }
         differs.map_or(Ok(()), |compared| Err(Stopped::Differs(compared)))
@@ -263,7 +281,8 @@ impl Postgres {
         }
         for (user, asset) in &wanted.balances {
             let row = self.balances.get(&(user.number(), asset.0));
-            let balance = |&(available, version)| Balance { available, frozen: 0, version };
+            let frozen = self.frozen_of(user.number(), asset.0);
+            let balance = |&(available, version)| Balance { available, frozen, version };
             found.balances.extend(row.map(|row| (*user, *asset, balance(row))));
         }
         for req_id in &wanted.transfers {
@@ -282,6 +301,21 @@ impl Postgres {
                 decision: code.map_or(Decision::Success, Decision::Refused),
                 balance_after: code.is_none().then_some(*after),
             }));
+        }
+        for key in &wanted.holds {
+            let row = self.holds.get(&key.as_str().to_owned()).copied();
+            let row = match (bug, row) {
+                (Some(Bug::RepeatSettlesTwice), Some(hold)) if hold.state == HoldState::Settled => {
+                    None
+                }
+                (Some(Bug::SettledBehindRelease), Some(hold))
+                    if hold.state == HoldState::Released =>
+                {
+                    Some(Hold { state: HoldState::Held, ..hold })
+                }
+                (_, row) => row,
+            };
+            found.holds.extend(row.map(|hold| (key.clone(), hold)));
         }
         found
     }

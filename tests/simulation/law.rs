@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use domain::account::AccountStatus;
 use domain::code::Code;
+use domain::hold::{HoldAct, HoldKey, HoldOrder};
 use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op};
 use engine::entry::Entry;
-use ubscore::postgres::flight::Flight;
+use ubscore::postgres::flight::{Acted, Flight};
 
 /// The states by their numbers, and the next states of each.
 const TABLE: [(i16, &[i16]); 8] = [
@@ -117,7 +118,24 @@ pub(super) struct Law {
     /// The answers to operators' resolves: the state, and whether the operator caused it.
     resolved: BTreeMap<u128, (i16, bool)>,
     watermark: u64,
+    /// Holds of Funding by key.
+    holds: BTreeMap<String, SeenHold>,
+    /// The sums of the open holds.
+    apart: BTreeMap<(u64, u32), i128>,
     broken: Option<Broken>,
+}
+
+/// A hold by its recorded acts.
+#[derive(Debug, Default)]
+struct SeenHold {
+    apart: i128,
+    ended: bool,
+    /// Brought less taken.
+    effect: i128,
+    /// The recorded decision of each act.
+    recorded: BTreeMap<String, Decision>,
+    /// The answers.
+    answered: BTreeMap<String, Decision>,
 }
 
 impl Law {
@@ -307,10 +325,92 @@ impl Law {
     /// All of a commit of Funding has been shown. Its parts are shown by kind, and not in the order
     /// of the flight: a withdrawal may rest on a deposit from outside of the same flight.
     pub(super) fn committed(&mut self) {
-        let mut funding = self.balances.iter().filter(|((side, ..), _)| *side == Side::Funding);
-        if let Some(((_, user, _), left)) = funding.find(|(_, left)| **left < 0) {
+        let funding = self.balances.iter().filter(|((side, ..), _)| *side == Side::Funding);
+        let mut left = funding.map(|(&(_, user, asset), sum)| {
+            (user, sum - self.apart.get(&(user, asset)).copied().unwrap_or(0))
+        });
+        if let Some((user, left)) = left.find(|(_, left)| *left < 0) {
             self.breach("L1 conservation", format!("Funding of {user}: {left}"));
         }
+    }
+
+    /// An act on a hold was recorded, durably.
+    pub(super) fn acted(&mut self, acted: &Acted) {
+        let Acted { order, decision, available, frozen } = acted;
+        let HoldOrder { key, user, asset, act, .. } = order;
+        let account = (user.number(), asset.0);
+        let success = *decision == Decision::Success;
+        let hold = self.holds.entry(key.as_str().to_owned()).or_default();
+        let (ended, before) = (hold.ended, hold.apart);
+        let (moved, effect) = match *act {
+            HoldAct::Set { .. } if !success => ((0, 0), 0),
+            HoldAct::Set { amount, .. } => {
+                let more = i128::from(amount) - before;
+                ((-more, more), 0)
+            }
+            HoldAct::Settle { taken, brought } => {
+                let (taken, brought) = (i128::from(taken), i128::from(brought));
+                ((brought, -taken), brought - taken)
+            }
+            HoldAct::Release => ((before, -before), 0),
+        };
+        hold.apart += frozen;
+        hold.effect += effect;
+        let ends = !matches!(act, HoldAct::Set { .. });
+        hold.ended |= ends;
+        let again = hold.recorded.insert(format!("{act:?}"), *decision).is_some();
+        let rest = hold.apart;
+        let status = self.statuses.get(&(Side::Funding, account.0)).copied();
+        let allowed = match (*act, status) {
+            (HoldAct::Set { amount, pays: true, .. }, Some(AccountStatus::Frozen)) => {
+                !success || i128::from(amount) <= before
+            }
+            (HoldAct::Set { amount, pays, paid, .. }, Some(AccountStatus::Disabled)) => {
+                let more = i128::from(amount) > before;
+                !success || !(pays && more || paid && i128::from(amount) >= before)
+            }
+            _ => true,
+        };
+        let what = || format!("{acted:?}, behind {before} apart");
+        self.claim(!ended, "a hold ends once", what);
+        self.claim(!again, "L2 one decision per operation", what);
+        self.claim((*available, *frozen) == moved, "a hold moves what it says", what);
+        self.claim(!ends || success && rest == 0, "L13 an end is always possible", what);
+        self.claim(allowed, "an answered status holds", what);
+        *self.balances.entry((Side::Funding, account.0, account.1)).or_default() +=
+            available + frozen;
+        *self.apart.entry(account).or_default() += frozen;
+        *self.external.entry(account).or_default() += effect;
+    }
+
+    /// The frozen part of a balance of Funding.
+    pub(super) fn frozen(&mut self, user: u64, asset: u32, units: u128) {
+        let holds = self.apart.get(&(user, asset)).copied().unwrap_or(0);
+        self.claim(i128::try_from(units) == Ok(holds), "frozen is the sum of the holds", || {
+            format!("{units} of {user}, asset {asset}: its holds have {holds}")
+        });
+    }
+
+    /// A caller was answered with the decision of an act on a hold.
+    pub(super) fn hold_answered(&mut self, order: &HoldOrder, decision: Decision) {
+        let (key, act) = (order.key.as_str().to_owned(), format!("{:?}", order.act));
+        let hold = self.holds.entry(key).or_default();
+        let recorded = hold.recorded.get(&act).copied();
+        let known = *hold.answered.entry(act).or_insert(decision);
+        let what = || format!("{order:?}: {known:?}, {decision:?}, recorded {recorded:?}");
+        // A round that comes too late is not recorded.
+        let late = [Code::TransactionAborted, Code::TransactionDecided];
+        let is_late = decision.code().is_some_and(|code| late.contains(&code));
+        self.claim(known == decision, "L2 one decision per operation", what);
+        let durable = recorded == Some(decision) || is_late && recorded.is_none();
+        self.claim(durable, "L3 answered is durable", what);
+    }
+
+    /// All holds of a transaction were settled.
+    pub(super) fn transaction_settled(&mut self, keys: &[&HoldKey]) {
+        let holds = keys.iter().filter_map(|key| self.holds.get(key.as_str()));
+        let sum: i128 = holds.map(|hold| hold.effect).sum();
+        self.claim(sum == 0, "a transaction makes no money", || format!("{keys:?}: {sum}"));
     }
 
     /// Money entered or left Funding, durably.

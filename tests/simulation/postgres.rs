@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use domain::account::AccountStatus;
 use domain::code::Code;
+use domain::hold::{self, Hold, HoldAccount, HoldDecided, HoldOrder};
 use domain::transfer::{
     Cid, Decision, Direction, Event, ExternalOperation, Intent, Op, ReqId, State,
 };
 use jiff::Timestamp;
+use ubscore::postgres::flight::Acted;
 use ubscore::postgres::store::{
     Call, External, Failure, FundingPart, Page, Reply, Sought, Transfer, TransitionPath, Unfinished,
 };
@@ -28,7 +30,7 @@ const PAGE_ROWS: usize = 5;
 const EPOCH_S: i64 = 1_767_225_600;
 
 /// The rows of the model, as queries on the server's tables.
-pub(super) const TABLES: [&str; 8] = [
+pub(super) const TABLES: [&str; 9] = [
     "SELECT order_number, ulid_text(req_id), cid, user_id, asset_id, amount, direction, state, code_name(code), \
        attempts, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
     "SELECT ulid_text(req_id), ordinality, array_to_string(step.states, ' '), step.attempt, step.reason \
@@ -41,6 +43,8 @@ pub(super) const TABLES: [&str; 8] = [
     "SELECT user_id, asset_id, available, frozen FROM balances_tb",
     "SELECT shard, incarnation, durable FROM journal_last",
     "SELECT incarnation, watermark FROM engine_state",
+    "SELECT hold_key, user_id, asset_id, state, amount, round, code_name(round_code), asked, pays, paid, \
+       taken, brought FROM funding_holds",
 ];
 
 /// The largest INTEGER.
@@ -107,6 +111,7 @@ pub(super) enum Fact {
     Passed(u128, Passed),
     External(u64, u32, i128),
     Balance(u64, u32),
+    Hold(Acted),
 }
 
 /// The server.
@@ -125,6 +130,9 @@ pub(super) struct Postgres {
     pub(super) accounts: Table<u64, AccountStatus>,
     /// Available, and the row's version.
     pub(super) balances: Table<(u64, u32), (u128, u64)>,
+    /// The frozen part of a balance, if it was ever changed.
+    pub(super) frozen: Table<(u64, u32), u128>,
+    pub(super) holds: Table<String, Hold>,
     /// By shard and flight.
     pub(super) journal: Table<(u32, u64), Row>,
     history: Vec<(u128, Passed)>,
@@ -342,8 +350,20 @@ impl Postgres {
         let accounts = self.accounts.rows.iter();
         let accounts = accounts.map(|(user, status)| format!("{user}|{}", *status as i16));
         let balances = self.balances.rows.iter();
-        let balances =
-            balances.map(|((user, asset), units)| format!("{user}|{asset}|{}|0", units.0));
+        let balances = balances.map(|((user, asset), units)| {
+            format!("{user}|{asset}|{}|{}", units.0, self.frozen_of(*user, *asset))
+        });
+        let flag = |flag: bool| if flag { "t" } else { "f" };
+        let holds = self.holds.rows.iter().map(|(key, hold)| {
+            let Hold { user, asset, state, amount, round, round_code, asked, .. } = hold;
+            let Hold { pays, paid, taken, brought, .. } = hold;
+            let (asset, state, code) = (asset.0, state.number(), text(*round_code));
+            let (pays, paid) = (flag(*pays), flag(*paid));
+            format!(
+                "{key}|{user}|{asset}|{state}|{amount}|{round}|{code}|{asked}|{pays}|{paid}|\
+                 {taken}|{brought}"
+            )
+        });
         let journal = self.shards().into_iter().map(|shard| {
             let (_, Row { incarnation, durable, .. }) = self.last(shard);
             format!("{shard}|{incarnation}|{durable}")
@@ -357,6 +377,7 @@ impl Postgres {
             balances.collect(),
             journal.collect(),
             vec![format!("{}|{}", self.incarnation, self.watermark)],
+            holds.collect(),
         ]
     }
 
@@ -372,8 +393,14 @@ impl Postgres {
 
     pub(super) fn show_balances(&self, law: &mut Law) {
         for (&(user, asset), &units) in &self.balances.rows {
-            law.balance(Side::Funding, user, asset, units.0);
+            let frozen = self.frozen_of(user, asset);
+            law.balance(Side::Funding, user, asset, units.0 + frozen);
+            law.frozen(user, asset, frozen);
         }
+    }
+
+    pub(super) fn frozen_of(&self, user: u64, asset: u32) -> u128 {
+        self.frozen.get(&(user, asset)).copied().unwrap_or(0)
     }
 
     fn fence(&mut self, flight: &Flight, fate: Fate) -> Result<(), Refusal> {
@@ -403,6 +430,8 @@ impl Postgres {
         self.externals.end(commit);
         self.accounts.end(commit);
         self.balances.end(commit);
+        self.frozen.end(commit);
+        self.holds.end(commit);
         self.journal.end(commit);
     }
 
@@ -474,8 +503,11 @@ impl Postgres {
             Fact::External(user, asset, change) => law.external(user, asset, change),
             Fact::Balance(user, asset) => {
                 let units = self.balances.get(&(user, asset)).map_or(0, |(units, _)| *units);
-                law.balance(Side::Funding, user, asset, units);
+                let frozen = self.frozen_of(user, asset);
+                law.balance(Side::Funding, user, asset, units + frozen);
+                law.frozen(user, asset, frozen);
             }
+            Fact::Hold(acted) => law.acted(&acted),
         }
     }
 
@@ -537,6 +569,14 @@ impl Postgres {
                 None => Reply::Found(None),
                 Some(found) => external_reply(found, external),
             },
+            Call::Hold(order) => Reply::Hold(self.hold(index, order)?),
+            Call::FindHold(order) => {
+                let found = self.holds.get(&order.key.as_str().to_owned());
+                match found.map(|found| hold::recorded(found, order)) {
+                    Some(Ok(Some(decision))) => Reply::Hold(decision),
+                    Some(Ok(None) | Err(_)) | None => Reply::Found(None),
+                }
+            }
             Call::SetFundingStatus { user, status, .. } => {
                 self.accounts.set(user.number(), *status);
                 Reply::Done
@@ -671,7 +711,7 @@ impl Postgres {
         };
         if code.is_none() {
             self.set_balance(user, asset, after);
-            self.behind.set(key, after);
+            self.behind.set(key, after + self.frozen_of(user, asset));
         }
         let row = (user, asset, amount, code);
         self.operations.set(key, row);
@@ -715,10 +755,36 @@ impl Postgres {
             let change = if deposit { change } else { -change };
             self.facts.push(Fact::External(user, asset, change));
         }
-        let row = (external.clone(), code, after);
+        let row = (external.clone(), code, after + self.frozen_of(user, asset));
         let reply = external_reply(&row, external);
         self.externals.set(external.idem_key.clone(), row);
         reply
+    }
+
+    fn hold(&mut self, index: usize, order: &HoldOrder) -> Result<Decision, Refusal> {
+        let (user, asset) = (order.user.number(), order.asset.0);
+        let key = order.key.as_str().to_owned();
+        let status = self.accounts.get(&user).copied();
+        let account = HoldAccount { status, available: self.balance(user, asset) };
+        let decided = hold::decide(self.holds.get(&key), order, account);
+        match decided.map_err(|_| Refusal::Violation(index))? {
+            HoldDecided::Told(decision) => Ok(decision),
+            HoldDecided::Recorded { decision, hold, available, frozen, opens } => {
+                if opens {
+                    self.accounts.set(user, AccountStatus::Active);
+                }
+                if (available, frozen) != (0, 0) {
+                    let apart = self.frozen_of(user, asset).checked_add_signed(frozen);
+                    self.frozen.set((user, asset), apart.expect("the sum of the holds"));
+                    let left = account.available.checked_add_signed(available);
+                    self.set_balance(user, asset, left.expect("enough"));
+                }
+                self.holds.set(key, hold);
+                let order = order.clone();
+                self.facts.push(Fact::Hold(Acted { order, decision, available, frozen }));
+                Ok(decision)
+            }
+        }
     }
 
     pub(super) fn now_ms(&self) -> u64 {

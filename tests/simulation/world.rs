@@ -30,6 +30,7 @@ use ubscore::validation::Checked;
 use wal::memory::Memory;
 
 use super::chance::Chance;
+use super::holder::Holder;
 use super::journal::{Connection, Streams};
 use super::law::{Broken, Law, Side};
 use super::postgres::Postgres;
@@ -98,10 +99,16 @@ pub(super) enum Bug {
     AbsenceTrusted,
     /// A flight counts as committed when it is sent.
     AnsweredBeforeJournal,
+    /// Money that is set apart stays available too.
+    HoldStaysAvailable,
+    /// A hold that was released is settled.
+    SettledBehindRelease,
+    /// A repeat of a Settle finds no hold, and settles again.
+    RepeatSettlesTwice,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 23] = [
+    pub(super) const ALL: [Bug; 26] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -125,6 +132,9 @@ impl Bug {
         Bug::BalanceUnchecked,
         Bug::AbsenceTrusted,
         Bug::AnsweredBeforeJournal,
+        Bug::HoldStaysAvailable,
+        Bug::SettledBehindRelease,
+        Bug::RepeatSettlesTwice,
     ];
 }
 
@@ -182,7 +192,7 @@ pub(super) struct Plan {
     shards: u32,
     fuse: bool,
     batch_max: usize,
-    users: u64,
+    pub(super) users: u64,
     clients: u64,
     errands: u64,
     pub(super) travel_us_max: u64,
@@ -196,6 +206,8 @@ pub(super) struct Plan {
     attentions: u64,
     /// How often another session changes a balance.
     changes_from_outside: u64,
+    /// Transactions over holds of Funding.
+    pub(super) transactions: u64,
     /// The rows of the journal that each shard keeps.
     journal_kept: u64,
     /// The flights after which a transfer is listed by number.
@@ -239,6 +251,7 @@ impl Plan {
             statuses: chance.pick(&[0, 3, 10]),
             attentions: 0,
             changes_from_outside: 0,
+            transactions: 0,
             journal_kept: 0,
             open_flights: 0,
             watermark_every_ms: chance.pick(&[5, 50, 200, 1_000]),
@@ -252,9 +265,9 @@ impl Plan {
 }
 
 /// A process that takes requests.
-struct Serving {
+pub(super) struct Serving {
     process: Arc<Process>,
-    coordinator: Coordinator<Spot, Funding<FlightStore<Connection>>>,
+    pub(super) coordinator: Coordinator<Spot, Funding<FlightStore<Connection>>>,
     spot: Arc<SpotModel>,
     gate: Arc<Gate>,
     disk: Memory,
@@ -312,8 +325,17 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     let journal_kept = attending.pick(&[1, 2, 1_000]);
     let rest = Plan::new(&mut chance, bug);
     let open_flights = Chance::new(seed.rotate_left(32)).pick(&[5, 20, 100_000]);
-    let plan =
-        Plan { attentions, accounts_max, changes_from_outside, journal_kept, open_flights, ..rest };
+    let mut holding = Chance::new(seed.rotate_left(16) ^ 0x5eed);
+    let transactions = holding.pick(&[0, 0, 3, 8]);
+    let plan = Plan {
+        attentions,
+        accounts_max,
+        changes_from_outside,
+        transactions,
+        journal_kept,
+        open_flights,
+        ..rest
+    };
     if verbose {
         println!("seed {seed}: {plan:?}");
     }
@@ -333,7 +355,7 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     });
     let time = Arc::clone(&world.time);
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        time.run(Arc::clone(&world).live(attending));
+        time.run(Arc::clone(&world).live(attending, holding));
     }));
     if let Err(panicked) = lived {
         world.law.lock().panicked(panicked.as_ref());
@@ -557,7 +579,7 @@ impl World {
     }
 
     /// The whole run.
-    async fn live(self: Arc<World>, mut attending: Chance) {
+    async fn live(self: Arc<World>, mut attending: Chance, mut holding: Chance) {
         self.start(Memory::new());
         let mut busy: Vec<JoinHandle<()>> = Vec::new();
         for number in 0..self.plan.clients {
@@ -573,6 +595,10 @@ impl World {
         }
         if self.plan.changes_from_outside > 0 {
             busy.push(self.spawn(Arc::clone(&self).change_from_outside(outside)));
+        }
+        for _ in 0..if self.plan.transactions > 0 { 2 } else { 0 } {
+            let holder = Holder { world: Arc::clone(&self), chance: holding.fork() };
+            busy.push(self.spawn(holder.live(u64::try_from(busy.len()).expect("few"))));
         }
         let mut strikes = self.plan.strikes.clone().into_iter().peekable();
         let mut armed_until = Duration::ZERO;
@@ -718,7 +744,7 @@ impl World {
     }
 
     /// The process that takes requests; waits for one.
-    async fn service(&self) -> Arc<Serving> {
+    pub(super) async fn service(&self) -> Arc<Serving> {
         loop {
             if let Some(serving) = self.serving_now()
                 && serving.process.life() != Life::Dead
@@ -730,7 +756,11 @@ impl World {
     }
 
     /// The result within `limit_ms`, for a caller outside.
-    async fn within<T>(&self, limit_ms: u64, doing: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn within<T>(
+        &self,
+        limit_ms: u64,
+        doing: impl Future<Output = T>,
+    ) -> Option<T> {
         let limit = self.time.sleep(Duration::from_millis(limit_ms));
         tokio::select! {
             biased;
@@ -843,7 +873,7 @@ impl World {
     }
 }
 
-fn user(number: u64) -> UserId {
+pub(super) fn user(number: u64) -> UserId {
     UserId::new(number).expect("not 0")
 }
 

@@ -144,7 +144,7 @@ impl Ledger {
     }
 
     /// The lower half of the digest.
-    fn state(&self) -> u64 {
+    pub(super) fn state(&self) -> u64 {
         u64::try_from(self.digest() & u128::from(u64::MAX)).expect("64 bits")
     }
 

@@ -132,7 +132,7 @@ fn judge_leg(
 
 /// The checks that need no state.
 #[inline]
-fn check_form(ask: Ask, leg: &Leg) -> Result<(), Code> {
+pub(super) fn check_form(ask: Ask, leg: &Leg) -> Result<(), Code> {
     let row = ask.op.row();
     let (from, to) = (leg.from.kind(), leg.to.kind());
     let user = |place: Place| place.user().is_none_or(|user| UserId::new(user).is_some());
@@ -200,7 +200,12 @@ fn check_holds(
 
 /// The accounts are there, and their statuses admit the leg.
 #[inline]
-fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Breakdown) -> Result<(), Code> {
+pub(super) fn check_accounts(
+    ledger: &Ledger,
+    op: Op,
+    leg: &Leg,
+    parts: &Breakdown,
+) -> Result<(), Code> {
     // An earlier leg makes the account of its payee.
     let made = |user| parts.iter().any(|part| part.place.user() == Some(user));
     let status = |user| {
@@ -228,7 +233,7 @@ fn check_accounts(ledger: &Ledger, op: Op, leg: &Leg, parts: &Breakdown) -> Resu
 /// A hold keeps one balance for its life: the SETTLE that needs it always finds it.
 #[inline]
 pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Breakdown) -> Option<&'static str> {
-    let free = ledger.balances.places_left() - ledger.holds.kept();
+    let free = ledger.balances_left();
     // Nearly always: no posting makes more.
     if [ledger.accounts_left(), free].into_iter().all(|left| left >= PLACES_MAX)
         && (ledger.holds.places_left() >= PLACES_MAX || !ask.op.is_posting())
@@ -290,11 +295,11 @@ pub(super) struct Booking {
 }
 
 /// The change of one balance.
-struct Change {
-    user: u64,
-    asset: u32,
-    held: i128,
-    traded: i128,
+pub(super) struct Change {
+    pub(super) user: u64,
+    pub(super) asset: u32,
+    pub(super) held: i128,
+    pub(super) traded: i128,
 }
 
 /// Books an admitted posting: each place loses its amount apart and gains its arriving amount.
@@ -364,7 +369,7 @@ pub(super) fn book_transfer(ledger: &mut Ledger, op: Op, user: u64, asset: u32, 
 }
 
 /// Returns whether the balance was made.
-fn book_change(ledger: &mut Ledger, change: &Change) -> bool {
+pub(super) fn book_change(ledger: &mut Ledger, change: &Change) -> bool {
     let Change { user, asset, held, traded } = *change;
     if ledger.status(user).is_none() {
         ledger.set_status(user, AccountStatus::Active);
@@ -395,15 +400,26 @@ fn insert_hold(
         _ => (ask.venue, ask.number, 0, reference),
     };
     let keeps = venue != 0 && ledger.holds.keeps_places();
-    let fact =
-        HoldFact { venue, number, purpose, user, asset, amount, reference, record, time_ns, keeps };
+    let fact = HoldFact {
+        venue,
+        transaction: 0,
+        number,
+        purpose,
+        user,
+        asset,
+        amount,
+        reference,
+        record,
+        time_ns,
+        keeps,
+    };
     let sums = ledger.balances.get(user, asset).expect("its balance is booked before").sums;
     let row = Hold::new(fact, sums);
     ledger.add_hold(row);
     ledger.exchange(None, row.fact());
 }
 
-fn signed(amount: u128) -> i128 {
+pub(super) fn signed(amount: u128) -> i128 {
     i128::try_from(amount).expect("a balance is bounded")
 }
 

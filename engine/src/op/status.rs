@@ -22,7 +22,9 @@ fn lacks_place(ledger: &Ledger, user: u64, status: AccountStatus) -> bool {
     match status {
         AccountStatus::Active => ledger.lacks_account(user),
         AccountStatus::Frozen | AccountStatus::Disabled => {
-            ledger.accounts.places_left() == 0 && ledger.accounts.get(user).is_none()
+            // Those of the payees of open transactions stay free.
+            ledger.accounts.places_left() <= ledger.outcomes.kept_accounts()
+                && ledger.accounts.get(user).is_none()
         }
     }
 }

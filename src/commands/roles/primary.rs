@@ -415,6 +415,14 @@ impl Start<'_> {
         let watermark = incarnation.watermark.max(log_watermark);
         let coordinator =
             self.start_coordinator(&stores, &settings, &compared.clean, &hub, watermark);
+        let transactions = super::transactions::begin(
+            config,
+            &postgres,
+            incarnation.number,
+            (&coordinator, &spot),
+            (self.clock, settings.halt.gate()),
+            self.tasks,
+        )?;
         let check = self.watch_stores(compared, &stores, &settings, stopping.clone());
         self.keep_watermark(&coordinator, &stores, &settings);
         self.recover(&coordinator, &settings).await?;
@@ -424,7 +432,7 @@ impl Start<'_> {
             differences: differences(config, &settings.catalog),
         };
         let checkpointer = self.start_checkpointer(&engine, watch)?;
-        let front = Front { coordinator, hub, check, verifier, stopping };
+        let front = Front { coordinator, transactions, hub, check, verifier, stopping };
         let service = self.service(front, &stores, settings, checkpointer.requests());
         Ok(Started { service: Arc::new(service), engine, checkpointer, pin: postgres.pin })
     }
@@ -570,7 +578,7 @@ impl Start<'_> {
         clean: &Arc<CleanRounds>,
         hub: &Option<Arc<Hub>>,
         watermark: u64,
-    ) -> Coordinator<Spot, Funding<FlightStore<Database>>> {
+    ) -> Arc<Coordinator<Spot, Funding<FlightStore<Database>>>> {
         let (config, catalog) = (self.config, &settings.catalog);
         let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
         let Both { postgres, incarnation, engine, spot, journal } = *stores;
@@ -608,7 +616,8 @@ impl Start<'_> {
             clean: config.conservation.before_withdrawal.then(|| Arc::clone(clean)),
         };
         let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy::default()) };
-        Coordinator::start(parts, (0..shards).map(store).collect(), entropy, self.tasks)
+        let stores = (0..shards).map(store).collect();
+        Arc::new(Coordinator::start(parts, stores, entropy, self.tasks))
     }
 
     /// Starts the rounds of the audit, and the watch over PostgreSQL's server.
@@ -726,7 +735,7 @@ impl Start<'_> {
     ) -> Service {
         let (config, clock) = (self.config, self.clock);
         let Settings { reads, admin, database, quotas, halt, .. } = settings;
-        let Front { coordinator, hub, check, verifier, stopping } = front;
+        let Front { coordinator, transactions, hub, check, verifier, stopping } = front;
         let Both { postgres, incarnation, engine, spot, .. } = stores;
         let transfers = Transfers {
             coordinator,
@@ -763,9 +772,7 @@ impl Start<'_> {
         let operations =
             Operations { database, engine, snapshots, check, totals, metrics, keeps_postings };
         let (approvals, spot) = (Approvals::from(config), Arc::clone(spot));
-        // Without its other end every request is answered SYSTEM_ERROR.
-        let (worker, _inbox) = Transactions::new(config.coordinator.queue_max);
-        let transactions = TransactionDesk::new(config, worker);
+        let transactions = TransactionDesk::new(config, transactions);
         Service { intake, transfers, streams, approvals, spot, transactions, operations }
     }
 }
@@ -789,7 +796,8 @@ struct Both<'a> {
 
 /// Everything in front of the stores.
 struct Front {
-    coordinator: Coordinator<Spot, Funding<FlightStore<Database>>>,
+    coordinator: Arc<Coordinator<Spot, Funding<FlightStore<Database>>>>,
+    transactions: Transactions,
     hub: Option<Arc<Hub>>,
     check: rounds::Check,
     verifier: Arc<Verifier>,

@@ -49,8 +49,10 @@ pub(super) struct Held {
     pub(super) balances: u64,
     pub(super) outcomes: u64,
     pub(super) venues: u64,
-    /// Holds of venues, and freezes.
+    /// Holds of venues and of transactions, and freezes.
     pub(super) holds: u64,
+    /// Outcomes of postings by name.
+    pub(super) postings: u64,
     /// Answers that venues have not acknowledged.
     pub(super) answers: u64,
     pub(super) watermark: u64,
@@ -134,6 +136,7 @@ pub(super) fn check(snapshot: &Snapshot) -> Result<Contents, snapshot::Error> {
             Fact::Venue(_) => held.venues += 1,
             Fact::Hold(_) => held.holds += 1,
             Fact::Answer(_) => held.answers += 1,
+            Fact::Named(_) => held.postings += 1,
             Fact::Outside { .. } => {}
         }
     }

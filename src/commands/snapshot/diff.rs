@@ -72,11 +72,14 @@ enum Key {
     Asset(u32),
     Account(u64),
     Balance(u64, u32),
-    Outcome(u128, u8),
+    /// Transfer, transaction or external operation; operation; round of a posting, else 0.
+    Outcome(u128, u8, u8),
     Outside(u32),
     Venue(u32),
     /// Venue and number.
     Hold(u32, u64),
+    /// Transaction, user and asset.
+    Transaction(u128, u64, u32),
     /// User, asset and purpose.
     Freeze(u64, u32, u16),
     /// Venue and number.
@@ -89,11 +92,17 @@ impl Key {
             Fact::Asset { asset, .. } => Some(Key::Asset(asset)),
             Fact::Account { user, .. } => Some(Key::Account(user)),
             Fact::Balance { user, asset, .. } => Some(Key::Balance(user, asset)),
-            Fact::Outcome { req_id, op, .. } => Some(Key::Outcome(req_id, op as u8)),
+            Fact::Outcome { req_id, op, .. } => Some(Key::Outcome(req_id, op as u8, 0)),
+            Fact::Named(named) => {
+                Some(Key::Outcome(named.transaction, named.op as u8, named.round))
+            }
             Fact::Outside { asset, .. } => Some(Key::Outside(asset)),
             Fact::Venue(venue) => Some(Key::Venue(venue.id)),
-            Fact::Hold(HoldFact { venue: 0, user, asset, purpose, .. }) => {
+            Fact::Hold(HoldFact { venue: 0, transaction: 0, user, asset, purpose, .. }) => {
                 Some(Key::Freeze(user, asset, purpose))
+            }
+            Fact::Hold(HoldFact { venue: 0, transaction, user, asset, .. }) => {
+                Some(Key::Transaction(transaction, user, asset))
             }
             Fact::Hold(hold) => Some(Key::Hold(hold.venue, hold.number)),
             Fact::Answer(answer) => Some(Key::Answer(answer.venue, answer.number)),
@@ -110,7 +119,7 @@ impl Key {
             Key::Outcome(..) => 3,
             Key::Outside(_) => 4,
             Key::Venue(_) => 5,
-            Key::Hold(..) | Key::Freeze(..) => 6,
+            Key::Hold(..) | Key::Transaction(..) | Key::Freeze(..) => 6,
             Key::Answer(..) => 7,
         }
     }
@@ -278,6 +287,23 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
             ("acknowledged", venue.acknowledged.into()),
             ("closed", u64::from(venue.closed).into()),
             ("posts", u64::from(venue.posts).into()),
+        ]),
+        Fact::Named(named) => BTreeMap::from([
+            ("transaction", text(Ulid(named.transaction).to_string())),
+            ("op", text(named.op.name().to_owned())),
+            ("round", u64::from(named.round).into()),
+            ("legs", text(format!("{:032x}", named.hash))),
+            ("outcome", text(outcome(named.decision).to_owned())),
+            ("open", u64::from(named.is_open()).into()),
+            ("sequence", named.record.into()),
+            ("order_number", named.order_number.into()),
+        ]),
+        Fact::Hold(hold) if hold.transaction != 0 => BTreeMap::from([
+            ("transaction", text(Ulid(hold.transaction).to_string())),
+            ("user", hold.user.into()),
+            ("asset", text(assets.name(hold.asset))),
+            ("amount", text(assets.amount(hold.asset, hold.amount))),
+            ("sequence", hold.record.into()),
         ]),
         Fact::Hold(hold) => BTreeMap::from([
             ("venue", u64::from(hold.venue).into()),

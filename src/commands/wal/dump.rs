@@ -68,8 +68,10 @@ pub(super) fn dump(
         }
         if let Ok(entry) = &entry {
             printer.learn(entry);
-            if let (Some(holds), Entry::Posting(posted)) = (&mut holds, entry) {
-                holds.book(posted, |_| {});
+            match (&mut holds, entry) {
+                (Some(holds), Entry::Posting(posted)) => holds.book(posted, |_| {}),
+                (Some(holds), Entry::Named(named)) => holds.book_named(named, |_| {}),
+                _ => {}
             }
         }
         if !selected {
@@ -118,7 +120,7 @@ fn wanted(
     entry: &Result<Entry, record::Error>,
     holds: Option<&HoldOwners>,
 ) -> bool {
-    let (mut venue, mut number, mut reference) = (None, None, None);
+    let (mut venue, mut number, mut reference, mut tx_id) = (None, None, None, None);
     let (req_id, user, op) = match entry {
         Ok(Entry::Order { order, .. }) => (Some(order.req_id), Some(order.user), Some(order.op)),
         Ok(Entry::Posting(posted)) => {
@@ -126,6 +128,12 @@ fn wanted(
             reference = Some(posted.reference);
             let named = |user: &u64| holds.is_some_and(|holds| names(posted, *user, holds));
             (None, args.user.filter(named), Some(posted.op))
+        }
+        Ok(Entry::Named(named)) => {
+            reference = Some(named.reference);
+            tx_id = Some(named.tx_id.as_str());
+            let owned = |user: &u64| holds.is_some_and(|holds| holds.names(named, *user));
+            (Some(named.transaction), args.user.filter(owned), Some(named.op))
         }
         Ok(Entry::Venue(entry)) => {
             venue = Some(entry.id);
@@ -150,6 +158,7 @@ fn wanted(
         && args.venue.is_none_or(|wanted| venue == Some(wanted))
         && args.number.is_none_or(|wanted| number == Some(wanted))
         && args.reference.is_none_or(|wanted| reference == Some(wanted))
+        && args.tx_id.as_deref().is_none_or(|wanted| tx_id == Some(wanted))
 }
 
 /// Whether a leg of a posting names the user, or a hold of the user.

@@ -17,6 +17,7 @@ use wal::Record;
 use super::assets::{Asset, Assets, escape};
 use super::ink::{BAD, GOOD, Ink, QUIET, REFUSED};
 use super::integer::JSON_INTEGER_MAX;
+use super::named::{NamedObject, named_outcome, named_text};
 use super::posting::{leg_objects, outcome, outcome_text, posting_text, venue_event, venue_text};
 use crate::clock::NS_PER_S;
 use crate::format::Format;
@@ -147,8 +148,10 @@ impl Printer {
                 return;
             }
         };
-        let is_order =
-            matches!(entry, Entry::Order { .. } | Entry::External(_) | Entry::Posting(_));
+        let is_order = matches!(
+            entry,
+            Entry::Order { .. } | Entry::External(_) | Entry::Posting(_) | Entry::Named(_)
+        );
         let kind_style = if is_order { Style::new() } else { QUIET };
         styled(line, ink.of(kind_style), |line| left(line, entry.kind().name(), 6));
         if push_words(line, ink, &self.assets, &self.venues, entry) {
@@ -223,7 +226,9 @@ impl Printer {
                 unknown = self.assets.name(*asset);
                 Columns { asset: &unknown, ..Columns::ABSENT }
             }
-            Entry::Posting(_) | Entry::Venue(_) => unreachable!("printed above"),
+            Entry::Posting(_) | Entry::Named(_) | Entry::Venue(_) => {
+                unreachable!("printed above")
+            }
             Entry::Watermark { .. } | Entry::Mark | Entry::Digest { .. } => Columns::ABSENT,
         };
         columns.push(line);
@@ -308,6 +313,13 @@ impl Printer {
                 member!(line, "withdrawn", push_amount, known, outside.withdrawn, text);
             }
             Ok(Entry::Posting(posted)) => push_posting(line, posted, &self.assets),
+            Ok(Entry::Named(named)) => {
+                let object = NamedObject::of(named, &self.assets);
+                let object = serde_json::to_string(&object).expect("text and numbers");
+                // Its members, without the braces.
+                line.push(b',');
+                line.extend_from_slice(&object.as_bytes()[1..object.len() - 1]);
+            }
             Ok(Entry::Venue(venue)) => {
                 let known = self.venues.contains(&venue.id);
                 push_venue(line, venue, venue_event(venue, known));
@@ -477,6 +489,12 @@ fn push_words(
             styled(line, style, |line| line.extend(outcome.as_bytes()));
             true
         }
+        Entry::Named(named) => {
+            write(line, format_args!("{} ", named_text(named, assets)));
+            let (outcome, style) = (named_outcome(named), ink.of(style_of(named.decision)));
+            styled(line, style, |line| line.extend(outcome.as_bytes()));
+            true
+        }
         Entry::Venue(venue) => {
             write(line, format_args!("{}", venue_text(venue, venues.contains(&venue.id))));
             true
@@ -523,7 +541,9 @@ fn push_last_column(
                 ),
             );
         }
-        Entry::Posting(_) | Entry::Venue(_) => unreachable!("they have no columns"),
+        Entry::Posting(_) | Entry::Named(_) | Entry::Venue(_) => {
+            unreachable!("they have no columns")
+        }
         Entry::Mark => write(line, format_args!("durable={}", record.durable)),
         Entry::Digest { digest } => write(line, format_args!("digest={digest:032x}")),
     }

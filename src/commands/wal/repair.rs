@@ -32,6 +32,7 @@ use wal::{Directory, DirectoryLock, Identity, Medium, Sequence};
 use super::aside;
 use super::ink::Ink;
 use super::line::Printer;
+use super::named::named_users;
 use super::posting::posted_users;
 use crate::cli::{StoreArgs, WalRepairArgs};
 use crate::clock::{Clock, SystemClock};
@@ -481,6 +482,10 @@ impl Repair<'_> {
                     }
                     Ok(Entry::Posting(posted)) => {
                         lost.users.extend(posted_users(posted));
+                        None
+                    }
+                    Ok(Entry::Named(named)) => {
+                        lost.users.extend(named_users(named));
                         None
                     }
                     Ok(_) | Err(_) => None,

@@ -21,6 +21,7 @@ use super::finding::Damage;
 use super::ink::{BAD, GOOD, Ink};
 use super::integer::Integer;
 use super::log::Log;
+use super::named::named_users;
 use super::posting::{outcome, posted_users};
 use super::read::{Read, ReadObject};
 use super::verify::{FoundObject, found_text};
@@ -152,6 +153,11 @@ impl Tally {
             Entry::Posting(posted) => {
                 posted_users(posted).for_each(|user| self.add_user(user));
                 let key = (posted.op.name(), outcome(posted.decision));
+                self.orders.entry(key).or_default().add(record);
+            }
+            Entry::Named(named) => {
+                named_users(named).for_each(|user| self.add_user(user));
+                let key = (named.op.name(), outcome(named.decision));
                 self.orders.entry(key).or_default().add(record);
             }
             Entry::AccountStatus { user, .. } | Entry::Totals { user, .. } => self.add_user(*user),

@@ -14,19 +14,19 @@ pub(super) const STORE_RETRY_MS_MAX: u64 = 1_000;
 const STORE_FAILURES_QUIET: u32 = 2;
 
 /// Exponential back-off with full jitter.
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     base_ms: u64,
     cap_ms: u64,
     entropy: Box<dyn Entropy>,
 }
 
 impl Backoff {
-    pub(super) fn new(base_ms: u64, cap_ms: u64, entropy: Box<dyn Entropy>) -> Backoff {
+    pub(crate) fn new(base_ms: u64, cap_ms: u64, entropy: Box<dyn Entropy>) -> Backoff {
         Backoff { base_ms, cap_ms, entropy }
     }
 
     /// The wait after this many tries: 1..=min(cap, base * 2^(tries-1)) milliseconds.
-    pub(super) fn delay_ms(&mut self, tries: u32) -> u64 {
+    pub(crate) fn delay_ms(&mut self, tries: u32) -> u64 {
         let doubled = self.base_ms.saturating_mul(1 << tries.saturating_sub(1).min(32));
         1 + self.entropy.u64() % doubled.min(self.cap_ms).max(1)
     }

@@ -300,6 +300,7 @@ fn subject(call: &Call) -> String {
         | Call::QueryOperation { req_id, .. }
         | Call::Find(Sought::ReqId(req_id)) => req_id.to_string(),
         Call::External(external) | Call::FindExternal(external) => external.idem_key.clone(),
+        Call::Hold(order) | Call::FindHold(order) => order.key.to_string(),
         Call::Find(Sought::Cid(user, _)) | Call::SetFundingStatus { user, .. } => user.to_string(),
     }
 }

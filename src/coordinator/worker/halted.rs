@@ -25,6 +25,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 }
             },
             Call::External(external) => Some(Call::FindExternal(external.clone())),
+            Call::Hold(order) => Some(Call::FindHold(order.clone())),
             Call::Step { transfer, transition, code, log_sequence, attempt } => {
                 let req_id = transfer.intent.req_id;
                 let row = Row { state: transfer.state, ..self.active.get(&req_id)?.row };
@@ -51,6 +52,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             | Call::QueryOperation { .. }
             | Call::Find(_)
             | Call::FindExternal(_)
+            | Call::FindHold(_)
             | Call::SetFundingStatus { .. } => None,
         };
         Some(Member { queued, instead })

@@ -59,7 +59,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// A commit is answered: its user has moved money, or may have.
     pub(super) fn note_commit(&mut self, queued: &Queued) {
         match &queued.call {
-            Call::Accept { .. } | Call::Step { .. } | Call::Operate { .. } => {}
+            Call::Accept { .. } | Call::Step { .. } | Call::Operate { .. } | Call::Hold(_) => {}
             Call::External(_) if !queued.ticket.held => {}
             _ => return,
         }

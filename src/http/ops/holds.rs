@@ -35,8 +35,10 @@ const NS_PER_MS: u64 = 1_000_000;
 
 #[derive(Serialize)]
 struct HoldBody {
-    /// `venue:number`; null for a freeze.
+    /// `venue:number`, or `transaction:user:asset number`; null for a freeze.
     id: Option<String>,
+    /// Of a hold of a transaction.
+    transaction: Option<String>,
     venue: Option<u32>,
     number: Option<u64>,
     /// Of a freeze.
@@ -52,12 +54,18 @@ struct HoldBody {
 impl HoldBody {
     fn new(hold: &HoldFact, catalog: &Catalog) -> HoldBody {
         let of_venue = hold.venue != 0;
+        let transaction = (hold.transaction != 0).then(|| Ulid(hold.transaction).to_string());
         let asset = AssetId(hold.asset);
+        let id = match &transaction {
+            Some(name) => Some(format!("{name}:{}:{}", hold.user, hold.asset)),
+            None => of_venue.then(|| format!("{}:{}", hold.venue, hold.number)),
+        };
         HoldBody {
-            id: of_venue.then(|| format!("{}:{}", hold.venue, hold.number)),
+            id,
             venue: of_venue.then_some(hold.venue),
             number: of_venue.then_some(hold.number),
-            purpose: (!of_venue).then_some(hold.purpose),
+            purpose: (!of_venue && transaction.is_none()).then_some(hold.purpose),
+            transaction,
             user_id: hold.user,
             asset: symbol(asset, catalog),
             amount: units_text(hold.amount, catalog.precision(asset)),
@@ -99,7 +107,7 @@ impl Filter {
         self.user.is_none_or(|user| user.number() == hold.user)
             && self.asset.is_none_or(|asset| asset.0 == hold.asset)
             && self.venue.is_none_or(|venue| hold.venue == venue)
-            && self.purpose.is_none_or(|purpose| (hold.venue, hold.purpose) == (0, purpose))
+            && self.purpose.is_none_or(|purpose| hold.purpose == purpose)
             && hold.time_ns <= self.until_ns
     }
 }
@@ -159,7 +167,7 @@ pub(super) async fn list(
     Ok(json(StatusCode::OK, &Body { holds, next_cursor, balances }, &call.request_id))
 }
 
-/// `GET /admin/v1/holds/{hold}`: one hold of a venue.
+/// `GET /admin/v1/holds/{hold}`: one hold of a venue or of a transaction.
 pub(super) async fn show(
     intake: &Intake,
     transfers: &Transfers,
@@ -169,10 +177,20 @@ pub(super) async fn show(
 ) -> Outcome {
     intake.authenticate_viewer(call)?;
     query(call, "")?;
-    let (venue, number) = hold_of(id)?;
-    let page = spot.look(Look::Hold { venue, number }).await;
+    let wanted = transaction_of(id);
+    let look = match wanted {
+        Some((transaction, ..)) => Look::Transaction { transaction },
+        None => {
+            let (venue, number) = hold_of(id)?;
+            Look::Hold { venue, number }
+        }
+    };
+    let page = spot.look(look).await;
     let page = page.map_err(|_| Refusal::away("UBSCore"))?;
-    let hold = page.holds.first().ok_or(Code::HoldNotFound)?;
+    let is_wanted = |hold: &&HoldFact| {
+        wanted.is_none_or(|(_, user, asset)| (hold.user, hold.asset) == (user, asset))
+    };
+    let hold = page.holds.iter().find(is_wanted).ok_or(Code::HoldNotFound)?;
     let body = HoldBody::new(hold, &transfers.reads.catalog());
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
@@ -232,12 +250,24 @@ async fn find(
     Ok((found, next))
 }
 
+/// Transaction, user and asset of a hold of a transaction.
+fn transaction_of(id: &str) -> Option<(u128, u64, u32)> {
+    let (name, rest) = id.split_once(':')?;
+    let (user, asset) = rest.split_once(':')?;
+    Some((Ulid::from_string(name).ok()?.0, user.parse().ok()?, asset.parse().ok()?))
+}
+
 /// Venue and number of a hold.
 fn hold_of(id: &str) -> Result<(u32, u64), Refusal> {
     let parts = id.split_once(':').and_then(|(venue, number)| {
         Some((venue.parse::<u32>().ok()?, number.parse::<u64>().ok()?))
     });
     let known = parts.filter(|(venue, number)| *venue > 0 && *number > 0);
+    if transaction_of(id).is_some() {
+        return Err(invalid(
+            "The hold of a transaction ends with it. Next: ubscore transaction abort.",
+        ));
+    }
     known.ok_or_else(|| invalid("The hold must be named as venue:number."))
 }
 

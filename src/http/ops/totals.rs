@@ -25,6 +25,7 @@ struct AssetTotals {
     in_flight: String,
     deposited: String,
     withdrawn: String,
+    transactions: String,
     difference: String,
 }
 
@@ -41,6 +42,7 @@ impl AssetTotals {
             in_flight: text(total.in_flight),
             deposited: text(total.deposited),
             withdrawn: text(total.withdrawn),
+            transactions: text(total.transactions),
             difference: text(total.difference()),
         }
     }

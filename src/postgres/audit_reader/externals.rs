@@ -119,7 +119,9 @@ impl AuditReader {
              COALESCE((SELECT sum(funding_effect(op, amount)) FROM transfer_decisions \
                         WHERE user_id = $1 AND asset_id = $2 AND code IS NULL), 0) \
              + COALESCE((SELECT sum(funding_effect(op, amount)) FROM external_operations \
-                        WHERE user_id = $1 AND asset_id = $2 AND code IS NULL), 0) AS counted) AS both_sides";
+                        WHERE user_id = $1 AND asset_id = $2 AND code IS NULL), 0) \
+             + COALESCE((SELECT sum(brought - taken) FROM funding_holds \
+                        WHERE user_id = $1 AND asset_id = $2 AND state = 40), 0) AS counted) AS both_sides";
         let values: [&(dyn ToSql + Sync); 2] = [&user.bigint(), &columns::asset_number(asset)];
         let row = client.query_one(recount, &values).await?;
         self.client = Some(client);

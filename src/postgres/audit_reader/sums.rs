@@ -89,11 +89,17 @@ pub(super) struct Columns {
 
 /// The account and the sums of an entry that posts.
 fn posted(entry: &Entry) -> Option<(Account, Sum)> {
-    let Entry::Posted { op, user, asset, available, frozen, version, .. } = *entry else {
-        return None;
+    let (op, user, asset, available, frozen, version) = match *entry {
+        Entry::Posted { op, user, asset, available, frozen, version, .. } => {
+            (Op::from_number(op), user, asset, available, frozen, version)
+        }
+        Entry::Held { user, asset, available, frozen, version, .. } => {
+            (None, user, asset, available, frozen, version)
+        }
+        Entry::Passed { .. } => return None,
     };
     let all = available + frozen;
-    let external = Op::from_number(op).is_some_and(Op::is_external);
+    let external = op.is_some_and(Op::is_external);
     let external = if external { all } else { 0 };
     // A number that no column can hold names no account: the comparison reports it.
     let account = (i64::try_from(user).unwrap_or(-1), i32::try_from(asset).unwrap_or(-1));
@@ -195,6 +201,7 @@ pub(super) async fn part(client: &Client, from: &Flights) -> Result<Part, Error>
             sums.add(entry);
             let of_transfer = match entry {
                 Entry::Passed { .. } => true,
+                Entry::Held { .. } => false,
                 Entry::Posted { op, .. } => !Op::from_number(*op).is_some_and(Op::is_external),
             };
             if of_transfer {

@@ -8,6 +8,7 @@ use crate::postgres::columns::{self, Id, asset_number};
 use crate::postgres::flight::{Balance, Decided, Found, Key, Wanted};
 use crate::postgres::store::External;
 use domain::asset::Catalog;
+use domain::hold::{Hold, HoldKey, HoldState};
 
 /// The statements of [`read`]. All but the first return the place of the wanted row.
 pub(super) struct Reads {
@@ -16,6 +17,7 @@ pub(super) struct Reads {
     transfers: Statement,
     cids: Statement,
     externals: Statement,
+    holds: Statement,
 }
 
 impl Reads {
@@ -42,6 +44,10 @@ impl Reads {
              FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
              CROSS JOIN LATERAL (SELECT code, user_id, asset_id, amount, op, order_number, balance_after \
                FROM external_operations WHERE idem_key = a.name OFFSET 0) AS x").await?,
+            holds: client.prepare("SELECT place, h.order_number, h.user_id, h.asset_id, h.state, h.amount, \
+               h.round, h.asked, h.pays, h.paid, h.round_code, h.taken, h.brought \
+             FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
+             CROSS JOIN LATERAL (SELECT * FROM funding_holds WHERE hold_key = a.name OFFSET 0) AS h").await?,
         })
     }
 }
@@ -112,6 +118,16 @@ pub(super) async fn read(
             }
         }
     }
+    if !wanted.holds.is_empty() {
+        let names: Vec<&str> = wanted.holds.iter().map(|key| key.as_str()).collect();
+        for row in client.query(&reads.holds, &[&names]).await? {
+            let key = &wanted.holds[place(&row)?];
+            match hold(&row, key, catalog) {
+                Ok(hold) => found.holds.push((key.clone(), hold)),
+                Err(error) => found.unreadable.push((Key::Hold(key.clone()), error.to_string())),
+            }
+        }
+    }
     Ok(found)
 }
 
@@ -162,4 +178,26 @@ fn decided(row: &Row, idem_key: &str, catalog: &Catalog) -> Result<Decided, Erro
     let (idem_key, actor) = (idem_key.to_owned(), String::new());
     let external = External { idem_key, op, user, asset, amount, actor, order_number };
     Ok(Decided { external, decision: decision(row, 1)?, balance_after })
+}
+
+/// A hold behind a place.
+fn hold(row: &Row, key: &HoldKey, catalog: &Catalog) -> Result<Hold, Error> {
+    const TABLE: &str = "funding_holds";
+    let bad = |what: &str| unreadable(TABLE, format!("{key}: {what}"));
+    let asset = columns::asset(row, 3, catalog)?.ok_or_else(|| bad("asset_id"))?;
+    let units = |column| columns::count(row, column, TABLE);
+    Ok(Hold {
+        order_number: units(1)?,
+        user: columns::user(row, 2)?.ok_or_else(|| bad("user_id"))?,
+        asset: asset.id,
+        state: HoldState::from_number(row.try_get(4)?).ok_or_else(|| bad("state"))?,
+        amount: units(5)?,
+        round: u8::try_from(row.try_get::<_, i16>(6)?).map_err(|_| bad("round"))?,
+        asked: units(7)?,
+        pays: row.try_get(8)?,
+        paid: row.try_get(9)?,
+        round_code: columns::code(row, 10, TABLE)?,
+        taken: units(11)?,
+        brought: units(12)?,
+    })
 }

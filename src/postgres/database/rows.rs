@@ -8,7 +8,9 @@ use super::Writer;
 use crate::postgres::columns::{
     Id, Numeric, amount_number, asset_number, bigint, code_number, numeric,
 };
-use crate::postgres::flight::{Decided, Flight, Moved, Operation, Passed, Written, entries};
+use crate::postgres::flight::{
+    BalanceRow, Decided, Flight, HoldRow, Moved, Operation, Passed, Written, entries,
+};
 use crate::postgres::store::Transfer;
 use domain::code::Code;
 
@@ -121,6 +123,41 @@ struct ExternalRow<'a> {
     order_number: i64,
 }
 
+#[derive(Debug, ToSql)]
+#[postgres(name = "flight_hold")]
+struct HoldChange<'a> {
+    order_number: i64,
+    user_id: i64,
+    asset_id: i32,
+    hold_key: &'a str,
+    was_state: Option<i16>,
+    was_round: Option<i16>,
+    was_amount: Option<i64>,
+    state: i16,
+    amount: i64,
+    round: i16,
+    round_code: Option<i16>,
+    asked: i64,
+    pays: bool,
+    paid: bool,
+    taken: i64,
+    brought: i64,
+    reason: i16,
+    settled_after: Option<Numeric>,
+}
+
+/// The frozen part of a balance that holds change.
+#[derive(Debug, ToSql)]
+#[postgres(name = "flight_frozen")]
+struct Frozen {
+    user_id: i64,
+    asset_id: i32,
+    frozen: Numeric,
+}
+
+/// `funding_holds.reason` of a transaction.
+const TRANSACTION: i16 = 1;
+
 /// The outcomes of Funding's operations of one transfer that a flight decides.
 #[derive(Default)]
 struct Outcomes {
@@ -152,6 +189,8 @@ pub(super) struct Rows<'a> {
     balances: Vec<BalanceChange>,
     notes: Vec<Note<'a>>,
     externals: Vec<ExternalRow<'a>>,
+    holds: Vec<HoldChange<'a>>,
+    frozen: Vec<Frozen>,
 }
 
 /// Makes the rows of one flight.
@@ -174,7 +213,9 @@ impl<'a> Rows<'a> {
         assert_eq!(maker.event_id, event_id + i64::from(event_count), "an id for each element");
         let new = flight.accepted.iter().map(|row| row.transfer.intent.order_number);
         let outside = flight.externals.iter().map(|row| row.external.order_number);
-        let lowest = new.chain(outside).min().map(bigint);
+        let apart = flight.holds.iter().filter(|row| row.before.is_none());
+        let apart = apart.map(|row| row.after.order_number);
+        let lowest = new.chain(outside).chain(apart).min().map(bigint);
         let entries = entries::encode(writer.shard, flight.number, &entries::of(flight));
         let deferred = flight.deferred.iter().map(|row| Deferral {
             req_id: Id::of(row.req_id),
@@ -234,6 +275,8 @@ impl<'a> Rows<'a> {
             balances: balances.collect(),
             notes: notes.collect(),
             externals: externals.collect(),
+            holds: flight.holds.iter().map(hold).collect(),
+            frozen: flight.balances.iter().filter_map(frozen).collect(),
         }
     }
 
@@ -245,6 +288,7 @@ impl<'a> Rows<'a> {
         self.deferred.is_empty()
             && self.externals.is_empty()
             && self.notes.is_empty()
+            && self.holds.is_empty()
             && self.accounts.iter().all(stands)
             && self.balances.iter().all(changes)
     }
@@ -269,11 +313,44 @@ impl<'a> Rows<'a> {
             &self.balances,
         ];
         if !self.are_plain() {
-            let beside: [&(dyn ToSql + Sync); 3] = [&self.deferred, &self.externals, &self.notes];
+            let beside: [&(dyn ToSql + Sync); 5] =
+                [&self.deferred, &self.externals, &self.notes, &self.holds, &self.frozen];
             values.extend(beside);
         }
         values
     }
+}
+
+fn hold(row: &HoldRow) -> HoldChange<'_> {
+    let HoldRow { key, before, after, settled_after } = row;
+    HoldChange {
+        order_number: bigint(after.order_number),
+        user_id: after.user.bigint(),
+        asset_id: asset_number(after.asset),
+        hold_key: key.as_str(),
+        was_state: before.map(|hold| hold.state.number()),
+        was_round: before.map(|hold| hold.round.into()),
+        was_amount: before.map(|hold| bigint(hold.amount)),
+        state: after.state.number(),
+        amount: bigint(after.amount),
+        round: after.round.into(),
+        round_code: after.round_code.map(code_number),
+        asked: bigint(after.asked),
+        pays: after.pays,
+        paid: after.paid,
+        taken: bigint(after.taken),
+        brought: bigint(after.brought),
+        reason: TRANSACTION,
+        settled_after: settled_after.map(numeric),
+    }
+}
+
+/// The frozen part of a balance, if it changes.
+fn frozen(row: &BalanceRow) -> Option<Frozen> {
+    let (before, after) = (row.before?, row.after?);
+    let (user_id, asset_id) = (row.user.bigint(), asset_number(row.asset));
+    let frozen = numeric(after.frozen);
+    (before.frozen != after.frozen).then_some(Frozen { user_id, asset_id, frozen })
 }
 
 impl<'a> Maker<'a> {

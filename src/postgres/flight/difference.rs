@@ -9,6 +9,7 @@ use crate::postgres::store::{Reply, Sought};
 use domain::account::{AccountStatus, UserId};
 use domain::amount::units_text;
 use domain::asset::{AssetId, Catalog};
+use domain::hold::Hold;
 use domain::transfer::{ReqId, State};
 
 /// The most rows in a text.
@@ -49,6 +50,20 @@ impl Differences {
                 let text = format!("user {}, {asset}: {}, now {found}", row.user, text(row.before));
                 differences.users.push(row.user);
                 differences.texts.push(text);
+            }
+        }
+        for row in &flight.holds {
+            let found = known.held(&row.key);
+            if found != row.before.as_ref() {
+                let text = |hold: Option<&Hold>| match hold {
+                    None => "no row".to_owned(),
+                    Some(hold) => {
+                        format!("{:?} round {} amount {}", hold.state, hold.round, hold.amount)
+                    }
+                };
+                let (before, found) = (text(row.before.as_ref()), text(found));
+                differences.users.push(row.after.user);
+                differences.texts.push(format!("hold {}: {before}, now {found}", row.key));
             }
         }
         // Otherwise no transfer was read.

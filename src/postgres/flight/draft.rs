@@ -10,14 +10,15 @@ use wal::Sequence;
 
 use super::memory::Memory;
 use super::{
-    AccountRow, Audited, Balance, BalanceRow, Decided, Deferred, Flight, Found, Key, Moved,
-    Operation, Passed, Wanted, Written,
+    AccountRow, Acted, Audited, Balance, BalanceRow, Decided, Deferred, Flight, Found, HoldRow,
+    Key, Moved, Operation, Passed, Wanted, Written,
 };
 use crate::postgres::store::{Call, External, Reply, Sought, Transfer, TransitionPath};
 use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
 use domain::asset::{AssetId, Catalog};
 use domain::code::Code;
+use domain::hold::{self, Hold, HoldAccount, HoldAct, HoldDecided, HoldKey, HoldOrder, HoldState};
 use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId, State};
 
 /// Rows that were read for one batch, beyond accounts and balances.
@@ -29,6 +30,7 @@ pub struct Known {
     transfers: HashMap<ReqId, Transfer>,
     cids: HashMap<(UserId, Cid), ReqId>,
     externals: HashMap<String, Decided>,
+    holds: HashMap<HoldKey, Hold>,
     unreadable: BTreeMap<Key, String>,
     read: BTreeSet<Key>,
 }
@@ -44,6 +46,8 @@ impl Known {
         self.read.extend(wanted.transfers.iter().map(|req_id| Key::ReqId(*req_id)));
         self.read.extend(wanted.cids.iter().map(|(user, cid)| Key::Cid(*user, cid.clone())));
         self.read.extend(wanted.externals.iter().map(|key| Key::External(key.clone())));
+        self.read.extend(wanted.holds.iter().map(|key| Key::Hold(key.clone())));
+        self.holds.extend(found.holds);
         for transfer in found.transfers {
             let intent = &transfer.intent;
             if let Some(cid) = &intent.cid {
@@ -91,6 +95,25 @@ impl Known {
                 None => Reply::Found(None),
             },
         }
+    }
+}
+
+impl Known {
+    /// The decision that is recorded for an act on a hold. An act that breaks the rules has none.
+    pub fn hold(&self, order: &HoldOrder) -> Reply {
+        if let Some(why) = self.unreadable.get(&Key::Hold(order.key.clone())) {
+            return Reply::Unreadable(why.clone());
+        }
+        let recorded = self.holds.get(&order.key).map(|hold| hold::recorded(hold, order));
+        match recorded {
+            Some(Ok(Some(decision))) => Reply::Hold(decision),
+            Some(Ok(None) | Err(_)) | None => Reply::Found(None),
+        }
+    }
+
+    /// A hold as it was read; `None`: there is none.
+    pub fn held(&self, key: &HoldKey) -> Option<&Hold> {
+        self.holds.get(key)
     }
 }
 
@@ -142,11 +165,17 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
                 }
                 rows.of_funding(external.user, external.asset);
             }
+            // Its decision rests on its row.
+            Call::Hold(order) => {
+                rows.holds.insert(order.key.clone());
+                rows.of_funding(order.user, order.asset);
+            }
             Call::SetFundingStatus { user, .. } => drop(rows.accounts.insert(*user)),
             Call::Defer { .. }
             | Call::QueryOperation { .. }
             | Call::Find(_)
-            | Call::FindExternal(_) => {}
+            | Call::FindExternal(_)
+            | Call::FindHold(_) => {}
         }
     }
     let mut wanted = rows.wanted();
@@ -158,6 +187,7 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
     wanted.transfers.retain(|req_id| !known.read.contains(&Key::ReqId(*req_id)));
     wanted.cids.retain(|(user, cid)| !known.read.contains(&Key::Cid(*user, cid.clone())));
     wanted.externals.retain(|key| !known.read.contains(&Key::External(key.clone())));
+    wanted.holds.retain(|key| !known.read.contains(&Key::Hold(key.clone())));
     wanted
 }
 
@@ -173,11 +203,13 @@ pub fn wanted_behind(calls: &[Call]) -> Wanted {
             Call::FindExternal(external) => {
                 rows.externals.insert(external.idem_key.clone());
             }
+            Call::FindHold(order) => drop(rows.holds.insert(order.key.clone())),
             Call::Accept { .. }
             | Call::Step { .. }
             | Call::Defer { .. }
             | Call::Operate { .. }
             | Call::External(_)
+            | Call::Hold(_)
             | Call::SetFundingStatus { .. } => {}
         }
     }
@@ -192,6 +224,7 @@ struct Rows {
     transfers: BTreeSet<ReqId>,
     cids: BTreeSet<(UserId, Cid)>,
     externals: BTreeSet<String>,
+    holds: BTreeSet<HoldKey>,
 }
 
 impl Rows {
@@ -213,6 +246,7 @@ impl Rows {
             transfers: self.transfers.into_iter().collect(),
             cids: self.cids.into_iter().collect(),
             externals: self.externals.into_iter().collect(),
+            holds: self.holds.into_iter().collect(),
         }
     }
 }
@@ -231,6 +265,8 @@ pub struct Draft<'a> {
     deferred: BTreeMap<ReqId, Deferred>,
     /// External operations that this flight decides.
     externals: HashMap<String, usize>,
+    /// Holds that this flight writes.
+    holds: BTreeMap<HoldKey, HoldRow>,
 }
 
 /// Where a flight has a transfer.
@@ -269,6 +305,7 @@ impl<'a> Draft<'a> {
             cids: HashMap::new(),
             deferred: BTreeMap::new(),
             externals: HashMap::new(),
+            holds: BTreeMap::new(),
         }
     }
 
@@ -289,6 +326,7 @@ impl<'a> Draft<'a> {
         self.flight.deferred = self.deferred.into_values().collect();
         self.flight.accounts = self.accounts.into_values().collect();
         self.flight.balances = self.balances.into_values().collect();
+        self.flight.holds = self.holds.into_values().collect();
         assert_eq!(answers.len(), calls.len(), "an answer for each call");
         assert!(self.flight.balances.is_sorted_by_key(|row| (row.user, row.asset)));
         Ok((self.flight, answers))
@@ -317,6 +355,7 @@ impl<'a> Draft<'a> {
                 Reply::Operation(Some(self.operate_alone(*op, *refuse, intent)?))
             }
             Call::External(external) => self.external(external)?,
+            Call::Hold(order) => self.hold(order)?,
             Call::SetFundingStatus { user, status, actor, reason } => {
                 self.readable(&Key::Account(*user))?;
                 self.account(*user).after = Some(*status);
@@ -329,7 +368,10 @@ impl<'a> Draft<'a> {
                 });
                 Reply::Done
             }
-            Call::QueryOperation { .. } | Call::Find(_) | Call::FindExternal(_) => {
+            Call::QueryOperation { .. }
+            | Call::Find(_)
+            | Call::FindExternal(_)
+            | Call::FindHold(_) => {
                 return Ok(Answer::Read);
             }
         }))
@@ -611,9 +653,78 @@ impl<'a> Draft<'a> {
             self.account(user).after = Some(AccountStatus::Active);
         }
         let row = self.balance(user, asset);
-        let (frozen, version) = row.before.map_or((0, 0), |before| (before.frozen, before.version));
-        row.after = Some(Balance { available: after, frozen, version: version + 1 });
-        Ok((Decision::Success, Some(after)))
+        let frozen = row.after.or(row.before).map_or(0, |stands| stands.frozen);
+        let version = row.before.map_or(0, |before| before.version) + 1;
+        row.after = Some(Balance { available: after, frozen, version });
+        Ok((Decision::Success, Some(after + frozen)))
+    }
+
+    /// Decides an act on a hold, once.
+    fn hold(&mut self, order: &HoldOrder) -> Result<Reply, Objected> {
+        let HoldOrder { key, user, asset, act, .. } = order;
+        let (user, asset) = (*user, *asset);
+        if let Some(why) = self.known.unreadable.get(&Key::Hold(key.clone())) {
+            return Ok(Reply::Unreadable(why.clone()));
+        }
+        self.readable(&Key::Account(user))?;
+        self.readable(&Key::Balance(user, asset))?;
+        if self.catalog.by_id(asset).is_none() {
+            return Err(violation(format!("hold {key}: there is no asset {}", asset.0)));
+        }
+        let recorded = self.known.holds.get(key).copied();
+        let stands = self.holds.get(key).map(|row| row.after).or(recorded);
+        let status = match self.accounts.get(&user) {
+            Some(row) => row.after,
+            None => self.memory.account(user).expect("read before the decision"),
+        };
+        let account = HoldAccount { status, available: self.available(user, asset) };
+        let decided = hold::decide(stands.as_ref(), order, account);
+        let decided = decided.map_err(|broken| violation(format!("hold {key}: {broken}")))?;
+        let (decision, after, available, frozen, opens) = match decided {
+            HoldDecided::Told(decision) => return Ok(Reply::Hold(decision)),
+            HoldDecided::Recorded { decision, hold, available, frozen, opens } => {
+                (decision, hold, available, frozen, opens)
+            }
+        };
+        if let HoldAct::Set { .. } = act {
+            // Also a refusal rests on them.
+            self.account(user);
+            self.balance(user, asset);
+        }
+        if opens {
+            self.account(user).after = Some(AccountStatus::Active);
+        }
+        let sum = self.set_apart(order, available, frozen)?;
+        let settled_after = (after.state == HoldState::Settled).then_some(sum);
+        let row = HoldRow { key: key.clone(), before: recorded, after, settled_after };
+        self.holds.insert(key.clone(), row);
+        let order = order.clone();
+        self.flight.acts.push(Acted { order, decision, available, frozen });
+        Ok(Reply::Hold(decision))
+    }
+
+    /// Changes a balance by an act on a hold. Returns its sum afterwards.
+    fn set_apart(
+        &mut self,
+        order: &HoldOrder,
+        available: i128,
+        frozen: i128,
+    ) -> Result<u128, Objected> {
+        let row = self.balance(order.user, order.asset);
+        let none = Balance { available: 0, frozen: 0, version: 0 };
+        let stands = row.after.or(row.before).unwrap_or(none);
+        if (available, frozen) == (0, 0) {
+            return Ok(stands.available + stands.frozen);
+        }
+        let after = stands.available.checked_add_signed(available);
+        let Some((after, apart)) = after.zip(stands.frozen.checked_add_signed(frozen)) else {
+            let (key, stands) = (&order.key, (stands.available, stands.frozen));
+            let what = format!("hold {key}: {available} and {frozen} do not fit {stands:?}");
+            return Err(Objected { violation: false, what });
+        };
+        let version = row.before.map_or(0, |before| before.version) + 1;
+        row.after = Some(Balance { available: after, frozen: apart, version });
+        Ok(after + apart)
     }
 
     fn external(&mut self, external: &External) -> Result<Reply, Objected> {

@@ -9,6 +9,9 @@
 //! without an entry has no bytes at all. The entries are a `Vec<Entry>` in the format of postcard
 //! (<https://postcard.jamesmunns.com/wire-format>): integers are varints, signed ones in zigzag
 //! order, and a variant is its number below. A new field or variant takes a new version.
+//!
+//! Version 1 has no [`Entry::Held`]. A row is of version 2 only if it has one, so that a version of
+//! this program from before holds reads all other rows.
 
 use std::collections::HashMap;
 
@@ -18,10 +21,13 @@ use super::Flight;
 use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::code::Code;
+use domain::hold::{HoldAct, HoldKey, HoldOrder};
 use domain::transfer::{Op, State};
 
-/// The version that [`encode`] writes.
+/// The version of a row without an act on a hold.
 const VERSION: u8 = 1;
+/// The version of a row with such an act.
+const VERSION_HOLDS: u8 = 2;
 /// The bytes of the checksum.
 const CHECKSUM_BYTES: usize = 4;
 
@@ -58,18 +64,42 @@ pub enum Entry {
         /// The number of the [`Code`] of a refusal.
         code: Option<u16>,
     },
+    /// Decided an act on a hold of Funding.
+    Held {
+        /// Of the hold's transaction.
+        order_number: u64,
+        /// The hold.
+        key: String,
+        /// [`HoldAct::number`].
+        act: u8,
+        /// The owner of the account.
+        user: u64,
+        /// [`AssetId`].
+        asset: u32,
+        /// The change of the available balance, smallest units.
+        available: i128,
+        /// The change of the frozen balance, smallest units.
+        frozen: i128,
+        /// The version of the balance behind the flight. 0: there is no balance.
+        version: u64,
+        /// The number of the [`Code`] of a refusal.
+        code: Option<u16>,
+    },
 }
 
 impl Entry {
     /// The owner.
     pub fn user(&self) -> Option<UserId> {
-        let (Entry::Passed { user, .. } | Entry::Posted { user, .. }) = self;
+        let (Entry::Passed { user, .. } | Entry::Posted { user, .. } | Entry::Held { user, .. }) =
+            self;
         UserId::new(*user)
     }
 
     /// The order number.
     pub fn order_number(&self) -> u64 {
-        let (Entry::Passed { order_number, .. } | Entry::Posted { order_number, .. }) = self;
+        let (Entry::Passed { order_number, .. }
+        | Entry::Posted { order_number, .. }
+        | Entry::Held { order_number, .. }) = self;
         *order_number
     }
 }
@@ -130,7 +160,21 @@ pub fn of(flight: &Flight) -> Vec<Entry> {
                 code: decision.code().map(|code| code as u16),
             }
         });
-    passed.chain(posted).collect()
+    let held = flight.acts.iter().map(|acted| {
+        let HoldOrder { key, order_number, user, asset, act } = &acted.order;
+        Entry::Held {
+            order_number: *order_number,
+            key: key.as_str().to_owned(),
+            act: act.number(),
+            user: user.number(),
+            asset: asset.0,
+            available: acted.available,
+            frozen: acted.frozen,
+            version: versions.get(&(*user, *asset)).copied().unwrap_or(0),
+            code: acted.decision.code().map(|code| code as u16),
+        }
+    });
+    passed.chain(posted).chain(held).collect()
 }
 
 /// The bytes of entries, for the row of this key.
@@ -138,7 +182,8 @@ pub fn encode(shard: u32, flight: u64, entries: &[Entry]) -> Vec<u8> {
     if entries.is_empty() {
         return Vec::new();
     }
-    let bytes = vec![VERSION];
+    let holds = entries.iter().any(is_held);
+    let bytes = vec![if holds { VERSION_HOLDS } else { VERSION }];
     let mut bytes = postcard::to_extend(entries, bytes).expect("a Vec takes all bytes");
     bytes.extend(checksum(shard, flight, &bytes).to_le_bytes());
     bytes
@@ -157,11 +202,16 @@ pub fn decode(shard: u32, flight: u64, bytes: &[u8]) -> Result<Vec<Entry>, Damag
     if checksum(shard, flight, body).to_le_bytes() != *sum {
         return Err(Damaged::Checksum);
     }
-    if body[0] != VERSION {
-        return Err(Damaged::Version(body[0]));
+    let version = body[0];
+    if ![VERSION, VERSION_HOLDS].contains(&version) {
+        return Err(Damaged::Version(version));
     }
     let read = postcard::take_from_bytes::<Vec<Entry>>(&body[1..]);
     match read {
+        // Its own bytes would be others: a version has one form.
+        Ok((entries, [])) if entries.iter().any(is_held) != (version == VERSION_HOLDS) => {
+            Err(Damaged::Content { index: 0, what: "it is of another version" })
+        }
         Ok((entries, [])) => match entries.iter().enumerate().find_map(wrong) {
             None => Ok(entries),
             Some(damage) => Err(damage),
@@ -169,6 +219,11 @@ pub fn decode(shard: u32, flight: u64, bytes: &[u8]) -> Result<Vec<Entry>, Damag
         Ok(_) => Err(Damaged::Content { index: 0, what: "bytes are left over" }),
         Err(_) => Err(Damaged::Content { index: 0, what: "the bytes are no entries" }),
     }
+}
+
+/// Whether it is an act on a hold.
+fn is_held(entry: &Entry) -> bool {
+    matches!(entry, Entry::Held { .. })
 }
 
 /// A number in an entry that means nothing.
@@ -181,7 +236,14 @@ fn wrong((index, entry): (usize, &Entry)) -> Option<Damaged> {
         Entry::Posted { code: Some(code), .. } if Code::from_number(*code).is_none() => {
             "not a code"
         }
-        Entry::Posted { asset, .. } if AssetId(*asset) == AssetId(0) => "no asset has this number",
+        Entry::Held { act, .. } if HoldAct::name_of(*act).is_none() => "not an act on a hold",
+        Entry::Held { key, .. } if HoldKey::new(key).is_none() => "not the key of a hold",
+        Entry::Held { code: Some(code), .. } if Code::from_number(*code).is_none() => "not a code",
+        Entry::Posted { asset, .. } | Entry::Held { asset, .. }
+            if AssetId(*asset) == AssetId(0) =>
+        {
+            "no asset has this number"
+        }
         _ => return None,
     };
     Some(Damaged::Content { index, what })
@@ -239,6 +301,42 @@ mod tests {
         assert_eq!(decode(2, 77, &[]), Ok(Vec::new()));
     }
 
+    fn held() -> Entry {
+        Entry::Held {
+            order_number: 3 << 40 | 9,
+            key: "01K:5:3".to_owned(),
+            act: 2,
+            user: 5,
+            asset: 3,
+            available: 7,
+            frozen: -60,
+            version: 4,
+            code: None,
+        }
+    }
+
+    /// Goal: a row with a hold is of version 2, and stays as it is. The entries before it are as in
+    /// version 1, and no version has the entries of the other one.
+    #[test]
+    fn the_bytes_of_version_2_stand() {
+        let entries = [entries(), vec![held()]].concat();
+        let bytes = encode(2, 77, &entries);
+        let text: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(text.concat(), GOLDEN_2);
+        assert_eq!(decode(2, 77, &bytes), Ok(entries.clone()));
+        let other = |version: u8, bytes: &[u8]| {
+            let body = [&[version][..], &bytes[1..bytes.len() - 4]].concat();
+            [&body[..], &checksum(2, 77, &body).to_le_bytes()].concat()
+        };
+        let plain = encode(2, 77, &entries[..4]);
+        let named = Err(Damaged::Content { index: 0, what: "it is of another version" });
+        assert_eq!(decode(2, 77, &other(1, &bytes)), named);
+        assert_eq!(decode(2, 77, &other(2, &plain)), named);
+    }
+
+    const GOLDEN_2: &str = "020500878080808060e907030014280187808080806001e90703f3030009000088808080806005030014\
+                            13018880808080600105030000000118028980808080600730314b3a353a330205030e770400dcae7faf";
+
     const GOLDEN: &str = "010400878080808060e907030014280187808080806001e90703f303000900\
                           008880808080600503001413018880808080600105030000000118e17376d9";
 
@@ -269,6 +367,24 @@ mod tests {
                 let states = states.into_iter().map(|index| State::ALL[index].number()).collect();
                 Entry::Passed { order_number, user, states }
             }),
+            (any::<u64>(), 1..=3_u8, any::<(i64, i64)>()).prop_map(
+                |(order_number, act, (a, b))| {
+                    let (available, frozen) = (i128::from(a), i128::from(b));
+                    let key = "k:1".to_owned();
+                    let (user, asset, version, code) = (7, 3, 1, None);
+                    Entry::Held {
+                        order_number,
+                        key,
+                        act,
+                        user,
+                        asset,
+                        available,
+                        frozen,
+                        version,
+                        code,
+                    }
+                }
+            ),
             posted.prop_map(|((order_number, op, user, asset, (a, b)), version, code)| {
                 let (available, frozen) = (i128::from(a) * 7, i128::from(b));
                 Entry::Posted { order_number, op, user, asset, available, frozen, version, code }
@@ -298,12 +414,12 @@ mod tests {
     /// Goal: contents with a right checksum that mean nothing are named.
     #[test]
     fn contents_without_a_meaning_are_named() {
-        let of_version_2 = {
-            let mut bytes = vec![2, 0];
+        let of_version_3 = {
+            let mut bytes = vec![3, 0];
             bytes.extend(checksum(0, 1, &bytes).to_le_bytes());
             bytes
         };
-        assert_eq!(decode(0, 1, &of_version_2), Err(Damaged::Version(2)));
+        assert_eq!(decode(0, 1, &of_version_3), Err(Damaged::Version(3)));
         let mut state = entries();
         let Entry::Passed { states, .. } = &mut state[2] else { unreachable!("as written above") };
         states.push(55);

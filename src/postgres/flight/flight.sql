@@ -52,6 +52,23 @@ WITH journal AS (
     SELECT a.idem_key, a.op, a.code, a.user_id, a.asset_id, a.amount, a.balance_after, at,
            a.order_number
       FROM journal CROSS JOIN unnest($17::flight_external[]) AS a
+), apart AS (
+    INSERT INTO funding_holds (order_number, user_id, amount, asked, taken, brought, created_at,
+                               updated_at, asset_id, state, round, round_code, reason, pays, paid,
+                               settled_after, hold_key)
+    SELECT a.order_number, a.user_id, a.amount, a.asked, a.taken, a.brought, at, at, a.asset_id,
+           a.state, a.round, a.round_code, a.reason, a.pays, a.paid, a.settled_after, a.hold_key
+      FROM journal CROSS JOIN unnest($19::flight_hold[]) AS a WHERE a.was_state IS NULL
+), acted AS (
+    UPDATE funding_holds t
+       SET state = a.state, amount = a.amount, round = a.round, round_code = a.round_code,
+           asked = a.asked, pays = a.pays, paid = a.paid, taken = a.taken, brought = a.brought,
+           settled_after = a.settled_after, updated_at = at
+      FROM journal CROSS JOIN unnest($19::flight_hold[]) AS a
+     WHERE t.hold_key = a.hold_key AND t.order_number = a.order_number
+       AND t.user_id = a.user_id AND t.asset_id = a.asset_id
+       AND t.state = a.was_state AND t.round = a.was_round AND t.amount = a.was_amount
+    RETURNING 1
 --]
 ), accounts AS (
     SELECT * FROM unnest($14::flight_account[])
@@ -76,6 +93,11 @@ WITH journal AS (
 --]
 ), booked AS (
     UPDATE balances_tb t SET available = b.after, version = t.version + 1
+--[
+           , frozen = COALESCE((SELECT f.frozen FROM unnest($20::flight_frozen[]) AS f
+                                 WHERE f.user_id = b.user_id AND f.asset_id = b.asset_id),
+                               t.frozen)
+--]
       FROM journal CROSS JOIN balances b
      WHERE t.user_id = b.user_id AND t.asset_id = b.asset_id
        AND t.version = b.version AND t.available = b.before AND t.frozen = b.frozen
@@ -118,5 +140,7 @@ SELECT flight_guard(
     + (SELECT count(*) FROM balances b CROSS JOIN LATERAL (
         SELECT FROM balances_tb t
          WHERE b.before IS NULL AND t.user_id = b.user_id AND t.asset_id = b.asset_id OFFSET 0) AS f)
+    , (SELECT count(*) FROM acted),
+    (SELECT count(*) FROM unnest($19::flight_hold[]) AS a WHERE a.was_state IS NOT NULL)
 --]
     )

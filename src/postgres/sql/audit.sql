@@ -65,6 +65,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
         UNION ALL
         SELECT user_id, asset_id, 0, funding_deposited - funding_withdrawn + funding_refunded
                                      + external_deposited - external_withdrawn
+                                     + transaction_brought - transaction_taken
           FROM watermark_totals WHERE user_id > p_after AND user_id <= p_until
         UNION ALL
         SELECT t.user_id, t.asset_id, 0, funding_effect(done.op, t.amount)
@@ -79,7 +80,30 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
         SELECT user_id, asset_id, 0, funding_effect(op, amount) FROM external_operations
          WHERE order_number >= (SELECT watermark FROM engine_state)
            AND code IS NULL AND user_id > p_after AND user_id <= p_until
+        UNION ALL
+        SELECT user_id, asset_id, 0, brought - taken FROM funding_holds
+         WHERE state = 40 AND user_id > p_after AND user_id <= p_until
+           AND order_number >= (SELECT watermark FROM engine_state)
     ) AS parts GROUP BY user_id, asset_id HAVING SUM(held) <> SUM(counted)
+$$;
+
+-- Balances of the users between two with a frozen part that is not the sum of their open holds.
+-- hold_key: the oldest open hold, NULL if there is none.
+CREATE FUNCTION audit_misheld(p_after BIGINT, p_until BIGINT)
+RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC, hold_key TEXT)
+LANGUAGE sql STABLE AS $$
+    WITH balances AS (
+        SELECT user_id, asset_id, frozen FROM balances_tb
+         WHERE user_id > p_after AND user_id <= p_until
+    ), apart AS (
+        SELECT user_id, asset_id, SUM(amount) AS amount,
+               (array_agg(hold_key ORDER BY order_number, hold_key))[1] AS hold_key
+          FROM funding_holds WHERE state = 10 AND user_id > p_after AND user_id <= p_until
+         GROUP BY user_id, asset_id
+    )
+    SELECT user_id, asset_id, COALESCE(frozen, 0) - COALESCE(amount, 0), apart.hold_key
+      FROM balances FULL JOIN apart USING (user_id, asset_id)
+     WHERE COALESCE(frozen, 0) <> COALESCE(amount, 0)
 $$;
 
 -- Compares all balances with all operations, without the audit's sums.
@@ -93,6 +117,8 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
         UNION ALL
         SELECT user_id, asset_id, 0, funding_effect(op, amount)
           FROM external_operations WHERE code IS NULL
+        UNION ALL
+        SELECT user_id, asset_id, 0, brought - taken FROM funding_holds WHERE state = 40
     ) AS parts GROUP BY user_id, asset_id HAVING SUM(held) <> SUM(counted)
 $$;
 
@@ -140,6 +166,8 @@ CREATE FUNCTION audit_begin_anew() RETURNS VOID LANGUAGE sql AS $$
         UNION ALL
         SELECT user_id, asset_id, funding_effect(op, amount), TRUE
           FROM external_operations WHERE code IS NULL
+        UNION ALL
+        SELECT user_id, asset_id, brought - taken, FALSE FROM funding_holds WHERE state = 40
     ) AS operations GROUP BY user_id, asset_id;
     DELETE FROM audit_folded;
     INSERT INTO audit_folded SELECT shard, flight FROM journal_last;

@@ -18,7 +18,8 @@ $$;
 CREATE FUNCTION flight_guard(
     p_predecessors BIGINT, p_lowest BIGINT, p_transfers BIGINT, p_transfers_held BIGINT,
     p_accounts BIGINT, p_accounts_held BIGINT, p_accounts_absent BIGINT,
-    p_balances BIGINT, p_balances_held BIGINT, p_balances_absent BIGINT)
+    p_balances BIGINT, p_balances_held BIGINT, p_balances_absent BIGINT,
+    p_holds BIGINT DEFAULT 0, p_holds_held BIGINT DEFAULT 0)
 RETURNS TEXT LANGUAGE plpgsql AS $$
 BEGIN
     IF p_predecessors <> 1 THEN
@@ -42,6 +43,10 @@ BEGIN
     IF p_balances <> p_balances_held OR p_balances_absent <> 0 THEN
         RAISE EXCEPTION '% of % balances are as the process holds them; it does not know %',
             p_balances, p_balances_held, p_balances_absent USING ERRCODE = 'UB008';
+    END IF;
+    IF p_holds <> p_holds_held THEN
+        RAISE EXCEPTION '% of % holds are as the process holds them', p_holds, p_holds_held
+            USING ERRCODE = 'UB009';
     END IF;
     RETURN 'written';
 END

@@ -44,6 +44,34 @@ CREATE TRIGGER transfers_identity_guard
 CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb
     FOR EACH ROW EXECUTE FUNCTION row_guard();
 
+-- A hold ends once, and its end stands. A row is deleted only below the watermark, and never one
+-- that has moved money: a statement shows it.
+CREATE FUNCTION funding_holds_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        IF OLD.state = 10 OR OLD.taken > 0 OR OLD.brought > 0
+           OR OLD.order_number >= (SELECT watermark FROM engine_state) THEN
+            RAISE EXCEPTION 'hold % cannot be deleted', OLD.hold_key USING ERRCODE = 'UB003';
+        END IF;
+        RETURN OLD;
+    END IF;
+    IF OLD.state <> 10 THEN
+        RAISE EXCEPTION 'hold % has ended, and stands', OLD.hold_key USING ERRCODE = 'UB003';
+    END IF;
+    IF (OLD.hold_key, OLD.order_number, OLD.user_id, OLD.asset_id, OLD.reason, OLD.created_at)
+       IS DISTINCT FROM
+       (NEW.hold_key, NEW.order_number, NEW.user_id, NEW.asset_id, NEW.reason, NEW.created_at)
+       OR NEW.round < OLD.round THEN
+        RAISE EXCEPTION 'hold % cannot be changed like that', OLD.hold_key
+            USING ERRCODE = 'UB003';
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER funding_holds_guard BEFORE UPDATE OR DELETE ON funding_holds
+    FOR EACH ROW EXECUTE FUNCTION funding_holds_guard();
+
 -- Number, symbol and precision of an asset give every recorded amount its meaning. A changed
 -- precision would change all of them.
 CREATE FUNCTION assets_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$

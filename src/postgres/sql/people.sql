@@ -131,3 +131,11 @@ CREATE VIEW externals AS
            decimals(x.amount, a.precision) AS amount,
            decimals(x.balance_after, a.precision) AS balance_after, x.at
       FROM external_operations x LEFT JOIN assets_tb a USING (asset_id);
+
+-- One row for each hold. state: 10 held, 40 settled, -20 released.
+CREATE VIEW holds AS
+    SELECT h.order_number, h.hold_key, h.user_id, h.asset_id, a.symbol AS asset,
+           decimals(h.amount, a.precision) AS amount, h.state, h.round,
+           code_name(h.round_code) AS round_code, decimals(h.taken, a.precision) AS taken,
+           decimals(h.brought, a.precision) AS brought, h.reason, h.created_at, h.updated_at
+      FROM funding_holds h LEFT JOIN assets_tb a USING (asset_id);

@@ -51,7 +51,9 @@ END
 $$;
 
 -- Raises the watermark towards p_target, over at most p_rows transfers, external operations and
--- transactions. p_target comes from watermark_observe. The totals follow in the same transaction.
+-- Raises the watermark towards p_target, over at most p_rows transfers, external operations, holds
+-- of Funding and transactions. p_target comes from watermark_observe. The totals follow in the same
+-- transaction.
 --
 -- It stops before a transfer or a transaction that is not terminal, or became so within p_keep_ms
 -- by this server's clock. A row with a time of the future does not stop it: while the clock ran
@@ -100,6 +102,10 @@ BEGIN
                   WHERE order_number >= v_old AND order_number < p_target
                   ORDER BY order_number LIMIT p_rows)
                 UNION ALL
+                (SELECT order_number FROM funding_holds
+                  WHERE order_number >= v_old AND order_number < p_target
+                  ORDER BY order_number LIMIT p_rows)
+                UNION ALL
                 (SELECT order_number FROM transactions_tb
                   WHERE order_number >= v_old AND order_number < p_target
                   ORDER BY order_number LIMIT p_rows)) AS all_kinds
@@ -133,12 +139,23 @@ BEGIN
         v_new := v_held;
         o_more := FALSE;
     END IF;
+    -- An open hold is that of a transaction under way. Its number is above p_target, unless a
+    -- person has changed its row.
+    SELECT min(order_number) INTO v_held FROM funding_holds
+     WHERE order_number >= v_old AND order_number < v_new AND state = 10;
+    IF v_held IS NOT NULL THEN
+        v_new := v_held;
+        o_more := FALSE;
+        SELECT count(*) INTO v_found
+          FROM transfers_tb WHERE order_number >= v_old AND order_number < v_new;
+    END IF;
 
-    SELECT v_found + (SELECT count(*) FROM external_operations
-                       WHERE order_number >= v_old AND order_number < v_new)
-           + (SELECT count(*) FROM transactions_tb
-               WHERE order_number >= v_old AND order_number < v_new)
-      INTO v_found;
+    SELECT v_found + count(*) INTO v_found
+      FROM external_operations WHERE order_number >= v_old AND order_number < v_new;
+    SELECT v_found + count(*) INTO v_found
+      FROM funding_holds WHERE order_number >= v_old AND order_number < v_new;
+    SELECT v_found + count(*) INTO v_found
+      FROM transactions_tb WHERE order_number >= v_old AND order_number < v_new;
 
     INSERT INTO watermark_totals AS totals
     SELECT user_id, asset_id,
@@ -149,7 +166,9 @@ BEGIN
            COALESCE(sum(amount) FILTER (WHERE place = 'spot' AND op = 2), 0),
            COALESCE(sum(amount) FILTER (WHERE place = 'spot' AND op = 3), 0),
            COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 4), 0),
-           COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 5), 0)
+           COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 5), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'hold' AND op = 1), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'hold' AND op = 2), 0)
       FROM (
         SELECT t.user_id, t.asset_id, 'funding' AS place, done.op, t.amount
           FROM transfers_tb t
@@ -165,6 +184,11 @@ BEGIN
         SELECT user_id, asset_id, 'outside', op, amount
           FROM external_operations
          WHERE order_number >= v_old AND order_number < v_new AND code IS NULL
+        UNION ALL
+        SELECT h.user_id, h.asset_id, 'hold', moved.op, moved.amount
+          FROM funding_holds h
+         CROSS JOIN LATERAL (VALUES (1::SMALLINT, h.taken), (2, h.brought)) AS moved (op, amount)
+         WHERE h.order_number >= v_old AND h.order_number < v_new AND moved.amount > 0
       ) AS passed
      GROUP BY user_id, asset_id ORDER BY user_id, asset_id
     ON CONFLICT (user_id, asset_id) DO UPDATE SET
@@ -175,7 +199,9 @@ BEGIN
         spot_deposited     = totals.spot_deposited     + EXCLUDED.spot_deposited,
         spot_refunded      = totals.spot_refunded      + EXCLUDED.spot_refunded,
         external_deposited = totals.external_deposited + EXCLUDED.external_deposited,
-        external_withdrawn = totals.external_withdrawn + EXCLUDED.external_withdrawn;
+        external_withdrawn = totals.external_withdrawn + EXCLUDED.external_withdrawn,
+        transaction_taken   = totals.transaction_taken   + EXCLUDED.transaction_taken,
+        transaction_brought = totals.transaction_brought + EXCLUDED.transaction_brought;
 
     IF NOT v_halted AND v_new > v_old THEN
         -- The workers promise that no flight brings a number below p_target. This is the same
@@ -183,6 +209,8 @@ BEGIN
         SELECT (SELECT count(*) FROM transfers_tb
                  WHERE order_number >= v_old AND order_number < v_new)
                + (SELECT count(*) FROM external_operations
+                   WHERE order_number >= v_old AND order_number < v_new)
+               + (SELECT count(*) FROM funding_holds
                    WHERE order_number >= v_old AND order_number < v_new)
                + (SELECT count(*) FROM transactions_tb
                    WHERE order_number >= v_old AND order_number < v_new)
@@ -206,6 +234,20 @@ BEGIN
 END
 $$;
 
+-- Deletes holds below the watermark that have ended and moved nothing, at most p_rows. Returns how
+-- many. Those that moved money stay, as transfers do: a statement shows them.
+CREATE FUNCTION holds_trim(p_rows INTEGER) RETURNS BIGINT LANGUAGE sql
+SET enable_seqscan = off AS $$
+    WITH gone AS (
+        DELETE FROM funding_holds WHERE hold_key IN (
+            SELECT hold_key FROM funding_holds
+             WHERE order_number < (SELECT watermark FROM engine_state)
+               AND state <> 10 AND taken = 0 AND brought = 0
+             LIMIT p_rows)
+        RETURNING 1)
+    SELECT count(*) FROM gone
+$$;
+
 -- Compares the totals below the watermark with all rows below it. The difference is the first one,
 -- in the order of the table's columns.
 CREATE FUNCTION watermark_recount()
@@ -225,13 +267,19 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
         SELECT x.user_id, x.asset_id, 'outside' || x.op, x.amount
           FROM external_operations x, engine_state e
          WHERE x.order_number < e.watermark AND x.code IS NULL
+        UNION ALL
+        SELECT h.user_id, h.asset_id, 'hold' || moved.op, moved.amount
+          FROM engine_state e CROSS JOIN funding_holds h
+         CROSS JOIN LATERAL (VALUES (1, h.taken), (2, h.brought)) AS moved (op, amount)
+         WHERE h.order_number < e.watermark AND moved.amount > 0
     ), totals AS (
         SELECT w.user_id, w.asset_id, parts.part, parts.amount
           FROM watermark_totals w CROSS JOIN LATERAL (VALUES
             ('funding1', funding_withdrawn), ('funding2', funding_deposited),
             ('funding3', funding_refunded), ('spot1', spot_withdrawn),
             ('spot2', spot_deposited), ('spot3', spot_refunded),
-            ('outside4', external_deposited), ('outside5', external_withdrawn))
+            ('outside4', external_deposited), ('outside5', external_withdrawn),
+            ('hold1', transaction_taken), ('hold2', transaction_brought))
             AS parts (part, amount)
     )
     SELECT DISTINCT ON (user_id, asset_id) user_id, asset_id, SUM(kept) - SUM(counted) FROM (

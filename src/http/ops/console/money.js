@@ -17,7 +17,7 @@ function show({ at, sequence, assets }) {
   replace(byId("money"), ...assets.map((row) => make("tr", {},
     make("th", { scope: "row" }, row.asset),
     cell(row.funding), cell(row.spot), cell(row.in_flight), cell(row.deposited), cell(row.withdrawn),
-    cell(row.difference, row.difference === "0" ? "number good" : "number bad"))));
+    cell(row.transactions), cell(row.difference, row.difference === "0" ? "number good" : "number bad"))));
   say(byId("money-note"), `As of ${timeText(at)} UTC, record ${sequence} of Spot's log.`);
   const names = assets.map((row) => row.asset);
   if (names.join() === symbols.join()) return;

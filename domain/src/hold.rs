@@ -1,0 +1,578 @@
+//! Holds of Funding: money of one user and one asset that is set apart under a key.
+//!
+//! ```text
+//!   none --Set--> HELD --Settle--> SETTLED
+//!     |            |  `--Set--> HELD (a later round)
+//!     |            `--Release--> RELEASED
+//!     |--Settle--> SETTLED (only brings)
+//!     `--Release--> RELEASED (empty: it shuts the door for a late Set)
+//! ```
+//!
+//! [`decide`] is the one rule. It decides an act on the hold that is recorded, and on the account.
+//! A decision is recorded with its effect, so a repeat is told the same. An end is always possible:
+//! neither Settle nor Release is ever refused, in any state of the account.
+
+use std::fmt;
+
+use crate::account::{AccountStatus, UserId};
+use crate::amount::UNITS_MAX;
+use crate::asset::AssetId;
+use crate::code::Code;
+use crate::transfer::{Decision, Op, Participant};
+
+/// The longest key, bytes.
+pub const HOLD_KEY_BYTES_MAX: usize = 96;
+
+/// The key of a hold, 1..=[`HOLD_KEY_BYTES_MAX`] bytes of `[A-Za-z0-9:._-]`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HoldKey(String);
+
+impl HoldKey {
+    /// The key with this text, `None` when it is not one.
+    pub fn new(text: &str) -> Option<HoldKey> {
+        let sane = |b: u8| b.is_ascii_alphanumeric() || b":._-".contains(&b);
+        ((1..=HOLD_KEY_BYTES_MAX).contains(&text.len()) && text.bytes().all(sane))
+            .then(|| HoldKey(text.to_owned()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HoldKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// Where a hold stands. The number is `state` in PostgreSQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i16)]
+pub enum HoldState {
+    /// Its amount is apart.
+    Held = 10,
+    /// The amount was taken, and another one may have come. Final.
+    Settled = 40,
+    /// The amount was given back. Final.
+    Released = -20,
+}
+
+impl HoldState {
+    /// The state with this number.
+    pub fn from_number(number: i16) -> Option<HoldState> {
+        match number {
+            10 => Some(HoldState::Held),
+            40 => Some(HoldState::Settled),
+            -20 => Some(HoldState::Released),
+            _ => None,
+        }
+    }
+
+    /// The number in PostgreSQL.
+    pub fn number(self) -> i16 {
+        self as i16
+    }
+}
+
+/// An act on a hold. Amounts are smallest units, at most [`UNITS_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldAct {
+    /// The hold is to have `amount` apart in all, so a repeat adds nothing.
+    Set {
+        /// Rises with each later Set of this hold.
+        round: u8,
+        /// In all. 0 is allowed: only the account is checked then.
+        amount: u64,
+        /// An increase needs the status of a payer: that of a WITHDRAW.
+        pays: bool,
+        /// The account needs the status of a payee, that of a DEPOSIT, unless the amount is
+        /// lowered.
+        paid: bool,
+    },
+    /// The amount apart leaves the user, and `brought` comes. Never refused.
+    Settle {
+        /// Exactly the amount apart; 0 without a hold.
+        taken: u64,
+        /// Added to the available balance. It makes a missing account, as an EXT_DEPOSIT does.
+        brought: u64,
+    },
+    /// The amount apart is available again. Never refused.
+    Release,
+}
+
+impl HoldAct {
+    /// Its number in the journal.
+    pub fn number(self) -> u8 {
+        match self {
+            HoldAct::Set { .. } => 1,
+            HoldAct::Settle { .. } => 2,
+            HoldAct::Release => 3,
+        }
+    }
+
+    /// The name of the act with this number, `None` if there is none.
+    pub fn name_of(number: u8) -> Option<&'static str> {
+        match number {
+            1 => Some("SET"),
+            2 => Some("SETTLE"),
+            3 => Some("RELEASE"),
+            _ => None,
+        }
+    }
+
+    /// Whether every amount fits the columns of PostgreSQL.
+    pub fn fits(self) -> bool {
+        match self {
+            HoldAct::Set { amount, .. } => amount <= UNITS_MAX,
+            HoldAct::Settle { taken, brought } => taken <= UNITS_MAX && brought <= UNITS_MAX,
+            HoldAct::Release => true,
+        }
+    }
+}
+
+/// An act on the hold with this key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldOrder {
+    /// The hold.
+    pub key: HoldKey,
+    /// The number of the transaction that the hold belongs to. The watermark waits for it.
+    pub order_number: u64,
+    /// The owner of the money.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// The act.
+    pub act: HoldAct,
+}
+
+/// A hold as it is recorded. Amounts are smallest units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// See [`HoldOrder::order_number`].
+    pub order_number: u64,
+    /// The owner of the money.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// Where it stands.
+    pub state: HoldState,
+    /// The amount that is apart, or was at its end.
+    pub amount: u64,
+    /// The newest round that was decided, 0: none.
+    pub round: u8,
+    /// The amount that this round asked for.
+    pub asked: u64,
+    /// See [`HoldAct::Set`], of this round.
+    pub pays: bool,
+    /// See [`HoldAct::Set`], of this round.
+    pub paid: bool,
+    /// Why this round was refused.
+    pub round_code: Option<Code>,
+    /// What its Settle took.
+    pub taken: u64,
+    /// What its Settle brought.
+    pub brought: u64,
+}
+
+impl Hold {
+    /// The hold before its first act.
+    pub fn new(order: &HoldOrder) -> Hold {
+        Hold {
+            order_number: order.order_number,
+            user: order.user,
+            asset: order.asset,
+            state: HoldState::Held,
+            amount: 0,
+            round: 0,
+            asked: 0,
+            pays: false,
+            paid: false,
+            round_code: None,
+            taken: 0,
+            brought: 0,
+        }
+    }
+
+    /// The part of `frozen` that is this hold, smallest units.
+    pub fn apart(&self) -> u64 {
+        if self.state == HoldState::Held { self.amount } else { 0 }
+    }
+
+    /// The change of the user's sum, available and frozen, by this hold so far.
+    pub fn effect(&self) -> i128 {
+        i128::from(self.brought) - i128::from(self.taken)
+    }
+}
+
+/// The account of the user and its balance of the asset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldAccount {
+    /// `None`: there is no account.
+    pub status: Option<AccountStatus>,
+    /// What can be moved, smallest units.
+    pub available: u128,
+}
+
+/// The decision of an act, and its effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldDecided {
+    /// Nothing changes: it was decided before, or comes too late to be recorded.
+    Told(Decision),
+    /// The hold is recorded as `hold`.
+    Recorded {
+        /// The decision.
+        decision: Decision,
+        /// The hold behind the act.
+        hold: Hold,
+        /// The change of the available balance, smallest units.
+        available: i128,
+        /// The change of the frozen balance, smallest units.
+        frozen: i128,
+        /// The act makes the missing account.
+        opens: bool,
+    },
+}
+
+/// An act that breaks the rules of holds. Nothing of it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HoldViolation {
+    /// The key belongs to another transaction, user or asset.
+    #[error("the key belongs to another transaction, user or asset")]
+    Foreign,
+    /// The round was decided with another amount, or another side.
+    #[error("the round was decided with another body")]
+    OtherRound,
+    /// Another amount is apart than is to be taken.
+    #[error("another amount is apart than is to be taken")]
+    OtherAmount,
+    /// It was settled with other amounts.
+    #[error("the hold was settled with other amounts")]
+    OtherSettle,
+    /// A Settle behind a Release.
+    #[error("the hold was released, and cannot be settled")]
+    IsReleased,
+    /// A Release behind a Settle.
+    #[error("the hold was settled, and cannot be released")]
+    IsSettled,
+    /// An amount is above [`UNITS_MAX`].
+    #[error("an amount is too large")]
+    Range,
+}
+
+/// Decides an act. `hold`: as it is recorded; `None`: there is none.
+///
+/// # Errors
+/// [`HoldViolation`]: the caller breaks the rules, and nothing may be done.
+pub fn decide(
+    hold: Option<&Hold>,
+    order: &HoldOrder,
+    holder: HoldAccount,
+) -> Result<HoldDecided, HoldViolation> {
+    if !order.act.fits() {
+        return Err(HoldViolation::Range);
+    }
+    let same = |hold: &Hold| {
+        (hold.order_number, hold.user, hold.asset) == (order.order_number, order.user, order.asset)
+    };
+    if hold.is_some_and(|hold| !same(hold)) {
+        return Err(HoldViolation::Foreign);
+    }
+    let stands = hold.copied().unwrap_or_else(|| Hold::new(order));
+    let recorded = |hold: Hold, available: i128| HoldDecided::Recorded {
+        decision: Decision::Success,
+        hold,
+        available,
+        frozen: i128::from(hold.apart()) - i128::from(stands.apart()),
+        opens: false,
+    };
+    match (order.act, stands.state) {
+        (HoldAct::Set { .. }, HoldState::Settled | HoldState::Released) => {
+            Ok(HoldDecided::Told(Decision::Refused(Code::TransactionAborted)))
+        }
+        (HoldAct::Set { round, amount, pays, paid }, HoldState::Held) => {
+            set(hold, stands, (round, amount, pays, paid), holder)
+        }
+        (HoldAct::Settle { taken, .. }, HoldState::Held) if taken != stands.amount => {
+            Err(HoldViolation::OtherAmount)
+        }
+        (HoldAct::Settle { taken, brought }, HoldState::Held) => {
+            let settled = Hold { state: HoldState::Settled, taken, brought, ..stands };
+            let mut decided = recorded(settled, brought.into());
+            if let HoldDecided::Recorded { opens, .. } = &mut decided {
+                *opens = brought > 0 && holder.status.is_none();
+            }
+            Ok(decided)
+        }
+        (HoldAct::Settle { taken, brought }, HoldState::Settled) => {
+            match (stands.taken, stands.brought) == (taken, brought) {
+                true => Ok(HoldDecided::Told(Decision::Success)),
+                false => Err(HoldViolation::OtherSettle),
+            }
+        }
+        (HoldAct::Settle { .. }, HoldState::Released) => Err(HoldViolation::IsReleased),
+        (HoldAct::Release, HoldState::Held) => {
+            let back = i128::from(stands.amount);
+            Ok(recorded(Hold { state: HoldState::Released, ..stands }, back))
+        }
+        (HoldAct::Release, HoldState::Released) => Ok(HoldDecided::Told(Decision::Success)),
+        (HoldAct::Release, HoldState::Settled) => Err(HoldViolation::IsSettled),
+    }
+}
+
+/// The decision that is recorded for an act, without a look at the account. `None`: the act is not
+/// decided yet.
+///
+/// # Errors
+/// [`HoldViolation`]: the caller breaks the rules.
+pub fn recorded(hold: &Hold, order: &HoldOrder) -> Result<Option<Decision>, HoldViolation> {
+    let holder = HoldAccount { status: None, available: 0 };
+    Ok(match decide(Some(hold), order, holder)? {
+        HoldDecided::Told(decision) => Some(decision),
+        HoldDecided::Recorded { .. } => None,
+    })
+}
+
+/// Decides a round of a hold that has no end.
+fn set(
+    hold: Option<&Hold>,
+    stands: Hold,
+    (round, amount, pays, paid): (u8, u64, bool, bool),
+    holder: HoldAccount,
+) -> Result<HoldDecided, HoldViolation> {
+    if hold.is_some() && round < stands.round {
+        return Ok(HoldDecided::Told(Decision::Refused(Code::TransactionDecided)));
+    }
+    if hold.is_some() && round == stands.round {
+        let same = (stands.asked, stands.pays, stands.paid) == (amount, pays, paid);
+        let decision = stands.round_code.map_or(Decision::Success, Decision::Refused);
+        return if same { Ok(HoldDecided::Told(decision)) } else { Err(HoldViolation::OtherRound) };
+    }
+    let more = amount.saturating_sub(stands.amount);
+    let code = refusal(more, amount < stands.amount, (pays, paid), holder);
+    let held = if code.is_none() { amount } else { stands.amount };
+    let change = i128::from(held) - i128::from(stands.amount);
+    let round_of = Hold { round, asked: amount, pays, paid, round_code: code, ..stands };
+    Ok(HoldDecided::Recorded {
+        decision: code.map_or(Decision::Success, Decision::Refused),
+        hold: Hold { amount: held, ..round_of },
+        available: -change,
+        frozen: change,
+        opens: false,
+    })
+}
+
+/// Why a round is refused. `more`: the increase. `less`: whether the amount is lowered, which is
+/// always possible.
+fn refusal(more: u64, less: bool, (pays, paid): (bool, bool), holder: HoldAccount) -> Option<Code> {
+    if less {
+        return None;
+    }
+    let enough = holder.available >= u128::from(more);
+    let payer = match pays && more > 0 {
+        true => Op::Withdraw.verdict(Participant::Funding, holder.status, true).err(),
+        false => None,
+    };
+    let payee = match paid {
+        true => Op::Deposit.verdict(Participant::Funding, holder.status, true).err(),
+        false => None,
+    };
+    payer.or(payee).or((!enough).then_some(Code::InsufficientBalance))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ACTIVE: HoldAccount = HoldAccount { status: Some(AccountStatus::Active), available: 100 };
+
+    fn order(act: HoldAct) -> HoldOrder {
+        HoldOrder {
+            key: HoldKey::new("01K:7:3").expect("a key"),
+            order_number: 9,
+            user: UserId::new(7).expect("a user"),
+            asset: AssetId(3),
+            act,
+        }
+    }
+
+    fn set(round: u8, amount: u64) -> HoldAct {
+        HoldAct::Set { round, amount, pays: true, paid: false }
+    }
+
+    fn settle(taken: u64, brought: u64) -> HoldAct {
+        HoldAct::Settle { taken, brought }
+    }
+
+    /// The hold behind these acts, each on the same account.
+    fn behind(acts: &[HoldAct], holder: HoldAccount) -> Option<Hold> {
+        acts.iter().fold(None, |hold, act| {
+            match decide(hold.as_ref(), &order(*act), holder).expect("within the rules") {
+                HoldDecided::Told(_) => hold,
+                HoldDecided::Recorded { hold, .. } => Some(hold),
+            }
+        })
+    }
+
+    #[test]
+    fn a_key_is_checked() {
+        for good in ["a", "01KABC:12:3", "a.b_c-d", &"x".repeat(96)] {
+            assert!(HoldKey::new(good).is_some(), "{good}");
+        }
+        for bad in ["", "a b", "ä", "a/b", &"x".repeat(97)] {
+            assert!(HoldKey::new(bad).is_none(), "{bad}");
+        }
+    }
+
+    /// Goal: every passage and every refusal of the table. Each row: the acts before, the act, its
+    /// answer, the change of available and frozen.
+    #[test]
+    fn acts_are_decided_by_the_table() {
+        use Decision::{Refused, Success};
+        let (done, told) = (true, false);
+        let rows: &[(&[HoldAct], HoldAct, bool, Decision, i128, i128)] = &[
+            (&[], set(1, 60), done, Success, -60, 60),
+            (&[], set(1, 101), done, Refused(Code::InsufficientBalance), 0, 0),
+            (&[], set(1, 0), done, Success, 0, 0),
+            (&[set(1, 60)], set(1, 60), told, Success, 0, 0),
+            (&[set(1, 101)], set(1, 101), told, Refused(Code::InsufficientBalance), 0, 0),
+            (&[set(1, 60)], set(3, 70), done, Success, -10, 10),
+            (&[set(1, 60)], set(3, 160), done, Success, -100, 100),
+            (&[set(1, 60)], set(3, 161), done, Refused(Code::InsufficientBalance), 0, 0),
+            (&[set(1, 60)], set(2, 20), done, Success, 40, -40),
+            (&[set(3, 60)], set(2, 20), told, Refused(Code::TransactionDecided), 0, 0),
+            (&[set(1, 60)], settle(60, 0), done, Success, 0, -60),
+            (&[set(1, 60)], settle(60, 5), done, Success, 5, -60),
+            (&[], settle(0, 5), done, Success, 5, 0),
+            (&[set(1, 60), settle(60, 5)], settle(60, 5), told, Success, 0, 0),
+            (&[set(1, 60)], HoldAct::Release, done, Success, 60, -60),
+            (&[], HoldAct::Release, done, Success, 0, 0),
+            (&[HoldAct::Release], HoldAct::Release, told, Success, 0, 0),
+            (&[HoldAct::Release], set(1, 1), told, Refused(Code::TransactionAborted), 0, 0),
+            (&[settle(0, 1)], set(1, 1), told, Refused(Code::TransactionAborted), 0, 0),
+        ];
+        for (before, act, is_done, decision, available, frozen) in rows {
+            let hold = behind(before, ACTIVE);
+            let decided = decide(hold.as_ref(), &order(*act), ACTIVE).expect("within the rules");
+            let (found, changes, recorded) = match decided {
+                HoldDecided::Told(decision) => (decision, (0, 0), false),
+                HoldDecided::Recorded { decision, available, frozen, .. } => {
+                    (decision, (available, frozen), true)
+                }
+            };
+            let want = (*decision, (*available, *frozen), *is_done);
+            assert_eq!((found, changes, recorded), want, "{before:?} {act:?}");
+        }
+    }
+
+    #[test]
+    fn violations_are_named() {
+        let other = HoldAct::Set { round: 1, amount: 60, pays: true, paid: true };
+        for (before, act, why) in [
+            (&[set(1, 60)][..], set(1, 61), HoldViolation::OtherRound),
+            (&[set(1, 60)], other, HoldViolation::OtherRound),
+            (&[set(1, 60)], settle(59, 0), HoldViolation::OtherAmount),
+            (&[], settle(1, 0), HoldViolation::OtherAmount),
+            (&[settle(0, 5)], settle(0, 6), HoldViolation::OtherSettle),
+            (&[HoldAct::Release], settle(0, 0), HoldViolation::IsReleased),
+            (&[settle(0, 5)], HoldAct::Release, HoldViolation::IsSettled),
+            (&[], set(1, UNITS_MAX + 1), HoldViolation::Range),
+        ] {
+            let hold = behind(before, ACTIVE);
+            assert_eq!(decide(hold.as_ref(), &order(act), ACTIVE), Err(why), "{act:?}");
+        }
+        let hold = behind(&[set(1, 1)], ACTIVE);
+        let strange = HoldOrder { asset: AssetId(4), ..order(HoldAct::Release) };
+        assert_eq!(decide(hold.as_ref(), &strange, ACTIVE), Err(HoldViolation::Foreign));
+    }
+
+    /// Goal: the statuses of a payer and of a payee. A lowered amount, a Settle and a Release pass
+    /// with every status.
+    #[test]
+    fn a_status_refuses_a_round_and_never_an_end() {
+        use AccountStatus::{Disabled, Frozen};
+        let act = |amount, pays, paid| HoldAct::Set { round: 3, amount, pays, paid };
+        for (status, act, code) in [
+            (None, act(70, true, false), Some(Code::SourceAccountNotFound)),
+            (None, act(60, false, true), Some(Code::TargetAccountNotFound)),
+            (Some(Frozen), act(70, true, false), Some(Code::AccountFrozen)),
+            (Some(Frozen), act(60, true, true), None),
+            (Some(Disabled), act(60, false, true), Some(Code::AccountDisabled)),
+            (Some(Disabled), act(70, true, true), Some(Code::AccountDisabled)),
+            (Some(Disabled), act(59, true, true), None),
+            (None, settle(60, 1), None),
+            (Some(Disabled), settle(60, 1), None),
+            (Some(Disabled), HoldAct::Release, None),
+        ] {
+            let hold = behind(&[set(1, 60)], ACTIVE);
+            let holder = HoldAccount { status, available: 100 };
+            let decided = decide(hold.as_ref(), &order(act), holder).expect("within the rules");
+            let HoldDecided::Recorded { decision, opens, .. } = decided else {
+                panic!("{decided:?}")
+            };
+            assert_eq!(decision.code(), code, "{status:?} {act:?}");
+            assert_eq!(opens, status.is_none() && act == settle(60, 1));
+        }
+    }
+
+    fn any_act() -> impl Strategy<Value = HoldAct> {
+        let set = (1..6_u8, 0..150_u64, any::<(bool, bool)>());
+        prop_oneof![
+            3 => set.prop_map(|(round, amount, (pays, paid))| {
+                HoldAct::Set { round, amount, pays, paid }
+            }),
+            1 => (0..150_u64, 0..50_u64).prop_map(|(taken, brought)| settle(taken, brought)),
+            1 => Just(HoldAct::Release),
+        ]
+    }
+
+    fn any_status() -> impl Strategy<Value = Option<AccountStatus>> {
+        (0..4_u8).prop_map(AccountStatus::from_number)
+    }
+
+    proptest! {
+        /// Goal: money is conserved, no balance is below zero, an end is always possible, and a
+        /// repeat is told the same.
+        #[test]
+        fn money_is_conserved_and_an_end_is_always_possible(
+            acts in proptest::collection::vec((any_act(), any_status()), 1..20),
+        ) {
+            let (mut available, mut frozen) = (100_i128, 0_i128);
+            let mut hold: Option<Hold> = None;
+            for (act, status) in acts {
+                let units = u128::try_from(available).expect("not below zero");
+                let holder = HoldAccount { status, available: units };
+                let order = order(act);
+                let Ok(decided) = decide(hold.as_ref(), &order, holder) else { continue };
+                let HoldDecided::Recorded { decision, hold: after, available: a, frozen: f, .. } =
+                    decided
+                else {
+                    continue;
+                };
+                (available, frozen) = (available + a, frozen + f);
+                prop_assert!(available >= 0 && frozen >= 0);
+                prop_assert_eq!(frozen, i128::from(after.apart()));
+                prop_assert_eq!(available + frozen, 100 + after.effect());
+                if decision != Decision::Success {
+                    prop_assert_eq!((a, f), (0, 0));
+                }
+                prop_assert_eq!(recorded(&after, &order), Ok(Some(decision)));
+                hold = Some(after);
+            }
+            let apart = hold.as_ref().map_or(0, Hold::apart);
+            let nobody = HoldAccount { status: None, available: 0 };
+            let is_open = hold.is_none_or(|hold| hold.state == HoldState::Held);
+            for act in [settle(apart, 7), HoldAct::Release] {
+                let ended = decide(hold.as_ref(), &order(act), nobody);
+                let succeeds = matches!(
+                    ended,
+                    Ok(HoldDecided::Recorded { decision: Decision::Success, .. })
+                );
+                prop_assert!(!is_open || succeeds, "{:?}", ended);
+            }
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! Postings by name: the door of the services.
+//!
+//! A name is the transaction, the operation and the round; a SETTLE and a RELEASE end all rounds.
+//! Each is decided once. A transaction has at most one open RESERVE: the last successful one. It
+//! keeps the place of the outcome of its end, and those of the rows that its legs will make. So
+//! neither a SETTLE nor a RELEASE behind it is ever refused.
+//!
+//! No record depends on an outcome that may be evicted: below the watermark only open RESERVEs
+//! count.
+
+use arrayvec::ArrayVec;
+use domain::code::Code;
+use domain::posting::{Breakdown, LEGS_MAX, Leg, Part, Place, PlaceKind};
+use domain::transfer::{Decision, Op};
+
+use super::posting::{self, Ask, Booking, Change, Refusal, signed};
+use crate::fact::{Fact, HoldFact, Kept, NamedFact};
+use crate::holds::{Hold, transaction_key};
+use crate::ledger::{Ledger, ORDER_NUMBER_MAX};
+use crate::named::{Named, NamedAnswer, ROUND_MAX, ends};
+use crate::places::{ACCOUNTS_MAX, HOLDS_MAX, OUTCOMES_MAX};
+
+/// The decision of a command by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedStep {
+    /// Append the command to the log, then [`Ledger::apply_named`] it.
+    Append,
+    /// It was decided before.
+    Known(NamedAnswer),
+    /// A repeat with other legs, or a command that contradicts an earlier one, with the reason.
+    /// Nothing changes.
+    Violation(&'static str),
+    /// No place is left, with the configuration key of the bound. Nothing changes; the caller may
+    /// retry.
+    Full(&'static str),
+    /// It is below the watermark, and may have been decided and evicted. Nothing changes.
+    Forgotten,
+}
+
+/// A bug that a test may plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NamedBug {
+    /// A RESERVE does not look for a RELEASE.
+    ReserveBehindRelease,
+    /// A RELEASE does not look for a SETTLE.
+    ReleaseBehindSettle,
+    /// What is arriving at a place is available there before the SETTLE.
+    ArrivingIsAvailable,
+    /// A RESERVE keeps no places.
+    PlaceNotKept,
+    /// A SETTLE leaves its last place out.
+    HalfAPosting,
+}
+
+/// The holds of a transaction.
+type Rows = ArrayVec<HoldFact, LEGS_MAX>;
+
+/// The recorded outcome of a posting by name.
+pub(super) fn query(ledger: &Ledger, transaction: u128, op: Op, round: u8) -> Option<NamedAnswer> {
+    let round = if ends(op) { 0 } else { round };
+    let found = ledger.outcomes.get_named(transaction, op, round);
+    found.filter(|_| op.is_posting()).map(|named| answer(&named))
+}
+
+fn answer(named: &NamedFact) -> NamedAnswer {
+    NamedAnswer { decision: named.decision, leg: named.leg, record: named.record }
+}
+
+impl Ledger {
+    /// Decides a command by name: the lower fields of `named` are set, and `parts` are those of a
+    /// success. Nothing changes.
+    pub fn decide_named(&self, named: &mut Named, parts: &mut Breakdown) -> NamedStep {
+        *parts = Breakdown::default();
+        (named.state, named.decision, named.leg) = (self.state(), Decision::Success, 0);
+        if let Some(why) = named.objection() {
+            return NamedStep::Violation(why);
+        }
+        let known = self.outcomes.get_named(named.transaction, named.op, named.key_round());
+        if let Some(known) = known {
+            let same = (known.hash, known.order_number) == (named.hash(), named.order_number);
+            return match same {
+                true => NamedStep::Known(answer(&known)),
+                false => NamedStep::Violation("a repeat with other legs or another order number"),
+            };
+        }
+        if named.order_number > ORDER_NUMBER_MAX {
+            return NamedStep::Violation("order number out of range");
+        }
+        let open = self.open_reserve(named.transaction);
+        if open.is_some_and(|open| open.order_number != named.order_number) {
+            return NamedStep::Violation("another order number than that of the RESERVE");
+        }
+        match named.op {
+            Op::Settle => self.step_settle(named, open, parts),
+            Op::Release => self.step_empty_release(named, open),
+            _ if named.order_number < self.watermark => NamedStep::Forgotten,
+            _ => self.step_new(named, open, parts),
+        }
+    }
+
+    /// Decides a RESERVE or a POST.
+    fn step_new(
+        &self,
+        named: &mut Named,
+        open: Option<NamedFact>,
+        parts: &mut Breakdown,
+    ) -> NamedStep {
+        let refused = |code| Err(Refusal { leg: 0, code });
+        let decided = match self.closed_for(named) {
+            Some(code) => refused(code),
+            None => self.judge_named(named, open, parts),
+        };
+        let lacking = match decided {
+            Ok(()) => self.lacks_named(named, open, parts),
+            Err(Refusal { leg, code }) => {
+                (named.decision, named.leg) = (Decision::Refused(code), leg);
+                (self.outcomes.places_left() == 0).then_some(OUTCOMES_MAX)
+            }
+        };
+        lacking.map_or(NamedStep::Append, NamedStep::Full)
+    }
+
+    /// The refusal of new work behind an end, or behind a later round.
+    fn closed_for(&self, named: &Named) -> Option<Code> {
+        let found = |op, round| self.counted(named.transaction, op, round).is_some();
+        let mut later = named.round + 1..=ROUND_MAX;
+        match () {
+            () if self.has_bug(NamedBug::ReserveBehindRelease) => None,
+            () if found(Op::Release, 0) => Some(Code::TransactionAborted),
+            () if found(Op::Settle, 0) => Some(Code::TransactionDecided),
+            () if named.op == Op::Reserve && later.any(|round| found(Op::Reserve, round)) => {
+                Some(Code::TransactionDecided)
+            }
+            () => None,
+        }
+    }
+
+    /// The legs of a RESERVE or a POST, judged as those of a POST. What the transaction holds at a
+    /// place counts as available there.
+    fn judge_named(
+        &self,
+        named: &Named,
+        open: Option<NamedFact>,
+        parts: &mut Breakdown,
+    ) -> Result<(), Refusal> {
+        if named.legs.is_empty() {
+            return Err(Refusal { leg: 0, code: Code::InvalidPosting });
+        }
+        let rows = match (named.op, open) {
+            (Op::Reserve, Some(_)) => self.rows_of(named.transaction),
+            _ => Rows::new(),
+        };
+        for (index, leg) in (0..).zip(&named.legs) {
+            let judged = self.judge_named_leg(leg, &rows, parts);
+            judged.map_err(|code| Refusal { leg: index, code })?;
+        }
+        Ok(())
+    }
+
+    fn judge_named_leg(&self, leg: &Leg, rows: &Rows, parts: &mut Breakdown) -> Result<(), Code> {
+        let (Place::Available(user), PlaceKind::Available) = (leg.from, leg.to.kind()) else {
+            return Err(Code::InvalidPosting);
+        };
+        posting::check_form(Ask::of_transfer(Op::Post), leg)?;
+        if !self.assets.contains_key(&leg.asset) {
+            return Err(Code::InvalidAsset);
+        }
+        posting::check_accounts(self, Op::Post, leg, parts)?;
+        let has = self.available(user, leg.asset) + held_by(rows, user, leg.asset);
+        let apart = parts.take(leg.from, leg.asset, leg.amount.into(), |_| true);
+        parts.bring(leg.to, leg.asset, leg.amount.into(), |_| true);
+        match () {
+            () if apart > has => Err(Code::InsufficientBalance),
+            // A hold is a u64.
+            () if apart > u128::from(u64::MAX) => Err(Code::Overflow),
+            () => Ok(()),
+        }
+    }
+
+    /// The key that bounds a place which an admitted RESERVE or POST lacks.
+    fn lacks_named(
+        &self,
+        named: &Named,
+        open: Option<NamedFact>,
+        parts: &Breakdown,
+    ) -> Option<&'static str> {
+        let places_left = self.outcomes.places_left();
+        // Without places for holds there are none for the sums of postings either.
+        if !self.balances.has_sums() {
+            return Some(HOLDS_MAX);
+        }
+        if named.op == Op::Post {
+            let full = (places_left == 0).then_some(OUTCOMES_MAX);
+            return full.or_else(|| posting::lacks_place(self, Ask::of_transfer(Op::Post), parts));
+        }
+        // A later round takes over the places that the RESERVE before it keeps.
+        let (kept, had) = (self.keep_for(parts), open.map(|open| open.kept).unwrap_or_default());
+        let outcomes = 1 + usize::from(kept.outcomes) > places_left + usize::from(had.outcomes);
+        let accounts =
+            usize::from(kept.accounts) > self.accounts_left() + usize::from(had.accounts);
+        let balances =
+            usize::from(kept.balances) > self.balances_left() + usize::from(had.balances);
+        let rows = self.rows_of(named.transaction);
+        let apart = parts.iter().filter(|part| part.apart > 0).count();
+        let holds = apart > self.holds.places_left() + rows.len();
+        match () {
+            () if outcomes => Some(OUTCOMES_MAX),
+            () if accounts || balances => Some(ACCOUNTS_MAX),
+            () if holds => Some(HOLDS_MAX),
+            () => None,
+        }
+    }
+
+    /// The places that a RESERVE of these parts keeps for its end. A place that sets something
+    /// apart has its account and its balance; every other one is counted as if it had none.
+    fn keep_for(&self, parts: &Breakdown) -> Kept {
+        if self.has_bug(NamedBug::PlaceNotKept) {
+            return Kept { outcomes: 1, ..Kept::default() };
+        }
+        let mut kept = Kept { accounts: 0, balances: 0, outcomes: 1 };
+        for (index, part) in parts.iter().enumerate() {
+            let of_user = |other: &&Part| other.place == part.place;
+            kept.balances += u8::from(part.apart == 0);
+            let pays = parts.iter().filter(of_user).any(|other| other.apart > 0);
+            let again = parts.iter().take(index).any(|other| of_user(&other));
+            kept.accounts += u8::from(!pays && !again);
+        }
+        kept
+    }
+
+    /// Decides a SETTLE.
+    fn step_settle(
+        &self,
+        named: &Named,
+        open: Option<NamedFact>,
+        parts: &mut Breakdown,
+    ) -> NamedStep {
+        let released = self.counted(named.transaction, Op::Release, 0).is_some();
+        match open {
+            _ if released => NamedStep::Violation("a SETTLE behind a RELEASE"),
+            None if named.order_number < self.watermark => NamedStep::Forgotten,
+            None => NamedStep::Violation("a SETTLE without a RESERVE"),
+            Some(open) if open.hash != named.hash() => {
+                NamedStep::Violation("a SETTLE of other legs than its RESERVE's")
+            }
+            Some(_) => {
+                *parts = Breakdown::of(&named.legs, |_| true);
+                NamedStep::Append
+            }
+        }
+    }
+
+    /// Decides a RELEASE. Without a RESERVE it is an empty one, which shuts the door.
+    fn step_empty_release(&self, named: &Named, open: Option<NamedFact>) -> NamedStep {
+        let done = |op, round| {
+            let found = self.counted(named.transaction, op, round);
+            found.is_some_and(|found| found.decision == Decision::Success)
+        };
+        let settled = done(Op::Settle, 0) && !self.has_bug(NamedBug::ReleaseBehindSettle);
+        match open {
+            _ if settled => NamedStep::Violation("a RELEASE behind a SETTLE"),
+            Some(_) => NamedStep::Append,
+            None if named.order_number < self.watermark => NamedStep::Forgotten,
+            None if (1..=ROUND_MAX).any(|round| done(Op::Post, round)) => {
+                NamedStep::Violation("a RELEASE behind a POST")
+            }
+            None if self.outcomes.places_left() == 0 => NamedStep::Full(OUTCOMES_MAX),
+            None => NamedStep::Append,
+        }
+    }
+
+    /// Carries out a decided command. `sequence` and `time_ns` are the record's own.
+    ///
+    /// Panics if [`Ledger::decide_named`] could not have decided it in this state.
+    pub fn apply_named(
+        &mut self,
+        named: &Named,
+        parts: &Breakdown,
+        sequence: wal::Sequence,
+        time_ns: u64,
+    ) -> NamedAnswer {
+        assert_eq!(sequence, self.sequence + 1, "records are applied in order");
+        self.sequence = sequence;
+        let mut kept = Kept::default();
+        match (named.decision, named.op) {
+            (Decision::Refused(_), _) => {}
+            (Decision::Success, Op::Reserve) => {
+                kept = self.keep_for(parts);
+                self.close_reserve(named.transaction);
+                self.hold_parts(named.transaction, parts, sequence, time_ns);
+                if self.has_bug(NamedBug::ArrivingIsAvailable) {
+                    self.bring_early(parts);
+                }
+            }
+            (Decision::Success, Op::Settle) => {
+                self.close_reserve(named.transaction);
+                self.settle_parts(named.transaction, parts);
+            }
+            (Decision::Success, Op::Release) => {
+                self.close_reserve(named.transaction);
+                self.hold_parts(named.transaction, &Breakdown::default(), sequence, time_ns);
+            }
+            (Decision::Success, _) => {
+                let (ask, record) = (Ask::of_transfer(Op::Post), sequence);
+                posting::book(self, Booking { ask, reference: 0, record, time_ns }, parts);
+            }
+        }
+        let fact = NamedFact {
+            transaction: named.transaction,
+            op: named.op,
+            round: named.key_round(),
+            hash: named.hash(),
+            reference: named.reference,
+            record: sequence,
+            time_ns,
+            order_number: named.order_number,
+            decision: named.decision,
+            leg: named.leg,
+            kept,
+        };
+        self.outcomes.insert_named(&fact);
+        self.exchange(None, Fact::Named(fact));
+        answer(&fact)
+    }
+
+    /// The open RESERVE of a transaction keeps nothing any more.
+    fn close_reserve(&mut self, transaction: u128) {
+        if let Some(open) = self.open_reserve(transaction) {
+            let (before, after) = self.outcomes.close(transaction, open.round, self.watermark);
+            self.exchange(Some(Fact::Named(before)), Fact::Named(after));
+        }
+    }
+
+    /// Makes the holds of a transaction what `parts` set apart: rows grow, shrink, end and begin.
+    fn hold_parts(
+        &mut self,
+        transaction: u128,
+        parts: &Breakdown,
+        record: wal::Sequence,
+        time_ns: u64,
+    ) {
+        let rows = self.rows_of(transaction);
+        for row in &rows {
+            let want = parts.at(Place::Available(row.user), row.asset).apart;
+            self.change_hold(transaction, row, want);
+        }
+        let mut number = 1;
+        for part in parts.iter().filter(|part| part.apart > 0) {
+            let user = part.place.user().expect("available");
+            if held_by(&rows, user, part.asset) > 0 {
+                continue;
+            }
+            while self.holds.get(transaction_key(transaction, number)).is_some() {
+                number += 1;
+            }
+            let (asset, amount, number) = (part.asset, part.apart, u64::from(number));
+            let held = signed(amount);
+            posting::book_change(self, &Change { user, asset, held, traded: 0 });
+            let fact = HoldFact {
+                venue: 0,
+                transaction,
+                number,
+                purpose: 0,
+                user,
+                asset,
+                amount,
+                reference: 0,
+                record,
+                time_ns,
+                keeps: false,
+            };
+            let sums = self.balances.get(user, asset).expect("booked above").sums;
+            self.add_hold(Hold::new(fact, sums));
+            self.exchange(None, Fact::Hold(fact));
+        }
+    }
+
+    /// The planted bug.
+    fn bring_early(&mut self, parts: &Breakdown) {
+        for &Part { place, asset, arriving, .. } in parts.iter() {
+            let (user, traded) = (place.user().expect("available"), signed(arriving));
+            posting::book_change(self, &Change { user, asset, held: 0, traded });
+        }
+    }
+
+    /// Sets one hold to an amount. The rest goes back to its owner, or more is taken.
+    fn change_hold(&mut self, transaction: u128, row: &HoldFact, want: u128) {
+        if want == row.amount {
+            return;
+        }
+        let (user, asset) = (row.user, row.asset);
+        let held = signed(want) - signed(row.amount);
+        posting::book_change(self, &Change { user, asset, held, traded: 0 });
+        self.set_transaction_hold(transaction, row, want);
+    }
+
+    fn set_transaction_hold(&mut self, transaction: u128, row: &HoldFact, want: u128) {
+        let number = u8::try_from(row.number).expect("at most 16");
+        let (before, after) = self.set_hold(transaction_key(transaction, number), want, false);
+        self.replace(Some(before), after);
+    }
+
+    /// Books the legs of a transaction: each place loses its amount apart, which its hold has, and
+    /// gains its arriving amount.
+    fn settle_parts(&mut self, transaction: u128, parts: &Breakdown) {
+        let rows = self.rows_of(transaction);
+        let places = parts.iter().count();
+        let half = self.has_bug(NamedBug::HalfAPosting);
+        for part in parts.iter().take(if half { places - 1 } else { places }) {
+            let (user, asset) = (part.place.user().expect("available"), part.asset);
+            let (apart, arriving) = (signed(part.apart), signed(part.arriving));
+            let change = Change { user, asset, held: -apart, traded: arriving - apart };
+            posting::book_change(self, &change);
+        }
+        for row in &rows {
+            let apart = parts.at(Place::Available(row.user), row.asset).apart;
+            assert_eq!(apart, row.amount, "its RESERVE has set it apart: {row:?}");
+            self.set_transaction_hold(transaction, row, 0);
+        }
+    }
+
+    /// The last successful RESERVE of a transaction, while its holds are open.
+    fn open_reserve(&self, transaction: u128) -> Option<NamedFact> {
+        let reserve = |round| self.outcomes.get_named(transaction, Op::Reserve, round);
+        (1..=ROUND_MAX).rev().filter_map(reserve).find(NamedFact::is_open)
+    }
+
+    /// A recorded outcome that no eviction takes.
+    fn counted(&self, transaction: u128, op: Op, round: u8) -> Option<NamedFact> {
+        let found = self.outcomes.get_named(transaction, op, round);
+        found.filter(|found| found.order_number >= self.watermark || found.is_open())
+    }
+
+    fn rows_of(&self, transaction: u128) -> Rows {
+        self.transaction_holds(transaction).collect()
+    }
+
+    /// Whether a test has planted this bug.
+    fn has_bug(&self, bug: NamedBug) -> bool {
+        #[cfg(test)]
+        if self.named_bug.is_some() {
+            return self.named_bug == Some(bug);
+        }
+        let _ = bug;
+        false
+    }
+}
+
+/// What the holds of a transaction have of a user and an asset, smallest units.
+fn held_by(rows: &Rows, user: u64, asset: u32) -> u128 {
+    let found = rows.iter().find(|row| (row.user, row.asset) == (user, asset));
+    found.map_or(0, |row| row.amount)
+}

@@ -1,0 +1,51 @@
+//! The worker of transactions in `ubscore serve`. It stands behind the coordinator, and ends before
+//! it: it holds a reference until the last handle is gone.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::adapters::Adapter;
+use crate::adapters::spot::Spot;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::coordinator::Coordinator;
+use crate::entropy::SystemEntropy;
+use crate::gate::Gate;
+use crate::participant::Participants;
+use crate::postgres::transactions::database::TransactionDatabase;
+use crate::stores::writer::Postgres;
+use crate::task::Tasks;
+use crate::transactions::parties::Parties;
+use crate::transactions::{Options, Parts, Transactions, start};
+
+/// Starts the worker, and returns its handle. The watermark waits from now on until the unfinished
+/// transactions are read.
+///
+/// # Errors
+/// The configuration has a secret that cannot sign.
+pub(super) fn begin<F: Adapter>(
+    config: &Config,
+    postgres: &Postgres,
+    incarnation: u64,
+    (coordinator, spot): (&Arc<Coordinator<Spot, F>>, &Arc<Spot>),
+    (clock, gate): (&Arc<dyn Clock>, Arc<Gate>),
+    tasks: &mut Tasks,
+) -> anyhow::Result<Transactions> {
+    let services = Participants::new(config, Arc::clone(clock)).context("know the participants")?;
+    let store = TransactionDatabase::new(postgres.address.clone(), postgres.limits, incarnation);
+    let numbers = coordinator.transaction_numbers();
+    let of_transfers = Arc::clone(coordinator);
+    let parts = Parts {
+        branches: Arc::new(Parties::new(Arc::clone(coordinator), Arc::clone(spot), services)),
+        clock: Arc::clone(clock),
+        entropy: Box::new(SystemEntropy::default()),
+        gate,
+        numbers,
+        shortage: Arc::new(move || of_transfers.shortage()),
+        options: Options::from(config),
+    };
+    let (transactions, inbox) = Transactions::new(config.coordinator.queue_max);
+    start(parts, store, Box::new(SystemEntropy::default()), inbox, tasks);
+    Ok(transactions)
+}

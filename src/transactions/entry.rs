@@ -1,0 +1,320 @@
+//! A transaction in the memory of its worker: the row as it was last read or written, the answers
+//! that are not recorded yet, and the callers that wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::code::Code;
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+
+use super::apply;
+use super::ask;
+use super::branches::Heard;
+use super::handle::{TransactionAnswer, TransactionRefusal, TransactionReply};
+use super::step::{
+    self, Known, Next, Passage, Question, abort, commit, decide, is_booked, is_round_tried,
+    is_taken_back, is_tried, unasked,
+};
+use crate::postgres::transactions::TransactionMove;
+use crate::transaction::{Decider, Party, TransactionRow, TransactionState, Verdict};
+
+/// The decision that a caller wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// To commit exactly these rounds.
+    Commit {
+        /// `None`: those that were accepted.
+        rounds: Option<u8>,
+    },
+    /// To abort.
+    Abort {
+        /// The author.
+        by: String,
+        /// For people.
+        reason: Option<String>,
+    },
+}
+
+/// The thing that a caller waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    /// The round is tried, or refused, or everything has ended.
+    Round(u8),
+    /// The commit, booked by both stores.
+    Commit,
+    /// The abort, given back by both stores.
+    Abort,
+    /// Nothing changes without the caller.
+    Rest,
+}
+
+/// A caller that waits.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    /// The awaited thing.
+    pub(super) want: Want,
+    /// Until when, monotonic ns.
+    pub(super) until_ns: u64,
+    /// It was done before.
+    pub(super) replayed: bool,
+    /// Takes the one answer.
+    pub(super) reply: oneshot::Sender<TransactionAnswer>,
+}
+
+/// The tries of one question without an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tries {
+    /// In a row.
+    pub(super) count: u32,
+    /// The next one, monotonic ns.
+    pub(super) due_ns: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// As it was last read or written.
+    pub(super) row: TransactionRow,
+    /// See [`Known`].
+    pub(super) known: Known,
+    /// Answers that are not recorded, oldest first.
+    pub(super) heard: Vec<(Question, Heard)>,
+    /// How many of them are in the commit under way.
+    pub(super) taken: usize,
+    /// The row must be read before anything is decided or asked.
+    pub(super) stale: bool,
+    /// A commit with a move of it is under way.
+    pub(super) recording: bool,
+    /// The questions under way, one a party and round.
+    pub(super) asking: BTreeSet<(Party, u8)>,
+    /// Questions without an answer.
+    pub(super) tries: BTreeMap<Question, Tries>,
+    /// The last failure of a question, for people.
+    pub(super) trouble: Option<String>,
+    /// The decision that its caller wants.
+    pub(super) wish: Option<Wish>,
+    /// The foreign session that holds the row.
+    pub(super) held: Option<String>,
+    /// PostgreSQL refused a commit with it: it has commits of its own.
+    pub(super) alone: bool,
+    /// Those commits in a row, and the next one.
+    pub(super) records: Tries,
+    /// Since when this process knows it, monotonic ns.
+    pub(super) since_ns: u64,
+    /// The callers that wait.
+    pub(super) waiters: Vec<Waiter>,
+}
+
+impl Entry {
+    pub(super) fn new(row: TransactionRow, now_ns: u64) -> Entry {
+        Entry {
+            row,
+            known: Known::default(),
+            heard: Vec::new(),
+            taken: 0,
+            stale: false,
+            recording: false,
+            asking: BTreeSet::new(),
+            tries: BTreeMap::new(),
+            trouble: None,
+            wish: None,
+            held: None,
+            alone: false,
+            records: Tries { count: 0, due_ns: 0 },
+            since_ns: now_ns,
+            waiters: Vec::new(),
+        }
+    }
+
+    /// The move that is to be recorded now, `None` if there is none. While the service is halted,
+    /// only answers are recorded, and the end that follows from them.
+    pub(super) fn proposal(
+        &self,
+        now: Timestamp,
+        halted: bool,
+        fuse: bool,
+    ) -> Option<TransactionMove> {
+        let (mut draft, mut known, mut branches) = (self.row.clone(), self.known, Vec::new());
+        for (question, heard) in &self.heard {
+            for passage in ask::moves(&draft, &mut known, question, heard) {
+                apply::branch(&mut draft, &passage);
+                branches.push(passage);
+            }
+        }
+        let is_answer = !branches.is_empty();
+        let mut moved = apply::unmoved(&draft, branches);
+        if is_answer && !fuse {
+            return Some(moved);
+        }
+        for next in self.nexts(&draft, known, now) {
+            let is_end = matches!(&next, Next::Pass(passage) if passage.to.is_terminal());
+            if halted && !is_end {
+                continue;
+            }
+            match next {
+                Next::Ask(_) | Next::Wait(_) => {}
+                Next::Seal => moved.seal = true,
+                Next::Close(branches) => {
+                    moved.branches.extend(branches.into_iter().map(|(p, r)| apply::closed(p, r)));
+                }
+                Next::Pass(passage) => {
+                    if passage.to == TransactionState::Aborted {
+                        let unasked = unasked(&draft).into_iter();
+                        moved.branches.extend(unasked.map(|(p, r)| apply::closed(p, r)));
+                    }
+                    moved = apply::with(moved, passage);
+                }
+            }
+        }
+        let is_empty = moved.branches.is_empty() && moved.from == moved.to && !moved.seal;
+        (!is_empty).then_some(moved)
+    }
+
+    /// The next steps, with the decision that the caller wants.
+    pub(super) fn nexts(&self, row: &TransactionRow, known: Known, now: Timestamp) -> Vec<Next> {
+        let nexts = decide(row, known, now);
+        let is_ending = |next: &Next| matches!(next, Next::Pass(passage) if passage.to == TransactionState::Aborted);
+        if row.state != TransactionState::Open || nexts.iter().any(is_ending) {
+            return nexts;
+        }
+        match self.wished(row) {
+            Some(passage) => vec![Next::Pass(passage)],
+            None => nexts,
+        }
+    }
+
+    fn wished(&self, row: &TransactionRow) -> Option<Passage> {
+        match self.wish.as_ref()? {
+            Wish::Abort { by, reason } => Some(abort(by, Code::TransactionAborted, reason.clone())),
+            Wish::Commit { rounds } => may_commit(row, *rounds).ok().map(|()| commit("caller")),
+        }
+    }
+
+    /// Drops a wish that has been decided, or that no longer can be.
+    pub(super) fn settle_wish(&mut self) {
+        let is_over = match &self.wish {
+            None => return,
+            Some(Wish::Abort { .. }) => self.row.state != TransactionState::Open,
+            Some(Wish::Commit { rounds }) => may_commit(&self.row, *rounds).is_err(),
+        };
+        if is_over {
+            self.wish = None;
+        }
+    }
+
+    /// Answers every caller that need not wait longer.
+    pub(super) fn answer_waiters(&mut self, now_ns: u64) {
+        let (row, known, wish) = (&self.row, self.known, self.wish.as_ref());
+        let unsettled = self.stale || self.recording;
+        for waiter in std::mem::take(&mut self.waiters) {
+            let is_late = waiter.until_ns <= now_ns;
+            // A row that is being changed is no answer before its time.
+            let found = (!unsettled || is_late).then(|| answer(&waiter, row, known, wish, is_late));
+            match found.flatten() {
+                // A caller that has hung up is no error.
+                Some(answer) => drop(waiter.reply.send(answer)),
+                None => self.waiters.push(waiter),
+            }
+        }
+    }
+}
+
+/// Checks that the caller may commit these rounds of an open transaction.
+///
+/// # Errors
+/// TRANSACTION_UNTRIED.
+pub(super) fn may_commit(
+    row: &TransactionRow,
+    rounds: Option<u8>,
+) -> Result<(), TransactionRefusal> {
+    let refusal = |detail: String| TransactionRefusal {
+        row: Some(Box::new(row.clone())),
+        ..TransactionRefusal::because(Code::TransactionUntried, detail)
+    };
+    if row.state != TransactionState::Open || row.decider != Decider::Caller {
+        let decider = row.decider.name();
+        return Err(refusal(format!("The decision is not the caller's but the {decider}'s.")));
+    }
+    if rounds.is_some_and(|rounds| rounds != row.rounds) {
+        return Err(refusal(format!("{} rounds are accepted.", row.rounds)));
+    }
+    match is_tried(row) {
+        true => Ok(()),
+        false => Err(refusal("A round is not tried yet.".to_owned())),
+    }
+}
+
+/// The refusal that an aborted transaction, or a refused round, has for its callers.
+fn refusal(row: &TransactionRow, code: Option<Code>, detail: Option<String>) -> TransactionAnswer {
+    Err(TransactionRefusal {
+        code: code.unwrap_or(Code::TransactionAborted),
+        detail,
+        row: Some(Box::new(row.clone())),
+        unknown: false,
+    })
+}
+
+/// The answer to a waiting caller, `None`: not yet. `is_late`: it waits no longer.
+pub(super) fn answer(
+    waiter: &Waiter,
+    row: &TransactionRow,
+    known: Known,
+    wish: Option<&Wish>,
+    is_late: bool,
+) -> Option<TransactionAnswer> {
+    let reply = |settled| {
+        let (row, replayed) = (row.clone(), waiter.replayed);
+        Some(Ok(TransactionReply { row, replayed, settled }))
+    };
+    let otherwise = || if is_late { reply(false) } else { None };
+    let booked = is_booked(row, known);
+    let verdict = row.state.verdict();
+    match (waiter.want, verdict) {
+        (Want::Round(_) | Want::Commit, Some(Verdict::Abort)) => {
+            let of_abort = || refusal(row, row.code, row.detail.clone());
+            (booked || is_late).then(of_abort)
+        }
+        (Want::Abort, Some(Verdict::Commit)) => {
+            Some(refusal(row, Some(Code::TransactionDecided), None))
+        }
+        (_, Some(_)) if booked => reply(true),
+        (_, Some(_)) => otherwise(),
+        (Want::Round(round), None) => match refused_round(row, round) {
+            Some((code, detail)) => {
+                (is_taken_back(row, known) || is_late).then(|| refusal(row, code, Some(detail)))
+            }
+            None if rests(row, round) => reply(true),
+            None => otherwise(),
+        },
+        (Want::Rest, None) if rests(row, row.rounds) && is_taken_back(row, known) => reply(true),
+        // The wish has ended without its decision: another round has come.
+        (Want::Commit, None) if wish.is_none() && row.state == TransactionState::Open => {
+            let untried = || refusal(row, Some(Code::TransactionUntried), None);
+            Some(may_commit(row, None).err().map_or_else(untried, Err))
+        }
+        (Want::Rest | Want::Commit | Want::Abort, None) => otherwise(),
+    }
+}
+
+/// Whether nothing goes on without the caller: this round is tried or refused, and the decision is
+/// the caller's.
+fn rests(row: &TransactionRow, round: u8) -> bool {
+    let last = row.branches.iter().any(|branch| branch.last);
+    let waits = match row.decider {
+        Decider::Caller => true,
+        Decider::Last => !last,
+        Decider::Coordinator => false,
+    };
+    let over = is_round_tried(row, round) || super::rounds::is_used_up(row, round);
+    row.state == TransactionState::Open && waits && over
+}
+
+/// The refusal of a round that has used up its number.
+fn refused_round(row: &TransactionRow, round: u8) -> Option<(Option<Code>, String)> {
+    let refused = |branch: &&crate::transaction::Branch| {
+        branch.round == round && branch.state == crate::transaction::BranchState::Refused
+    };
+    let branch = row.branches.iter().find(refused)?;
+    let passage = step::refused(branch);
+    Some((branch.code, passage.detail.unwrap_or_default()))
+}

@@ -1,0 +1,293 @@
+//! From the rounds of a transaction to the words for both stores.
+//!
+//! A refused round has used up its number, and its legs count no more. Funding has one hold for
+//! each user and asset, and its words are absolute, so each of them can be repeated. Round n sets
+//! its holds by the numbers 2n - 1 (the try) and 2n (back to the rounds before, if it is refused).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use domain::account::UserId;
+use domain::amount::UNITS_MAX;
+use domain::asset::AssetId;
+use domain::code::Code;
+use domain::hold::{HoldAct, HoldKey, HoldOrder};
+use domain::posting::{Breakdown, LEGS_MAX, Leg, Place, Posting};
+use domain::transfer::Participant;
+
+use crate::transaction::{BranchState, Party, TransactionLeg, TransactionRound, TransactionRow};
+
+/// Whether a round was refused: its legs count no more.
+pub fn is_used_up(row: &TransactionRow, round: u8) -> bool {
+    row.branches.iter().any(|branch| branch.round == round && branch.state == BranchState::Refused)
+}
+
+/// The legs of one store in the accepted rounds up to `round`, and the number of those that belong
+/// to earlier rounds.
+fn legs(row: &TransactionRow, store: Participant, round: u8) -> (Vec<TransactionLeg>, usize) {
+    let party = Party::Store(store);
+    let (mut legs, mut earlier) = (Vec::new(), 0);
+    for branch in row.branches.iter().filter(|branch| branch.party == party) {
+        if branch.round > round || (branch.round < round && is_used_up(row, branch.round)) {
+            continue;
+        }
+        if branch.round < round {
+            earlier += branch.legs.len();
+        }
+        legs.extend(&branch.legs);
+    }
+    (legs, earlier)
+}
+
+/// All accepted legs of one store.
+fn accepted(row: &TransactionRow, store: Participant) -> Vec<TransactionLeg> {
+    // No round has this number, so that the last one is judged like the others.
+    legs(row, store, u8::MAX).0
+}
+
+/// The legs of one store in this round alone.
+fn of_round(row: &TransactionRow, store: Participant, round: u8) -> &[TransactionLeg] {
+    let party = Party::Store(store);
+    let found = row.branches.iter().find(|branch| (&branch.party, branch.round) == (&party, round));
+    found.map_or(&[], |branch| &branch.legs)
+}
+
+/// A place of Funding.
+type Holder = (UserId, AssetId);
+
+/// The amounts of one user and asset over many legs, smallest units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Share {
+    apart: u64,
+    arriving: u64,
+}
+
+fn leg_of(leg: &TransactionLeg) -> Leg {
+    let place = |user: UserId| Place::Available(user.number());
+    let TransactionLeg { from, to, asset, amount } = *leg;
+    Leg { from: place(from), to: place(to), asset: asset.0, amount }
+}
+
+/// The shares of all users and assets of these legs.
+///
+/// # Errors
+/// [`Code::InvalidPosting`]: too many legs; [`Code::Overflow`]: a sum is too large for a column.
+fn shares(legs: &[TransactionLeg]) -> Result<BTreeMap<Holder, Share>, Code> {
+    if legs.len() > LEGS_MAX {
+        return Err(Code::InvalidPosting);
+    }
+    let legs_of: Vec<Leg> = legs.iter().map(leg_of).collect();
+    let parts = Breakdown::of(&legs_of, |_| true);
+    let fits = |units: u128| {
+        let fitting = u64::try_from(units).ok().filter(|units| *units <= UNITS_MAX);
+        fitting.ok_or(Code::Overflow)
+    };
+    let mut shares = BTreeMap::new();
+    for holder in holders(legs) {
+        let part = parts.at(Place::Available(holder.0.number()), holder.1.0);
+        let share = Share { apart: fits(part.apart)?, arriving: fits(part.arriving)? };
+        shares.insert(holder, share);
+    }
+    Ok(shares)
+}
+
+/// The users and assets that these legs name.
+fn holders(legs: &[TransactionLeg]) -> BTreeSet<Holder> {
+    legs.iter().flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]).collect()
+}
+
+/// Checks that a round can join the rounds before it. `row`: the transaction, unless it is new.
+///
+/// # Errors
+/// [`Code::InvalidPosting`]: more than [`LEGS_MAX`] legs of one store in all rounds, a leg from a
+/// user to itself, or of nothing; [`Code::Overflow`]: a sum of amounts is too large.
+pub fn check(row: Option<&TransactionRow>, round: &TransactionRound) -> Result<(), Code> {
+    for (store, new) in [(Participant::Funding, &round.funding), (Participant::Spot, &round.spot)] {
+        if new.iter().any(|leg| leg.from == leg.to || leg.amount == 0) {
+            return Err(Code::InvalidPosting);
+        }
+        let mut all = row.map_or_else(Vec::new, |row| accepted(row, store));
+        all.extend(new);
+        shares(&all)?;
+    }
+    Ok(())
+}
+
+/// The order for one hold of Funding.
+fn order(row: &TransactionRow, (user, asset): Holder, act: HoldAct) -> HoldOrder {
+    let key = format!("{}:{}:{}", row.id, user.number(), asset.0);
+    let key = HoldKey::new(&key).expect("26 + 20 + 10 characters of digits and colons");
+    HoldOrder { key, order_number: row.order_number, user, asset, act }
+}
+
+/// A hold of Funding, with the first leg of its round that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldWord {
+    /// The order.
+    pub order: HoldOrder,
+    /// The leg in its round, from 0.
+    pub leg: u8,
+}
+
+/// The words by which Funding tries a round: each hold of its users is set to all that the accepted
+/// rounds and this one need.
+///
+/// # Errors
+/// A code that refuses the round before anything is asked.
+pub fn set(row: &TransactionRow, round: u8) -> Result<Vec<HoldWord>, Code> {
+    let here = of_round(row, Participant::Funding, round);
+    let shares = shares(&legs(row, Participant::Funding, round).0)?;
+    let word = |holder: Holder| {
+        let pays = here.iter().any(|leg| (leg.from, leg.asset) == holder);
+        let paid = here.iter().any(|leg| (leg.to, leg.asset) == holder);
+        let amount = shares[&holder].apart;
+        let act = HoldAct::Set { round: 2 * round - 1, amount, pays, paid };
+        HoldWord { order: order(row, holder, act), leg: first_leg(here, holder) }
+    };
+    Ok(holders(here).into_iter().map(word).collect())
+}
+
+/// The words that set the holds of a refused round back to the rounds before it.
+pub fn set_back(row: &TransactionRow, round: u8) -> Vec<HoldWord> {
+    let here = of_round(row, Participant::Funding, round);
+    let (all, earlier) = legs(row, Participant::Funding, round);
+    // They were accepted, so they have shares.
+    let shares = shares(&all[..earlier]).unwrap_or_default();
+    let word = |holder: Holder| {
+        let amount = shares.get(&holder).map_or(0, |share| share.apart);
+        let act = HoldAct::Set { round: 2 * round, amount, pays: false, paid: false };
+        HoldWord { order: order(row, holder, act), leg: first_leg(here, holder) }
+    };
+    holders(here).into_iter().map(word).collect()
+}
+
+/// The words that book all accepted rounds on Funding. A hold of refused rounds alone is released.
+pub fn settle(row: &TransactionRow) -> Vec<HoldWord> {
+    // They were accepted, so they have shares.
+    let shares = shares(&accepted(row, Participant::Funding)).unwrap_or_default();
+    let word = |holder: Holder| {
+        let act = shares.get(&holder).map_or(HoldAct::Release, |share| HoldAct::Settle {
+            taken: share.apart,
+            brought: share.arriving,
+        });
+        HoldWord { order: order(row, holder, act), leg: 0 }
+    };
+    every_holder(row).into_iter().map(word).collect()
+}
+
+/// The words that give back all that any round may have set apart on Funding.
+pub fn release(row: &TransactionRow) -> Vec<HoldWord> {
+    let word = |holder| HoldWord { order: order(row, holder, HoldAct::Release), leg: 0 };
+    every_holder(row).into_iter().map(word).collect()
+}
+
+/// The users and assets of Funding in all rounds, refused ones included.
+fn every_holder(row: &TransactionRow) -> BTreeSet<Holder> {
+    let funding = Party::Store(Participant::Funding);
+    let branches = row.branches.iter().filter(|branch| branch.party == funding);
+    branches.flat_map(|branch| holders(&branch.legs)).collect()
+}
+
+fn first_leg(legs: &[TransactionLeg], (user, asset): Holder) -> u8 {
+    let names = |leg: &TransactionLeg| leg.asset == asset && (leg.from == user || leg.to == user);
+    let found = legs.iter().position(names).unwrap_or_default();
+    u8::try_from(found).expect("16 legs at most")
+}
+
+/// The legs that Spot is asked for in a round, with the number of those of earlier rounds.
+///
+/// # Errors
+/// A code that refuses the round before anything is asked.
+pub fn spot(row: &TransactionRow, round: u8) -> Result<(Posting, u8), Code> {
+    let (legs, earlier) = legs(row, Participant::Spot, round);
+    shares(&legs)?;
+    let posting = legs.iter().map(leg_of).collect();
+    Ok((posting, u8::try_from(earlier).expect("16 legs at most")))
+}
+
+/// All accepted legs of Spot, with the round of the last of them.
+pub fn spot_end(row: &TransactionRow) -> (Posting, u8) {
+    let legs = accepted(row, Participant::Spot).iter().map(leg_of).take(LEGS_MAX).collect();
+    let spot = Party::Store(Participant::Spot);
+    let rounds = row.branches.iter().filter(|branch| branch.party == spot);
+    let rounds = rounds.map(|branch| branch.round).filter(|round| !is_used_up(row, *round));
+    (legs, rounds.max().unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transactions::example::{leg, row};
+
+    const FUNDING: Participant = Participant::Funding;
+
+    fn act_of(words: &[HoldWord], user: u64) -> HoldAct {
+        let of_user = |word: &&HoldWord| word.order.user.number() == user;
+        words.iter().find(of_user).expect("the user has a hold").order.act
+    }
+
+    /// GTX-011. Goal: a later round counts what earlier ones bring, and a refused one counts no
+    /// more. Method: A pays B 100; B pays C 50; C pays D 200, which is refused; B pays E 60.
+    #[test]
+    fn rounds_count_what_earlier_ones_bring() {
+        let mut row = row(&[
+            (FUNDING, 1, vec![leg(1, 2, 100)]),
+            (FUNDING, 2, vec![leg(2, 3, 50)]),
+            (FUNDING, 3, vec![leg(3, 4, 200)]),
+            (FUNDING, 4, vec![leg(2, 5, 60)]),
+        ]);
+        let set = |round, amount, pays, paid| HoldAct::Set { round, amount, pays, paid };
+        let words = super::set(&row, 1).expect("small");
+        assert_eq!(act_of(&words, 1), set(1, 100, true, false));
+        assert_eq!(act_of(&words, 2), set(1, 0, false, true));
+        let words = super::set(&row, 2).expect("small");
+        assert_eq!(act_of(&words, 2), set(3, 0, true, false), "it has 100 arriving");
+        assert_eq!(act_of(&words, 3), set(3, 0, false, true));
+        let words = super::set(&row, 3).expect("small");
+        assert_eq!(act_of(&words, 3), set(5, 150, true, false));
+        row.branches[2].state = BranchState::Refused;
+        let words = set_back(&row, 3);
+        assert_eq!(act_of(&words, 3), set(6, 0, false, false));
+        assert_eq!(act_of(&words, 4), set(6, 0, false, false));
+        let words = super::set(&row, 4).expect("small");
+        assert_eq!(act_of(&words, 2), set(7, 10, true, false), "50 of 100 have left");
+        let words = settle(&row);
+        let settle = |taken, brought| HoldAct::Settle { taken, brought };
+        assert_eq!(act_of(&words, 1), settle(100, 0));
+        assert_eq!(act_of(&words, 2), settle(10, 0));
+        assert_eq!(act_of(&words, 3), settle(0, 50));
+        assert_eq!(act_of(&words, 4), HoldAct::Release, "only a refused round names it");
+        assert_eq!(act_of(&words, 5), settle(0, 60));
+        assert!(release(&row).iter().all(|word| word.order.act == HoldAct::Release));
+        assert_eq!(release(&row).len(), 5);
+    }
+
+    /// The legs of Spot are those of the accepted rounds; a failing leg is counted in its round.
+    #[test]
+    fn spot_has_the_legs_of_all_accepted_rounds() {
+        let spot = Participant::Spot;
+        let mut row = row(&[
+            (spot, 1, vec![leg(1, 2, 100), leg(1, 3, 1)]),
+            (spot, 2, vec![leg(2, 3, 50)]),
+            (spot, 3, vec![leg(3, 4, 20)]),
+        ]);
+        row.branches[1].state = BranchState::Refused;
+        let (legs, earlier) = super::spot(&row, 3).expect("small");
+        assert_eq!((legs.len(), earlier), (3, 2));
+        let (legs, round) = spot_end(&row);
+        assert_eq!((legs.len(), round), (3, 3));
+        row.branches[2].state = BranchState::Refused;
+        let (legs, round) = spot_end(&row);
+        assert_eq!((legs.len(), round), (2, 1));
+    }
+
+    #[test]
+    fn too_many_legs_and_too_large_sums_are_refused() {
+        let legs: Vec<_> = (2..18).map(|user| leg(1, user, 1)).collect();
+        let full = row(&[(FUNDING, 1, legs)]);
+        assert!(super::set(&full, 1).is_ok(), "16 legs");
+        let mut large = row(&[(FUNDING, 1, vec![leg(1, 2, UNITS_MAX), leg(1, 3, 1)])]);
+        assert_eq!(super::set(&large, 1), Err(Code::Overflow));
+        large.branches[0].legs = (2..19).map(|user| leg(1, user, 1)).collect();
+        assert_eq!(super::set(&large, 1), Err(Code::InvalidPosting));
+    }
+}

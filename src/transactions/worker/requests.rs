@@ -1,0 +1,455 @@
+//! Requests of the handle: rounds, decisions, reads. A round of unknown end is sent again until the
+//! store tells its end; it has one name, so it is accepted once.
+
+use domain::code::Code;
+use domain::shortage::Shortage;
+use domain::transfer::ReqId;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::{Done, Running, Work, Worker, after, ns};
+use crate::crash;
+use crate::postgres::Superseded;
+use crate::postgres::transactions::{Accepted, RoundAccept, TransactionError, TransactionStore};
+use crate::transaction::{
+    Decider, TransactionName, TransactionRound, TransactionRow, TransactionState, Verdict,
+};
+use crate::transactions::branches::Branches;
+use crate::transactions::entry::{Waiter, Want, Wish, answer, may_commit};
+use crate::transactions::handle::{
+    TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal, TransactionReply,
+};
+use crate::transactions::rounds;
+use crate::transactions::step::{BY_AGE, Known};
+
+/// A round of unknown end is given up after this, milliseconds: its name is written as cancelled,
+/// unless it stands. Its caller has been answered long before.
+const GIVEN_UP_MS: u64 = 30_000;
+
+/// The caller of a request.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// Until when it waits for the awaited thing, monotonic ns.
+    until_ns: u64,
+    /// Until when it waits for the store, monotonic ns.
+    late_ns: u64,
+    reply: oneshot::Sender<TransactionAnswer>,
+}
+
+impl Client {
+    /// A client that has hung up is no error.
+    fn answer(self, answer: TransactionAnswer) {
+        drop(self.reply.send(answer));
+    }
+}
+
+/// A row that is to be written under a name.
+#[derive(Debug)]
+pub(super) struct Pending {
+    accept: RoundAccept,
+    /// The author and reason of an end of a name that nothing stands under.
+    abort: Option<(String, Option<String>)>,
+    client: Option<Client>,
+    since_ns: u64,
+    /// The row has this round: nothing new is written.
+    is_repeat: bool,
+    /// An earlier try may have been carried out.
+    maybe: bool,
+}
+
+/// The reason for a search.
+#[derive(Debug)]
+enum Purpose {
+    Get,
+    Commit {
+        rounds: Option<u8>,
+    },
+    Abort {
+        by: String,
+        reason: Option<String>,
+    },
+    /// Nothing new is taken, for want of this or while halted, but this may be a repeat.
+    Round(Box<TransactionRound>, Option<Shortage>),
+}
+
+/// A row that is searched by its name.
+#[derive(Debug)]
+pub(super) struct Sought {
+    name: TransactionName,
+    purpose: Purpose,
+    client: Client,
+}
+
+impl Sought {
+    pub(super) fn name(&self) -> &TransactionName {
+        &self.name
+    }
+}
+
+fn halted() -> TransactionAnswer {
+    Err(Code::ServiceHalted.into())
+}
+
+/// No answer of the store. `unknown`: it may have been done.
+fn silent(unknown: bool) -> TransactionAnswer {
+    let detail = "PostgreSQL does not answer.";
+    Err(TransactionRefusal { unknown, ..TransactionRefusal::because(Code::SystemError, detail) })
+}
+
+impl<S: TransactionStore, B: Branches> Worker<S, B> {
+    pub(super) fn on_message(&mut self, message: TransactionMessage) {
+        if !self.loaded {
+            self.early.push(message);
+            return;
+        }
+        let now_ns = self.now_ns();
+        let until_ns = after(now_ns, message.wait);
+        let late_ns = after(until_ns, self.parts.options.accept_wait);
+        let client = Client { until_ns, late_ns, reply: message.reply };
+        match message.ask {
+            TransactionAsk::Round(round) => self.on_round(round, client),
+            TransactionAsk::Commit { name, rounds } => {
+                self.seek(name, Purpose::Commit { rounds }, client);
+            }
+            TransactionAsk::Abort { name, by, reason } => {
+                self.seek(name, Purpose::Abort { by, reason }, client);
+            }
+            TransactionAsk::Get(name) => self.seek(name, Purpose::Get, client),
+            TransactionAsk::Retry(id) => client.answer(self.retry(id)),
+        }
+    }
+
+    fn seek(&mut self, name: TransactionName, purpose: Purpose, client: Client) {
+        self.work.push_back(Work::Find(Box::new(Sought { name, purpose, client })));
+    }
+
+    /// Forgets every back-off of a transaction.
+    fn retry(&mut self, id: ReqId) -> TransactionAnswer {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return Err(Code::TransactionNotFound.into());
+        };
+        entry.tries.clear();
+        entry.records.due_ns = 0;
+        self.woken.insert(id);
+        Ok(TransactionReply { row: entry.row.clone(), replayed: false, settled: false })
+    }
+
+    fn on_round(&mut self, round: Box<TransactionRound>, client: Client) {
+        let known = self.names.get(&round.name).and_then(|id| self.entries.get(id));
+        let shortage = if known.is_some() { None } else { self.shortage(&round) };
+        if shortage.is_some() || self.parts.gate.is_closed() {
+            let name = round.name.clone();
+            self.seek(name, Purpose::Round(round, shortage), client);
+            return;
+        }
+        self.accept(*round, client, false);
+    }
+
+    /// The thing that has no room for one more transaction.
+    fn shortage(&self, round: &TransactionRound) -> Option<Shortage> {
+        let waiting = self.work.iter().filter(|work| matches!(work, Work::Accept(_))).count();
+        if self.entries.len() + waiting >= self.parts.options.active_max {
+            return Some(Shortage::Worker);
+        }
+        if round.spot.is_empty() { None } else { (self.parts.shortage)() }
+    }
+
+    /// Sends a round to the store. Its number is published before. `is_repeat`: the row has it.
+    fn accept(&mut self, round: TransactionRound, client: Client, is_repeat: bool) {
+        let known = self.names.get(&round.name).and_then(|id| self.entries.get(id));
+        // A repeat was checked when it came first.
+        let earlier = known.map(|entry| &entry.row).filter(|row| row.rounds < round.round);
+        let is_repeat = is_repeat || known.is_some() && earlier.is_none();
+        if !is_repeat && let Err(code) = rounds::check(earlier, &round) {
+            client.answer(Err(code.into()));
+            return;
+        }
+        self.send(round, None, client, is_repeat);
+    }
+
+    fn send(
+        &mut self,
+        round: TransactionRound,
+        abort: Option<(String, Option<String>)>,
+        client: Client,
+        is_repeat: bool,
+    ) {
+        let order_number = self.parts.numbers.take();
+        self.numbers_in_use.insert(order_number);
+        let (id, at, since_ns) = (self.new_id(), self.now(), self.now_ns());
+        let accept = RoundAccept { round, id, order_number, at };
+        let client = Some(client);
+        let pending = Pending { accept, abort, client, since_ns, is_repeat, maybe: false };
+        self.work.push_back(Work::Accept(Box::new(pending)));
+    }
+
+    fn new_id(&mut self) -> ReqId {
+        ReqId::generate(self.parts.clock.now_ns(), self.parts.entropy.u128())
+    }
+
+    /// Begins to write a pending row. `None`: it is refused, because the service is halted.
+    pub(super) fn begin_accept(
+        &mut self,
+        mut store: S,
+        mut pending: Box<Pending>,
+    ) -> Option<Running<S>> {
+        let pass = self.parts.gate.pass();
+        if pass.is_none() && !pending.maybe && !pending.is_repeat {
+            self.store = Some(store);
+            self.drop_pending(*pending, halted());
+            return None;
+        }
+        let given_up = pending.maybe && self.now_ns() - pending.since_ns > ns(GIVEN_UP_MS);
+        if given_up && pending.abort.is_none() {
+            let name = &pending.accept.round.name;
+            warn!(tx_id = name.tx_id.as_str(), "the end of a round is unknown: it is given up");
+            pending.abort = Some((BY_AGE.to_owned(), None));
+        }
+        Some(Box::pin(async move {
+            let _moving = pass;
+            crash::point("transaction_before_accept");
+            let done = match &pending.abort {
+                None => {
+                    let accepted = store.accept(&pending.accept).await;
+                    Done::Accepted(pending, accepted)
+                }
+                Some((by, reason)) => {
+                    let (by, reason) = (by.clone(), reason.clone());
+                    let accept = &pending.accept;
+                    let cancelled = store.cancel_unknown(accept, &by, reason.as_deref()).await;
+                    Done::Cancelled(pending, cancelled)
+                }
+            };
+            (store, done)
+        }))
+    }
+
+    /// Nothing was written under this number.
+    fn release_number(&mut self, order_number: u64) {
+        self.numbers_in_use.remove(&order_number);
+        self.publish();
+    }
+
+    fn drop_pending(&mut self, pending: Pending, answer: TransactionAnswer) {
+        self.release_number(pending.accept.order_number);
+        if let Some(client) = pending.client {
+            client.answer(answer);
+        }
+    }
+
+    /// # Errors
+    /// [`Superseded`].
+    pub(super) fn on_accepted(
+        &mut self,
+        mut pending: Box<Pending>,
+        result: Result<Accepted, TransactionError>,
+    ) -> Result<(), Superseded> {
+        let (ours, number) = (pending.accept.id, pending.accept.order_number);
+        match self.result(result)? {
+            Ok(Accepted::Taken { row, replayed }) => {
+                crash::point("transaction_after_accept");
+                if row.order_number != number {
+                    self.release_number(number);
+                }
+                let replayed = replayed && !(pending.maybe && row.id == ours);
+                let want = Want::Round(pending.accept.round.round);
+                self.attach(*row, pending.client, want, replayed, None);
+            }
+            Ok(Accepted::Refused { code, detail, row }) => {
+                if let Some(row) = &row
+                    && !row.state.is_terminal()
+                {
+                    self.adopt((**row).clone());
+                }
+                let detail = Some(detail);
+                let refusal = TransactionRefusal { code, detail, row, unknown: false };
+                self.drop_pending(*pending, Err(refusal));
+            }
+            Err(TransactionError::Refused(_)) if !pending.maybe => {
+                self.outage = (0, 0);
+                self.drop_pending(*pending, silent(false));
+            }
+            Err(_) => {
+                pending.maybe = true;
+                self.work.push_front(Work::Accept(pending));
+            }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`Superseded`].
+    pub(super) fn on_cancelled(
+        &mut self,
+        mut pending: Box<Pending>,
+        result: Result<TransactionRow, TransactionError>,
+    ) -> Result<(), Superseded> {
+        match self.result(result)? {
+            Ok(row) => {
+                if row.order_number != pending.accept.order_number || row.state.is_terminal() {
+                    self.release_number(pending.accept.order_number);
+                }
+                let abort = pending.abort.unwrap_or_default();
+                match pending.client {
+                    Some(client) => self.abort(row, abort, client),
+                    None => self.attach(row, None, Want::Rest, false, None),
+                }
+            }
+            Err(TransactionError::Refused(_)) if !pending.maybe => {
+                self.outage = (0, 0);
+                self.drop_pending(*pending, silent(false));
+            }
+            Err(_) => {
+                pending.maybe = true;
+                self.work.push_front(Work::Accept(pending));
+            }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`Superseded`].
+    pub(super) fn on_found(
+        &mut self,
+        sought: Box<Sought>,
+        result: Result<Option<TransactionRow>, TransactionError>,
+    ) -> Result<(), Superseded> {
+        let Ok(found) = self.result(result)? else {
+            self.work.push_back(Work::Find(sought));
+            return Ok(());
+        };
+        let Sought { name, purpose, client } = *sought;
+        match (found, purpose) {
+            (Some(row), Purpose::Round(round, _)) if row.rounds >= round.round => {
+                self.accept(*round, client, true);
+            }
+            (_, Purpose::Round(..)) if self.parts.gate.is_closed() => client.answer(halted()),
+            (None, Purpose::Round(_, Some(shortage))) => {
+                let detail = shortage.message();
+                client.answer(Err(TransactionRefusal::because(Code::Overloaded, detail)));
+            }
+            // A later round of a known one, or the halt is over.
+            (_, Purpose::Round(round, _)) => self.accept(*round, client, false),
+            (None, Purpose::Get | Purpose::Commit { .. }) => {
+                client.answer(Err(Code::TransactionNotFound.into()));
+            }
+            (None, Purpose::Abort { by, reason }) => {
+                self.send(unknown(name), Some((by, reason)), client, false);
+            }
+            (Some(row), Purpose::Get) => self.attach(row, Some(client), Want::Rest, false, None),
+            (Some(row), Purpose::Commit { rounds }) => self.commit(row, rounds, client),
+            (Some(row), Purpose::Abort { by, reason }) => self.abort(row, (by, reason), client),
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, row: TransactionRow, rounds: Option<u8>, client: Client) {
+        let is_decided = row.state.verdict().is_some();
+        if !is_decided && let Err(refusal) = may_commit(&row, rounds) {
+            client.answer(Err(refusal));
+        } else if !is_decided && self.parts.gate.is_closed() {
+            client.answer(halted());
+        } else {
+            let wish = (!is_decided).then_some(Wish::Commit { rounds });
+            self.attach(row, Some(client), Want::Commit, is_decided, wish);
+        }
+    }
+
+    fn abort(
+        &mut self,
+        row: TransactionRow,
+        (by, reason): (String, Option<String>),
+        client: Client,
+    ) {
+        let refused = |row: TransactionRow, detail: &str| {
+            let refusal = TransactionRefusal::because(Code::TransactionDecided, detail);
+            Err(TransactionRefusal { row: Some(Box::new(row)), ..refusal })
+        };
+        match (row.state, row.state.verdict()) {
+            (_, Some(Verdict::Commit)) => client.answer(refused(row, "It is committed.")),
+            (TransactionState::Deciding, _) => {
+                let detail = "The last participant has been asked, and its answer decides.";
+                client.answer(refused(row, detail));
+            }
+            (_, Some(Verdict::Abort)) => self.attach(row, Some(client), Want::Abort, true, None),
+            (_, None) if self.parts.gate.is_closed() => client.answer(halted()),
+            (_, None) => {
+                let wish = Some(Wish::Abort { by, reason });
+                self.attach(row, Some(client), Want::Abort, false, wish);
+            }
+        }
+    }
+
+    /// Takes a row, and has its caller wait.
+    fn attach(
+        &mut self,
+        row: TransactionRow,
+        client: Option<Client>,
+        want: Want,
+        replayed: bool,
+        wish: Option<Wish>,
+    ) {
+        let waiter =
+            client.map(|Client { until_ns, reply, .. }| Waiter { want, until_ns, replayed, reply });
+        let (id, is_final) = (row.id, row.state.is_terminal());
+        if is_final && let Some(waiter) = waiter {
+            let answered = answer(&waiter, &row, Known::default(), None, true);
+            let answered = answered.expect("a final row has an answer");
+            drop(waiter.reply.send(answered));
+            self.adopt(row);
+            return;
+        }
+        self.adopt(row);
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        // The first decision that is wanted stays.
+        entry.wish = entry.wish.take().or(wish);
+        if let Some(waiter) = waiter {
+            let until_ns = waiter.until_ns;
+            entry.waiters.push(waiter);
+            self.wake_at(until_ns, id);
+        }
+        self.woken.insert(id);
+    }
+
+    /// Answers the callers that the store has kept waiting for too long.
+    pub(super) fn answer_late(&mut self) {
+        let now_ns = self.now_ns();
+        let mut kept = std::collections::VecDeque::with_capacity(self.work.len());
+        for work in std::mem::take(&mut self.work) {
+            match work {
+                Work::Find(sought) if sought.client.late_ns <= now_ns => {
+                    sought.client.answer(silent(false));
+                }
+                Work::Accept(mut pending) => {
+                    let is_late =
+                        pending.client.as_ref().is_some_and(|client| client.late_ns <= now_ns);
+                    if is_late && !pending.maybe {
+                        self.drop_pending(*pending, silent(false));
+                        continue;
+                    }
+                    if is_late && let Some(client) = pending.client.take() {
+                        client.answer(silent(true));
+                    }
+                    kept.push_back(Work::Accept(pending));
+                }
+                work => kept.push_back(work),
+            }
+        }
+        self.work = kept;
+    }
+}
+
+/// The round of a transaction that was never sent.
+fn unknown(name: TransactionName) -> TransactionRound {
+    TransactionRound {
+        name,
+        round: 1,
+        decider: Decider::Coordinator,
+        ttl_ms: 0,
+        funding: Vec::new(),
+        spot: Vec::new(),
+        services: Vec::new(),
+        last: None,
+        fingerprint: [0; 16],
+    }
+}
