@@ -4,7 +4,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use ubscore::http::auth::{Role, ServiceName};
+use ubscore::http::auth::{Owner, Role};
 
 use crate::bad_input::assert_nothing_done;
 use crate::harness::{
@@ -17,7 +17,7 @@ const TRANSACTIONS: &str = "/api/v1/transactions";
 
 /// The token of a service.
 fn service(owner: &str) -> String {
-    token(1, ServiceName::new(owner).map(Role::Service))
+    token(1, Owner::new(owner).map(Role::Service))
 }
 
 /// Sends a body of a service as it is.
