@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use self::desk::{Desk, Service, leg, legs};
-use crate::harness::{USERS, eventually, text, token};
 use crate::harness::{Request, send};
+use crate::harness::{USERS, eventually, text, token};
 
 const A: u64 = USERS[0];
 const B: u64 = USERS[1];
@@ -82,8 +82,11 @@ fn gtx_006_a_refusal_of_a_participant_cancels_everything() {
     });
     let desk = Desk::with(&[("COUPONS", "veto", &coupons)]);
     let before = desk.balances();
-    let reply = desk.post("", &json!({"tx_id": "veto", "participants": [part("coupons")],
-        "legs": legs(&[leg("FUNDING", A, B, "3"), leg("SPOT", B, A, "2")])}));
+    let reply = desk.post(
+        "",
+        &json!({"tx_id": "veto", "participants": [part("coupons")],
+        "legs": legs(&[leg("FUNDING", A, B, "3"), leg("SPOT", B, A, "2")])}),
+    );
     assert_eq!(reply.refusal(), (422, "PARTICIPANT_REFUSED".to_owned()));
     assert!(reply.body.contains("SOLD_OUT"), "{reply:?}");
     desk.ends("veto", "CANCELLED");
@@ -128,8 +131,11 @@ fn gtx_008_a_participant_that_fails_its_confirms_is_asked_on() {
     });
     let desk = Desk::with(&[("COUPONS", "veto", &coupons)]);
     let before = desk.balances();
-    let reply = desk.post("", &json!({"tx_id": "slow", "participants": [part("coupons")],
-        "legs": legs(&[leg("FUNDING", A, B, "3"), leg("SPOT", B, A, "2")])}));
+    let reply = desk.post(
+        "",
+        &json!({"tx_id": "slow", "participants": [part("coupons")],
+        "legs": legs(&[leg("FUNDING", A, B, "3"), leg("SPOT", B, A, "2")])}),
+    );
     assert_eq!((reply.status, &reply.json()["state"]), (200, &json!("COMMITTED")), "{reply:?}");
     assert_eq!(desk.changes(&before), [(A, -300, 200), (B, 300, -200)]);
     eventually("the alert", || {
@@ -270,11 +276,9 @@ fn gtx_003_a_business_row_and_its_transaction_share_a_commit() {
     let body = json!({"round": 1, "decide": "caller", "ttl_ms": 20_000, "legs": legs(&[
         leg("FUNDING", A, B, "3"), leg("SPOT", B, A, "2"),
     ])});
-    for (tx_id, end, kill) in [
-        ("paid", "COMMIT", false),
-        ("back", "ROLLBACK", false),
-        ("killed", "COMMIT", true),
-    ] {
+    for (tx_id, end, kill) in
+        [("paid", "COMMIT", false), ("back", "ROLLBACK", false), ("killed", "COMMIT", true)]
+    {
         assert_eq!(desk.post(&format!("/{tx_id}/prepare"), &body).status, 200, "{tx_id}");
         let session = desk.site().session();
         session.sql(&format!(

@@ -120,7 +120,8 @@ impl Desk {
 
     /// Allows the tests' role to commit the transactions of `shop`.
     pub(super) fn grant(&self) {
-        self.site.sql("INSERT INTO transaction_grants (role_name, owner) VALUES (session_user, 'shop')");
+        self.site
+            .sql("INSERT INTO transaction_grants (role_name, owner) VALUES (session_user, 'shop')");
     }
 
     pub(super) fn try_ask(
@@ -255,8 +256,7 @@ impl Service {
         let url = format!("http://{}/", listener.local_addr().expect("an address"));
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let answers: Arc<Mutex<Answers>> = Arc::new(Mutex::new(Box::new(answers)));
-        let service =
-            Service { url, asked: Arc::clone(&asked), answers: Arc::clone(&answers) };
+        let service = Service { url, asked: Arc::clone(&asked), answers: Arc::clone(&answers) };
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (asked, answers) = (Arc::clone(&asked), Arc::clone(&answers));
