@@ -2,6 +2,7 @@
 //! answer.
 
 use domain::code::Code;
+use domain::posting::Posting;
 use domain::transfer::Participant;
 use futures_util::future::join_all;
 
@@ -61,7 +62,7 @@ fn spot(row: &TransactionRow, round: u8, word: Word) -> Words {
             let (legs, round) = rounds::spot_end(row);
             (legs, 0, round)
         }
-        Word::Cancel => (Default::default(), 0, rounds::spot_end(row).1),
+        Word::Cancel => (Posting::new(), 0, rounds::spot_end(row).1),
     };
     let (transaction, order_number) = (row.id, row.order_number);
     let tx_id = row.name.tx_id.clone();

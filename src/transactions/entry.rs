@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 use super::apply;
 use super::ask;
 use super::branches::Heard;
+use super::handle::{TransactionAnswer, TransactionRefusal, TransactionReply};
 use super::step::{
     self, Known, Next, Passage, Question, abort, commit, decide, is_booked, is_round_tried,
     is_taken_back, is_tried, unasked,
 };
-use super::{TransactionAnswer, TransactionRefusal, TransactionReply};
 use crate::postgres::transactions::TransactionMove;
 use crate::transaction::{Decider, Party, TransactionRow, TransactionState, Verdict};
 
@@ -51,7 +51,7 @@ pub(super) enum Want {
 /// A caller that waits.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// For what.
+    /// The awaited thing.
     pub(super) want: Want,
     /// Until when, monotonic ns.
     pub(super) until_ns: u64,

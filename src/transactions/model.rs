@@ -1,8 +1,8 @@
 //! The worker over a model of PostgreSQL, of Spot and of services, in virtual time and on one
 //! thread: every run follows from its seed.
 //!
-//! Goal: whatever fails, each transaction ends, with all of its parties or none; no unit is made or
-//! lost, and nothing stays apart. Method: random transactions of all three deciders, with errors,
+//! Goal: with any failures each transaction ends, with all of its parties or none. No unit is made
+//! or lost, and nothing stays apart. Method: random transactions of all three deciders, with errors,
 //! unknown ends, late effects, panics, crashes, halts and held rows. The same runs find bugs that
 //! are planted in the model.
 
@@ -40,6 +40,12 @@ impl Chance {
 
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.u64() % bound.max(1)
+    }
+
+    /// One of some things.
+    pub(super) fn pick<'a, T>(&mut self, things: &'a [T]) -> &'a T {
+        let count = u64::try_from(things.len()).expect("few");
+        &things[usize::try_from(self.below(count)).expect("few")]
     }
 
     /// True in `percent` of 100 cases.

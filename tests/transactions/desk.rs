@@ -99,7 +99,7 @@ impl Desk {
         self.server.as_mut().is_none_or(Server::has_ended)
     }
 
-    /// Starts an unarmed server, whatever runs.
+    /// Ends the server, if it runs, and starts an unarmed one.
     #[cfg(feature = "crash")]
     pub(super) fn start_again(&mut self) {
         if let Some(server) = self.server.take() {

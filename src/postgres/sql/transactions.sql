@@ -361,8 +361,9 @@ BEGIN
                 THEN d.order_number >= (SELECT watermark FROM engine_state)
                 ELSE h.state <> 40 OR h.order_number <> d.order_number
                      OR (h.user_id, h.asset_id) IS DISTINCT FROM (d.user_id, d.asset_id)
-                     OR (h.taken::numeric, h.brought::numeric)
-                        IS DISTINCT FROM (d.taken, d.brought) END;
+                     -- What a user passes on from what arrives is in no hold: the sums count.
+                     OR h.brought::numeric - h.taken::numeric
+                        IS DISTINCT FROM d.brought - d.taken END;
     RETURN QUERY
     WITH held AS (
         SELECT substr(h.hold_key, 1, 26) AS id, h.*

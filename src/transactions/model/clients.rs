@@ -122,9 +122,9 @@ impl Client<'_> {
             // An abort that comes before its transaction.
             self.abort(&name).await;
         }
-        let decider = Decider::ALL[self.chance.below(3) as usize];
+        let decider = *self.chance.pick(&Decider::ALL);
         let rounds = match decider {
-            Decider::Caller => 1 + self.chance.below(3) as u8,
+            Decider::Caller => *self.chance.pick(&[1, 2, 3]),
             Decider::Coordinator | Decider::Last => 1,
         };
         for number in 1..=rounds {

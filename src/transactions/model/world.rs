@@ -83,7 +83,7 @@ pub(super) struct World {
     late: Vec<(u64, LateCall)>,
 }
 
-/// The effect of a call that nobody waits for any more.
+/// The effect of a call that was given up.
 type LateCall = Box<dyn FnOnce(&mut World) + Send>;
 
 /// Users of the model.

@@ -67,7 +67,7 @@ impl Crowds {
 pub(super) struct Doubts(BTreeMap<String, u32>);
 
 impl<S: TransactionStore, B: Branches> Worker<S, B> {
-    /// Asks whatever this transaction needs now.
+    /// Asks every question that this transaction needs now.
     pub(super) fn ask(&mut self, id: ReqId, now: Timestamp) {
         let now_ns = self.now_ns();
         let Some(entry) = self.entries.get(&id) else { return };

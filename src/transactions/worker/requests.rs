@@ -16,14 +16,14 @@ use crate::transaction::{
 };
 use crate::transactions::branches::Branches;
 use crate::transactions::entry::{Waiter, Want, Wish, answer, may_commit};
-use crate::transactions::step::{BY_AGE, Known};
-use crate::transactions::{
+use crate::transactions::handle::{
     TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal, TransactionReply,
-    rounds,
 };
+use crate::transactions::rounds;
+use crate::transactions::step::{BY_AGE, Known};
 
 /// A round of unknown end is given up after this, milliseconds: its name is written as cancelled,
-/// unless it stands. Its caller has been answered long before, and nobody waits for it.
+/// unless it stands. Its caller has been answered long before.
 const GIVEN_UP_MS: u64 = 30_000;
 
 /// The caller of a request.

@@ -1,0 +1,29 @@
+//! The parts that the worker works with.
+
+use std::sync::Arc;
+
+use domain::shortage::Shortage;
+
+use super::options::Options;
+use crate::clock::Clock;
+use crate::coordinator::TransactionNumbers;
+use crate::entropy::Entropy;
+use crate::gate::Gate;
+
+/// See the module.
+pub struct Parts<B> {
+    /// The parties.
+    pub branches: Arc<B>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// For the names of transactions.
+    pub entropy: Box<dyn Entropy>,
+    /// Closed while the service is halted.
+    pub gate: Arc<Gate>,
+    /// Order numbers, shared with transfers.
+    pub numbers: TransactionNumbers,
+    /// The thing that UBSCore has no more room for.
+    pub shortage: Arc<dyn Fn() -> Option<Shortage> + Send + Sync>,
+    /// How to work.
+    pub options: Options,
+}
