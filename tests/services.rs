@@ -8,9 +8,9 @@ use ubscore::http::auth::{Owner, Role};
 
 use crate::bad_input::assert_nothing_done;
 use crate::harness::{
-    ADMIN, Reply, Server, Site, assert_refused, cli, said, send_text, text, token,
+    ADMIN, Reply, Request, Server, Site, assert_refused, cli, said, send, send_text, text, token,
+    unique,
 };
-use crate::harness::{Request, send};
 
 const USER: u64 = 1001;
 const TRANSACTIONS: &str = "/api/v1/transactions";
@@ -109,21 +109,21 @@ fn the_command_makes_a_token_for_a_service() {
 /// MLT-005: each line about services.
 #[test]
 fn mlt_005_a_wrong_round_is_refused_and_nothing_is_written() {
-    let site = Site::new();
+    let mut site = Site::new();
     let secret = site.fresh_path("secret");
     fs::write(&secret, "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=").expect("written");
     let secret = secret.to_str().expect("UTF-8");
-    let mut started = site.with("UBSCORE__PARTICIPANTS__COUPONS__URL", "http://127.0.0.1:1/");
     for (name, value) in [
+        ("UBSCORE__PARTICIPANTS__COUPONS__URL", "http://127.0.0.1:1/"),
         ("UBSCORE__PARTICIPANTS__COUPONS__KIND", "veto"),
         ("UBSCORE__PARTICIPANTS__COUPONS__SECRET_FILE", secret),
         ("UBSCORE__PARTICIPANTS__BANK__URL", "http://127.0.0.1:1/"),
         ("UBSCORE__PARTICIPANTS__BANK__KIND", "last"),
         ("UBSCORE__PARTICIPANTS__BANK__SECRET_FILE", secret),
     ] {
-        started = started.with(name, value);
+        site = site.with(name, value);
     }
-    let server = started.start();
+    let server = site.start();
     let prepare = "/api/v1/transactions/tx-1/prepare";
     for body in ["", "null", "[]", "{", "[1, []]", r#"{"round":1,"round":1,"legs":[]}"#, "{}"] {
         assert_refused(&post_text(&server, prepare, body), 400, "INVALID_REQUEST");
@@ -151,8 +151,8 @@ fn mlt_005_a_wrong_round_is_refused_and_nothing_is_written() {
         (with("last", service("coupons", json!(1))), "INVALID_REQUEST"),
         (with("last", service("SPOT", json!(1))), "INVALID_REQUEST"),
         (two, "INVALID_REQUEST"),
-        (with("participants", json!([service("nobody", json!(1))])), "UNKNOWN_PARTICIPANT"),
-        (with("last", service("nobody", json!(1))), "UNKNOWN_PARTICIPANT"),
+        (with("participants", json!([service("stranger", json!(1))])), "UNKNOWN_PARTICIPANT"),
+        (with("last", service("stranger", json!(1))), "UNKNOWN_PARTICIPANT"),
         (with("legs", json!([])), "INVALID_POSTING"),
         (with("legs", json!(vec![leg(); 17])), "INVALID_POSTING"),
         (with("legs/0/to/user_id", json!(USER)), "INVALID_POSTING"),
@@ -187,6 +187,167 @@ fn mlt_005_a_wrong_round_is_refused_and_nothing_is_written() {
     ] {
         assert_refused(&post_text(&server, path, &body.to_string()), 400, "INVALID_REQUEST");
     }
+    assert_nothing_done(&site, &server);
+    server.stop();
+}
+
+/// Writes a cancelled transaction of each owner under one name, and returns their ids.
+fn cancelled(site: &Site, owners: [&str; 2]) -> [String; 2] {
+    let mut number = 0;
+    owners.map(|owner| {
+        number += 1;
+        let id = format!("{:032x}", u128::from(u64::MAX) + number);
+        let statement = format!(
+            "SELECT transaction_cancel_unknown(incarnation, '{id}', watermark + {number}, \
+             '{owner}', 'tx-1', 1::smallint, now(), now(), 38::smallint, '{owner}', 'a test') \
+             FROM engine_state"
+        );
+        assert_eq!(site.sql_value(&statement), "t");
+        site.sql_value(&format!("SELECT ulid_text('{id}')"))
+    })
+}
+
+/// Goal: a service sees its own transactions, an operator all of them. Method: one name of two
+/// owners, listed by both and by the operator.
+#[test]
+fn a_list_is_of_one_owner_and_operators_see_all() {
+    let site = Site::new();
+    let server = site.start();
+    let ids = cancelled(&site, ["envelopes", "shop"]);
+    let list = |owner: &str, query: &str| {
+        let path = format!("{TRANSACTIONS}{query}");
+        send(server.http, &Request::new(&service(owner), "GET", &path)).expect("an answer")
+    };
+    for (owner, id) in [("envelopes", &ids[0]), ("shop", &ids[1])] {
+        let reply = list(owner, "");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let json = reply.json();
+        let found = &json["transactions"];
+        assert_eq!(found.as_array().map(Vec::len), Some(1), "{reply:?}");
+        assert_eq!(found[0]["transaction_id"], json!(id));
+        let fields = ["tx_id", "state", "final", "code"].map(|field| found[0][field].clone());
+        let want = [json!("tx-1"), json!("CANCELLED"), json!(true), json!("TRANSACTION_ABORTED")];
+        assert_eq!(fields, want);
+    }
+    assert_eq!(list("stranger", "").json(), json!({"transactions": [], "next_cursor": null}));
+    assert_eq!(list("shop", "?state=OPEN").json()["transactions"], json!([]));
+    for bad in ["?state=open", "?limit=0", "?limit=101", "?cursor=x", "?since=now", "?owner=a"] {
+        assert_refused(&list("shop", bad), 400, "INVALID_REQUEST");
+    }
+    let all = |query: &str| server.admin_get(&format!("/admin/v1/transactions{query}"));
+    assert_eq!(all("").json()["transactions"], json!([]), "none is under way");
+    assert_eq!(all("?stuck=true").json()["transactions"], json!([]));
+    let found = |query: &str| {
+        let json = all(query).json();
+        let rows = json["transactions"].as_array().expect("an array").clone();
+        rows.iter().map(|row| text(&row["owner"]).to_owned()).collect::<Vec<String>>()
+    };
+    assert_eq!(found("?ended=true"), ["shop", "envelopes"]);
+    assert_eq!(found("?tx_id=tx-1"), ["shop", "envelopes"]);
+    assert_eq!(found("?ended=true&owner=shop"), ["shop"]);
+    let page = all("?ended=true&limit=1").json();
+    let cursor = text(&page["next_cursor"]);
+    assert_eq!(found(&format!("?ended=true&limit=1&cursor={cursor}")), ["envelopes"]);
+    for bad in ["?stuck=true&ended=true", "?stuck=yes", "?state=FLYING", "?owner=a%20b"] {
+        assert_refused(&all(bad), 400, "INVALID_REQUEST");
+    }
+    let shown = all(&format!("/{}", ids[1]));
+    assert_eq!((shown.status, &shown.json()["tx_id"]), (200, &json!("tx-1")), "{shown:?}");
+    assert_refused(&all("/01JFVQ2X8Z0Y1M3N4P5R6S7T8U"), 404, "TRANSACTION_NOT_FOUND");
+    assert_refused(&all("/7"), 404, "TRANSACTION_NOT_FOUND");
+    let ops = format!("http://{}", server.ops);
+    let on = |arguments: &[&str]| {
+        let access = ["--ops", &ops, "--dev"];
+        said(&cli(&[&["transaction"][..], arguments, &access].concat()))
+    };
+    let (code, out, err) = on(&["list", "--ended", "--owner", "shop"]);
+    assert!(code == 0 && out.contains(&ids[1]) && !out.contains(&ids[0]), "{out}{err}");
+    let (code, out, err) = on(&["show", &ids[0]]);
+    assert!(code == 0 && out.contains("CANCELLED") && out.contains("a test"), "{out}{err}");
+    let (code, out, err) = on(&["retry", &ids[0], "--reason", "a test"]);
+    assert!(code == 1 && err.contains("NOT_RESOLVABLE"), "{out}{err}");
+    server.stop();
+}
+
+/// Goal: a role of PostgreSQL gets and loses the right to commit transactions of one owner, with an
+/// audit row each. Method: the commands; an unknown role; a repeat.
+#[test]
+fn a_role_is_granted_the_transactions_of_an_owner() {
+    let site = Site::new();
+    let server = site.start();
+    let role = format!("shop_{}", unique());
+    site.sql(&format!("CREATE ROLE {role}"));
+    let ops = format!("http://{}", server.ops);
+    let on = |arguments: &[&str]| {
+        let access = ["--ops", &ops, "--dev"];
+        said(&cli(&[&["transaction"][..], arguments, &access].concat()))
+    };
+    let why = ["--owner", "shop", "--reason", "a test"];
+    let change = |what: &str, role: &str| on(&[&[what, role][..], &why].concat());
+    let (code, _, err) = change("grant", "stranger_to_all");
+    assert!(code == 1 && err.contains("no role"), "{err}");
+    for _ in 0..2 {
+        let (code, out, err) = change("grant", &role);
+        assert!(code == 0 && out.contains("may commit"), "{out}{err}");
+    }
+    let (code, out, err) = on(&["grants"]);
+    assert!(code == 0 && out.contains(&role) && out.contains("shop"), "{out}{err}");
+    let may = format!(
+        "SELECT has_function_privilege('{role}', 'transaction_commit(text, text, integer)', \
+         'EXECUTE')"
+    );
+    assert_eq!(site.sql_value(&may), "t");
+    for _ in 0..2 {
+        let (code, out, err) = change("revoke", &role);
+        assert!(code == 0 && out.contains("no longer"), "{out}{err}");
+    }
+    assert_eq!(site.sql_value(&may), "f");
+    let (_, out, _) = on(&["grants"]);
+    assert!(out.contains("no grants"), "{out}");
+    let audit = "SELECT DISTINCT action FROM admin_audit WHERE action LIKE 'transaction %' \
+                 ORDER BY action";
+    assert_eq!(site.sql(audit).concat(), ["transaction grant", "transaction revoke"]);
+    server.stop();
+    site.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+/// Goal: with `transaction` in `approval.required` an abort waits for another operator and happens
+/// once; a retry does not wait. Method: a round that is tried and whose caller never decides.
+#[test]
+fn an_abort_waits_for_another_operator() {
+    let site = Site::new().with("UBSCORE__APPROVAL__REQUIRED", "transaction");
+    let server = site.start();
+    let body = with("round", json!(1)).to_string();
+    let tried = post_text(&server, "/api/v1/transactions/tx-1/prepare", &body);
+    assert_eq!(tried.status, 200, "{tried:?}");
+    let id = text(&tried.json()["transaction_id"]).to_owned();
+    let why = json!({"reason": "a test"});
+    let post = |actor: u64, path: &str| -> Reply {
+        let token = token(actor, Some(Role::Admin));
+        let request = Request { body: Some(&why), ..Request::new(&token, "POST", path) };
+        send(server.ops, &request).expect("an answer")
+    };
+    let of = |action: &str| format!("/admin/v1/transactions/{id}/{action}");
+    let retried = post(ADMIN, &of("retry"));
+    assert_eq!((retried.status, &retried.json()["state"]), (200, &json!("OPEN")), "{retried:?}");
+    assert_eq!(retried.json()["waits_for"], json!(["caller"]));
+    let asked = post(ADMIN, &of("abort"));
+    assert_eq!(asked.status, 202, "{asked:?}");
+    let asked = asked.json();
+    assert_eq!([&asked["action"], &asked["subject"]], [&json!("transaction"), &json!(id)]);
+    let approve = format!("/admin/v1/approvals/{}/approve", text(&asked["approval_id"]));
+    assert_refused(&post(ADMIN, &approve), 403, "FORBIDDEN");
+    let approved = post(ADMIN + 1, &approve);
+    assert_eq!((approved.status, &approved.json()["owner"]), (200, &json!("envelopes")));
+    let state = approved.json()["state"].clone();
+    assert!([json!("ABORTED"), json!("CANCELLED")].contains(&state), "{approved:?}");
+    // An aborted one needs no approval: nothing is left to be decided.
+    assert_eq!(post(ADMIN, &of("abort")).status, 200);
+    let committed = post_text(&server, "/api/v1/transactions/tx-1/commit", "{}");
+    assert_eq!(committed.status, 422, "{committed:?}");
+    assert_eq!(committed.json()["transaction"]["tx_id"], json!("tx-1"));
+    let audit = "SELECT count(*) FROM admin_audit WHERE action = 'transaction abort'";
+    assert_eq!(site.sql_value(audit), "2");
     assert_nothing_done(&site, &server);
     server.stop();
 }

@@ -310,9 +310,9 @@ pub enum TransactionCommand {
     List(TransactionListArgs),
     /// Print one transaction: its branches, legs and history.
     Show(TransactionShowArgs),
-    /// Ask everybody that has not answered now, instead of at the next back-off.
+    /// Ask each party that has not answered now, instead of at the next back-off.
     Retry(TransactionAttendArgs),
-    /// Abort a transaction that is not decided; what it has set apart is free again.
+    /// Abort a transaction that is not decided; its money is free again.
     Abort(TransactionAttendArgs),
     /// Print the roles of PostgreSQL that may commit transactions in SQL.
     Grants(AccessArgs),

@@ -9,6 +9,7 @@ use crate::transaction::{BranchState, TransactionRow, TransactionState, Verdict}
 use crate::transactions::{TransactionRefusal, TransactionReply};
 use crate::validation::transaction::RoundError;
 use domain::code::Code;
+use domain::shortage::Shortage;
 
 impl From<RoundError> for Refusal {
     fn from(error: RoundError) -> Refusal {
@@ -20,9 +21,14 @@ impl From<RoundError> for Refusal {
 impl From<TransactionRefusal> for Refusal {
     fn from(refusal: TransactionRefusal) -> Refusal {
         let TransactionRefusal { code, detail, row, unknown } = refusal;
-        // What is decided stays: the same request gets this answer for ever.
+        // A decision stays: the same request gets this answer for ever.
         let ended = row.is_some() && code.http_status() == 422;
+        // The worker says it in words.
+        let short = |shortage: &Shortage| detail.as_deref() == Some(shortage.message());
+        let shortage = (code == Code::Overloaded)
+            .then(|| Shortage::ALL.into_iter().find(short).unwrap_or(Shortage::Worker));
         Refusal {
+            shortage,
             message: detail,
             unknown,
             transaction: row.map(|row| Box::new(TransactionBody::from(&*row))),

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::transaction::{TransactionName, TransactionRound, TransactionRow};
 
-/// What became of a request, as PostgreSQL has it.
+/// The state after a request, as PostgreSQL has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionReply {
     /// The whole transaction.

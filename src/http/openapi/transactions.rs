@@ -44,7 +44,7 @@ pub(super) fn collect_all(schemas: &mut Vec<(String, RefOr<Schema>)>) {
 pub(super) fn post() -> Operation {
     let what = "One round, in which all legs and participants take part or none. It answers when both stores have \
                 booked, or after `wait_ms`. The same `tx_id` with the same body is the same transaction: the repeat is \
-                told what became of it, with `Idempotent-Replayed: true`; with another body it is refused.";
+                answered by its present state, with `Idempotent-Replayed: true`; with another body it is refused.";
     let example = json!({"tx_id": TX_ID, "legs": [example_leg()]});
     let operation = with_token("postTransaction", "Move money of several users at once", what);
     round(operation.request_body(Some(body::<TransactionDraft>(Some(example)))))
@@ -52,11 +52,11 @@ pub(super) fn post() -> Operation {
 
 /// `POST …/prepare`.
 pub(super) fn prepare() -> Operation {
-    let what = "The legs and participants of this round set apart what they need. Nothing is booked before the \
+    let what = "The legs and participants of this round set apart all that they need. Nothing is booked before the \
                 commit. It answers when the round is tried, or after `wait_ms`. A refused round is given back, and \
-                those before it stay. The same round with the same body is told what became of it.";
+                those before it stay. The same round with the same body is answered by its present state.";
     let example = json!({"round": 1, "legs": [example_leg()], "decide": "caller"});
-    let operation = with_token("prepareTransaction", "Set apart what a round needs", what);
+    let operation = with_token("prepareTransaction", "Set apart the money of a round", what);
     let operation = operation.parameter(in_path());
     round(operation.request_body(Some(body::<PrepareDraft>(Some(example)))))
 }
@@ -64,8 +64,8 @@ pub(super) fn prepare() -> Operation {
 /// `POST …/commit`.
 pub(super) fn commit() -> Operation {
     let what = "The caller's decision. After `transaction_commit` in SQL it is the hint to go on at once. To commit \
-                what is committed is the same answer.";
-    let operation = with_token("commitTransaction", "Book what is set apart", what);
+                a committed one is the same answer.";
+    let operation = with_token("commitTransaction", "Book all that is set apart", what);
     let operation = operation.parameter(in_path());
     let operation = operation.request_body(Some(body::<CommitDraft>(None)));
     let codes = [
@@ -83,9 +83,9 @@ pub(super) fn commit() -> Operation {
 
 /// `POST …/abort`.
 pub(super) fn abort() -> Operation {
-    let what = "Gives back what is set apart. To abort what is aborted is the same answer. A transaction that is not \
+    let what = "Gives back all that is set apart. To abort an aborted one is the same answer. A transaction that is not \
                 known is written down as cancelled, so that a late round runs into it.";
-    let operation = with_token("abortTransaction", "Give back what is set apart", what);
+    let operation = with_token("abortTransaction", "Give back all that is set apart", what);
     let operation = operation.parameter(in_path());
     let operation = operation.request_body(Some(body::<AbortDraft>(None)));
     let codes = [Code::Forbidden, Code::TransactionDecided, Code::ServiceHalted];
@@ -151,7 +151,7 @@ fn round(operation: OperationBuilder) -> Operation {
     refused(unreadable(done(operation)), &codes).response("422", undone.build()).build()
 }
 
-/// Adds the answers of what is done, or under way.
+/// Adds the answers if it is done, or under way.
 fn done(operation: OperationBuilder) -> OperationBuilder {
     let told = |description| {
         let told = answer(description, TransactionBody::reference());

@@ -1,5 +1,5 @@
 //! Transactions, for operators: find those that do not end, see the party that has not answered,
-//! have everybody asked at once, and abort one that is not decided.
+//! have all parties asked at once, and abort one that is not decided.
 
 use std::sync::Arc;
 
@@ -140,7 +140,7 @@ async fn audit(
     Ok(())
 }
 
-/// `POST …/retry`: everybody that has not answered is asked now.
+/// `POST …/retry`: each party that has not answered is asked now.
 pub(super) async fn retry(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
     let (_, row, note) = attended(&service, &parameters[0], call).await?;
     if row.state.is_terminal() {

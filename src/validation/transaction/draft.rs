@@ -109,13 +109,13 @@ pub struct LegDraft {
 /// A place of a leg: of a user, or a word.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlaceDraft {
-    /// What a user has.
+    /// Of a user.
     User(PlaceOfUser),
     /// A word, such as OUTSIDE.
     Text(String),
 }
 
-/// What a user has available in an account.
+/// The available balance of a user in an account.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Place)]
