@@ -171,7 +171,7 @@ const VETO: &[Duty] = &[
     Duty { name: "refusal-repeats", demand: "a repeated refusal has its first code", change: CODES, steps: &[CANCEL, TRY_LATE, TRY_AGAIN] },
     Duty {
         name: "rounds", demand: "a canceled round leaves the next round alone", change: BRANCH,
-        steps: &[TRY, CANCEL, second(TRY), second(CANCEL)],
+        steps: &[CANCEL, second(TRY), second(CANCEL)],
     },
     Duty {
         name: "own-refusal", demand: "a refused try repeats its code, and is canceled", change: CODES,
