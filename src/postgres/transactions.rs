@@ -9,7 +9,6 @@ pub mod database;
 mod held;
 pub(super) mod rows;
 
-
 use std::future::Future;
 
 use jiff::Timestamp;
