@@ -19,7 +19,7 @@ pub enum Role {
     /// Transactions of the service with this name, and nothing else. Its token has the name as
     /// `sub`, and no user.
     #[value(skip)]
-    Service(ServiceName),
+    Service(Owner),
 }
 
 impl Role {
@@ -39,14 +39,14 @@ impl Role {
 
 /// The name of a service, the owner of its transactions: 1 to 64 bytes of `[A-Za-z0-9_.:-]`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ServiceName(Text<CID_BYTES_MAX>);
+pub struct Owner(Text<CID_BYTES_MAX>);
 
-impl ServiceName {
+impl Owner {
     /// The owner with this name, `None` if it is not one.
-    pub fn new(name: &str) -> Option<ServiceName> {
+    pub fn new(name: &str) -> Option<Owner> {
         // The same form as that of a key.
         Cid::new(name)?;
-        Text::new(name).map(ServiceName)
+        Text::new(name).map(Owner)
     }
 
     /// The name.
@@ -55,13 +55,13 @@ impl ServiceName {
     }
 }
 
-impl fmt::Debug for ServiceName {
+impl fmt::Debug for Owner {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), out)
     }
 }
 
-impl fmt::Display for ServiceName {
+impl fmt::Display for Owner {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.as_str())
     }
@@ -75,13 +75,10 @@ mod tests {
     fn an_owner_is_short_and_plain() {
         let long = "x".repeat(64);
         for name in ["red-envelope", "1001", "a.b:c_D", &long] {
-            assert_eq!(
-                ServiceName::new(name).map(|owner| owner.to_string()).as_deref(),
-                Some(name)
-            );
+            assert_eq!(Owner::new(name).map(|owner| owner.to_string()).as_deref(), Some(name));
         }
         for name in ["", "a b", "é", "a/b", &"x".repeat(65)] {
-            assert_eq!(ServiceName::new(name), None, "{name}");
+            assert_eq!(Owner::new(name), None, "{name}");
         }
     }
 }

@@ -128,8 +128,8 @@ fn dump(data_dir: &Path, words: &[&str]) -> String {
     out
 }
 
-/// MLT-008, of services. Goal: statement, dump, snapshot and balances tell the same legs, and
-/// `verify` adds them up.
+/// MLT-008, HLD-008, HLD-015, of services. Goal: statement, dump, snapshot and balances tell the
+/// same legs, `verify` adds them up and finds an edited hold, and no operator releases a hold.
 #[test]
 fn statement_dump_and_balances_tell_the_legs_of_transactions() {
     let site = stopped(Site::new());
@@ -171,7 +171,7 @@ fn statement_dump_and_balances_tell_the_legs_of_transactions() {
     assert_eq!(code, 0, "{why}");
     assert!(out.contains(" holds=1 postings=7 "), "{out}");
 
-    // HLD-015: an edited hold is found and named.
+    // An edited hold is found and named.
     let hold = change_a_hold(&path);
     let (code, out, why) = verify(&site);
     assert_eq!(code, 1, "{out}{why}");
@@ -179,7 +179,7 @@ fn statement_dump_and_balances_tell_the_legs_of_transactions() {
     assert!(out.contains(&named) && out.contains("0.25000001"), "{named} is not in {out}{why}");
 }
 
-/// HLD-008: the hold of a transaction is listed and shown, and ends only with its transaction.
+/// The hold of a transaction is listed and shown, and ends only with its transaction.
 fn check_holds(server: &Server) {
     let id = format!("{}:{TAKER}:{USDT}", name(2));
     let listed = server.admin_get(&format!("/admin/v1/holds?user={TAKER}")).json();

@@ -1,6 +1,9 @@
 //! Participants of transactions over HTTP: the outcome of every kind of answer, the check of their
 //! duties, and the example.
 
+/// An order paid by the examples: a caller, a participant, and the service.
+mod payment;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

@@ -4,7 +4,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use ubscore::http::auth::{Role, ServiceName};
+use ubscore::http::auth::{Owner, Role};
 
 use crate::bad_input::assert_nothing_done;
 use crate::harness::{
@@ -17,7 +17,7 @@ const TRANSACTIONS: &str = "/api/v1/transactions";
 
 /// The token of a service.
 fn service(owner: &str) -> String {
-    token(1, ServiceName::new(owner).map(Role::Service))
+    token(1, Owner::new(owner).map(Role::Service))
 }
 
 /// Sends a body of a service as it is.
@@ -309,4 +309,45 @@ fn a_role_is_granted_the_transactions_of_an_owner() {
     assert_eq!(site.sql(audit).concat(), ["transaction grant", "transaction revoke"]);
     server.stop();
     site.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+/// Goal: with `transaction` in `approval.required` an abort waits for another operator and happens
+/// once; a retry does not wait. Method: a round that is tried and whose caller never decides.
+#[test]
+fn an_abort_waits_for_another_operator() {
+    let site = Site::new().with("UBSCORE__APPROVAL__REQUIRED", "transaction");
+    let server = site.start();
+    let body = with("round", json!(1)).to_string();
+    let tried = post_text(&server, "/api/v1/transactions/tx-1/prepare", &body);
+    assert_eq!(tried.status, 200, "{tried:?}");
+    let id = text(&tried.json()["transaction_id"]).to_owned();
+    let why = json!({"reason": "a test"});
+    let post = |actor: u64, path: &str| -> Reply {
+        let token = token(actor, Some(Role::Admin));
+        let request = Request { body: Some(&why), ..Request::new(&token, "POST", path) };
+        send(server.ops, &request).expect("an answer")
+    };
+    let of = |action: &str| format!("/admin/v1/transactions/{id}/{action}");
+    let retried = post(ADMIN, &of("retry"));
+    assert_eq!((retried.status, &retried.json()["state"]), (200, &json!("OPEN")), "{retried:?}");
+    assert_eq!(retried.json()["waits_for"], json!(["caller"]));
+    let asked = post(ADMIN, &of("abort"));
+    assert_eq!(asked.status, 202, "{asked:?}");
+    let asked = asked.json();
+    assert_eq!([&asked["action"], &asked["subject"]], [&json!("transaction"), &json!(id)]);
+    let approve = format!("/admin/v1/approvals/{}/approve", text(&asked["approval_id"]));
+    assert_refused(&post(ADMIN, &approve), 403, "FORBIDDEN");
+    let approved = post(ADMIN + 1, &approve);
+    assert_eq!((approved.status, &approved.json()["owner"]), (200, &json!("envelopes")));
+    let state = approved.json()["state"].clone();
+    assert!([json!("ABORTED"), json!("CANCELLED")].contains(&state), "{approved:?}");
+    // An aborted one needs no approval: nothing is left to be decided.
+    assert_eq!(post(ADMIN, &of("abort")).status, 200);
+    let committed = post_text(&server, "/api/v1/transactions/tx-1/commit", "{}");
+    assert_eq!(committed.status, 422, "{committed:?}");
+    assert_eq!(committed.json()["transaction"]["tx_id"], json!("tx-1"));
+    let audit = "SELECT count(*) FROM admin_audit WHERE action = 'transaction abort'";
+    assert_eq!(site.sql_value(audit), "2");
+    assert_nothing_done(&site, &server);
+    server.stop();
 }

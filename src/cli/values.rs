@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use crate::config::is_http_url;
-use crate::role::ServiceName;
+use crate::role::Owner;
 use crate::transaction::TransactionState;
 use domain::account::AccountType;
 use domain::account::USER_ID_MAX;
@@ -46,7 +46,7 @@ pub(super) struct OwnerError;
 
 /// Checks the name of a service, or of a transaction: both have the same form.
 pub(super) fn parse_owner(text: &str) -> Result<String, OwnerError> {
-    if ServiceName::new(text).is_some() { Ok(text.to_owned()) } else { Err(OwnerError) }
+    if Owner::new(text).is_some() { Ok(text.to_owned()) } else { Err(OwnerError) }
 }
 
 pub(super) fn direction_parser() -> impl TypedValueParser<Value = Direction> {

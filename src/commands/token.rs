@@ -10,7 +10,7 @@ use crate::cli::TokenArgs;
 use crate::clock::Clock;
 use crate::config::{Config, Overrides};
 use crate::exit::Exit;
-use crate::http::auth::{self, Role, ServiceName};
+use crate::http::auth::{self, Owner, Role};
 
 /// Writes only the token and a line break to `out`, so that it can be used in `$(…)`.
 ///
@@ -19,7 +19,7 @@ use crate::http::auth::{self, Role, ServiceName};
 pub fn run(args: &TokenArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
     let config = Config::load(args.config.as_deref(), Overrides::default(), args.dev)
         .context("load the configuration")?;
-    let service = args.service.as_deref().and_then(ServiceName::new).map(Role::Service);
+    let service = args.service.as_deref().and_then(Owner::new).map(Role::Service);
     let role = service.or(args.venue.map(Role::Venue)).or(args.role);
     // clap requires a user or a service.
     let token = auth::sign(&config.auth, args.user.unwrap_or(0), role, args.ttl, clock.now_s())?;

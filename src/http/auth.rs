@@ -20,7 +20,7 @@ use self::keys::{KeyError, Keys, Material, algorithm};
 use super::rotation::Rotating;
 use crate::config;
 use crate::config::auth::Auth;
-pub use crate::role::{Role, ServiceName};
+pub use crate::role::{Owner, Role};
 pub use domain::account::USER_ID_MAX;
 
 /// Tokens that are remembered, and the longest of them, bytes: 16 MiB and the map.
@@ -230,7 +230,7 @@ impl Verifier {
         let subject = subject.ok_or(Unauthorized::Subject)?;
         let role_name = claims.role.as_ref().and_then(serde_json::Value::as_str);
         if role_name == Some(Role::SERVICE) {
-            let owner = ServiceName::new(subject).ok_or(Unauthorized::Subject)?;
+            let owner = Owner::new(subject).ok_or(Unauthorized::Subject)?;
             let role = Some(Role::Service(owner));
             return Ok(Verified { claims: Claims { user_id: 0, role, expires_s }, begins_s });
         }
@@ -884,7 +884,7 @@ mod tests {
         let verify = |token: &str| verifier.verify(Some(&format!("Bearer {token}")), NOW_S);
         // A name of digits is not the user with this number.
         for name in ["red-envelope", "1001"] {
-            let role = ServiceName::new(name).map(Role::Service);
+            let role = Owner::new(name).map(Role::Service);
             let token = sign(&shared(), 7, role, Duration::from_secs(60), NOW_S).expect("signed");
             let claims = Claims { user_id: 0, role, expires_s: NOW_S + 60 };
             assert_eq!(verify(&token), Ok(claims), "{name}");

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tracing::info;
 use ulid::Ulid;
 
-use super::auth::{Claims, Role, ServiceName, Verifier};
+use super::auth::{Claims, Owner, Role, Verifier};
 use super::readiness::{Part, Readiness};
 use super::refusal::{Refusal, invalid};
 use super::request::{BodyError, Call, is_json, parse, read_body};
@@ -242,7 +242,7 @@ impl Intake {
     ///
     /// # Errors
     /// UNAUTHORIZED, for every error of the token; FORBIDDEN for every other token.
-    pub fn authenticate_service(&self, call: &Call) -> Result<ServiceName, Refusal> {
+    pub fn authenticate_service(&self, call: &Call) -> Result<Owner, Refusal> {
         match self.claims(call)?.role {
             Some(Role::Service(owner)) => Ok(owner),
             _ => Err(Code::Forbidden.into()),

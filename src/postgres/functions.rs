@@ -67,7 +67,7 @@ const PINS: &str = "\
       FROM pg_proc WHERE pronamespace = current_schema()::regnamespace AND prosecdef \
        AND proname = ANY ($1) AND obj_description(oid, 'pg_proc') = $2";
 
-/// Statements that take functions with our rights from everybody, and give them to the roles of
+/// Statements that take functions with our rights from PUBLIC, and give them to the roles of
 /// `transaction_grants`, if they are not so already. A replaced function has lost its privileges, and
 /// a restore leaves them out. A role may have been dropped, or belong to another cluster.
 const PRIVILEGES: &str = "\

@@ -9,8 +9,6 @@ pub mod database;
 mod held;
 pub(super) mod rows;
 
-pub(super) mod rows;
-
 use std::future::Future;
 
 use jiff::Timestamp;

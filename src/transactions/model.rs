@@ -11,7 +11,6 @@ mod time;
 mod world;
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 use super::*;
-use crate::harness::eventually;
 
 /// A hold of Funding, as its flight writes it.
 fn hold(row: &TransactionRow, user: u64, state: i16, amount: u64, brought: u64) -> String {

@@ -1,7 +1,7 @@
 use rustix::process::Signal;
 
 use super::*;
-use crate::harness::{crowd, eventually};
+use crate::harness::crowd;
 
 /// Goal: each refusal of a caller's commit has its SQLSTATE, and decides nothing. Method: each cause,
 /// in one session after the other.

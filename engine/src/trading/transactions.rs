@@ -159,7 +159,7 @@ fn rounds_set_apart_what_is_lacking_and_are_settled_as_one() {
     }
 }
 
-/// Goal: each refusal is recorded and changes nothing, and later rounds may still come.
+/// MLT-005. Goal: each refusal is recorded and changes nothing, and later rounds may still come.
 #[test]
 fn a_refused_round_changes_nothing_and_a_later_one_may_come() {
     let mut market = Market::new(PLACES);

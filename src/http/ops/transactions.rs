@@ -13,7 +13,7 @@ use super::audit_note::{AuditNote, actor, check_reason};
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::approval::Action;
 use crate::http::answer::{Answer, json};
-use crate::http::auth::ServiceName;
+use crate::http::auth::Owner;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, number, parameters, query};
 use crate::http::service::{Caller, Intake, Service, Transfers};
@@ -198,6 +198,6 @@ fn told(transfers: &Transfers, reply: &TransactionReply, note: &AuditNote) -> An
 }
 
 /// The name of an owner in a request.
-pub(super) fn owner_of(name: &str) -> Result<ServiceName, Refusal> {
-    ServiceName::new(name).ok_or_else(|| invalid("owner must be 1 to 64 of A-Z a-z 0-9 _ . : -"))
+pub(super) fn owner_of(name: &str) -> Result<Owner, Refusal> {
+    Owner::new(name).ok_or_else(|| invalid("owner must be 1 to 64 of A-Z a-z 0-9 _ . : -"))
 }

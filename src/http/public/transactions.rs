@@ -13,7 +13,7 @@ use super::list::{LIMIT_DEFAULT, LIMIT_MAX, moment};
 use super::routes::Public;
 use crate::audit::halt::check_reason;
 use crate::http::answer::json;
-use crate::http::auth::ServiceName;
+use crate::http::auth::Owner;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, number, parameters, query};
 use crate::http::service::{Service, Transfers};
@@ -114,7 +114,7 @@ async fn is_known(service: &Service, form: &RoundForm) -> Result<bool, Refusal> 
 }
 
 /// `POST …/commit`.
-async fn commit(service: &Service, owner: ServiceName, tx_id: &str, call: Call) -> Outcome {
+async fn commit(service: &Service, owner: Owner, tx_id: &str, call: Call) -> Outcome {
     query(&call, "")?;
     let request_id = call.request_id.clone();
     let CommitDraft { rounds, wait_ms } = service.intake.json_body(call).await?;
@@ -131,7 +131,7 @@ async fn commit(service: &Service, owner: ServiceName, tx_id: &str, call: Call) 
 }
 
 /// `POST …/abort`.
-async fn abort(service: &Service, owner: ServiceName, tx_id: &str, call: Call) -> Outcome {
+async fn abort(service: &Service, owner: Owner, tx_id: &str, call: Call) -> Outcome {
     query(&call, "")?;
     let request_id = call.request_id.clone();
     let AbortDraft { reason, wait_ms } = service.intake.json_body(call).await?;
@@ -172,7 +172,7 @@ async fn until_stop(
 
 /// `GET /api/v1/transactions/{tx_id}`. Another owner's transaction has another name: it is not
 /// found.
-async fn get(service: &Service, owner: ServiceName, tx_id: &str, call: &Call) -> Outcome {
+async fn get(service: &Service, owner: Owner, tx_id: &str, call: &Call) -> Outcome {
     let wait_ms = query(call, "wait_ms")?;
     let wait_ms = wait_ms.map(|text| number("wait_ms", &text, 0..=WAIT_MS_MAX)).transpose()?;
     let wait = longest(&service.transfers, Some(wait_ms.unwrap_or(0)))?;
@@ -184,7 +184,7 @@ async fn get(service: &Service, owner: ServiceName, tx_id: &str, call: &Call) ->
 }
 
 /// `GET /api/v1/transactions`: the owner's own ones, newest first.
-async fn list(transfers: &Transfers, owner: ServiceName, call: &Call) -> Outcome {
+async fn list(transfers: &Transfers, owner: Owner, call: &Call) -> Outcome {
     let filter = parse(call.request.uri().query().unwrap_or(""), owner)?;
     let page = transfers.reads.transactions(&filter).await.map_err(postgres_away)?;
     let body = TransactionsBody {
@@ -195,7 +195,7 @@ async fn list(transfers: &Transfers, owner: ServiceName, call: &Call) -> Outcome
 }
 
 /// Reads the filter from a query.
-fn parse(query: &str, owner: ServiceName) -> Result<TransactionFilter, Refusal> {
+fn parse(query: &str, owner: Owner) -> Result<TransactionFilter, Refusal> {
     let names = ["state", "since", "until", "limit", "cursor"];
     let [state, since, until, limit, cursor] = parameters(query, names)?;
     let state = state.map(|name| transaction_state(&name)).transpose()?;

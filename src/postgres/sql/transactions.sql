@@ -215,7 +215,7 @@ BEGIN
     FOR v_move IN
         SELECT m.* FROM jsonb_array_elements(p_moves) WITH ORDINALITY AS e (move, place)
          CROSS JOIN LATERAL jsonb_to_record(e.move)
-               AS m (id UUID, before SMALLINT, after SMALLINT, by TEXT, code SMALLINT,
+               AS m (id UUID, before SMALLINT, after SMALLINT, author TEXT, code SMALLINT,
                      detail TEXT, seal BOOLEAN, branches JSONB)
          ORDER BY e.place
     LOOP
@@ -249,7 +249,7 @@ BEGIN
            SET state = v_move.after, updated_at = p_at, incarnation = p_incarnation,
                sealed = sealed OR v_decides OR v_move.seal,
                decided_at = CASE WHEN v_decides THEN p_at ELSE decided_at END,
-               decided_by = CASE WHEN v_decides THEN v_move.by ELSE decided_by END,
+               decided_by = CASE WHEN v_decides THEN v_move.author ELSE decided_by END,
                code = CASE WHEN v_decides THEN v_move.code ELSE code END,
                detail = COALESCE(v_move.detail, detail),
                finished_at = CASE WHEN v_move.after IN (40, -20) THEN p_at END,
@@ -258,10 +258,11 @@ BEGIN
                    || CASE WHEN v_decides AND v_move.after IN (40, -20)
                            THEN transaction_passage(
                                    CASE v_move.after WHEN 40 THEN 30 ELSE -10 END::smallint,
-                                   p_at, v_move.by, v_move.detail)
+                                   p_at, v_move.author, v_move.detail)
                            ELSE '[]' END
                    || CASE WHEN v_move.after <> v_state
-                           THEN transaction_passage(v_move.after, p_at, v_move.by, v_move.detail)
+                           THEN transaction_passage(
+                                   v_move.after, p_at, v_move.author, v_move.detail)
                            ELSE '[]' END
          WHERE transaction_id = v_move.id;
         v_results := v_results || 'm';
@@ -363,7 +364,8 @@ BEGIN
                      OR (h.user_id, h.asset_id) IS DISTINCT FROM (d.user_id, d.asset_id)
                      -- What a user passes on from what arrives is in no hold: the sums count.
                      OR h.brought::numeric - h.taken::numeric
-                        IS DISTINCT FROM d.brought - d.taken END;
+                        IS DISTINCT FROM d.brought - d.taken END
+     ORDER BY d.order_number, d.user_id, d.asset_id;
     RETURN QUERY
     WITH held AS (
         SELECT substr(h.hold_key, 1, 26) AS id, h.*
@@ -381,7 +383,8 @@ BEGIN
         OR t.state = 40
            AND NOT EXISTS (SELECT FROM transaction_booked(t.transaction_id) AS b
                             WHERE (b.user_id, b.asset_id) = (h.user_id, h.asset_id))
-           AND (h.amount, h.taken, h.brought) <> (0, 0, 0);
+           AND (h.amount, h.taken, h.brought) <> (0, 0, 0)
+     ORDER BY h.order_number, h.user_id, h.asset_id;
 END
 $$;
 

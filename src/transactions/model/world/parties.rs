@@ -18,14 +18,18 @@ use crate::transactions::branches::{Branches, Heard, ServiceWord, SpotWord};
 use crate::transactions::step::Word;
 
 /// The parties, with their faults.
-pub(crate) struct ModelBranches {
+pub(in crate::transactions::model) struct ModelBranches {
     world: Arc<Mutex<World>>,
     clock: VirtualClock,
     chance: Mutex<Chance>,
 }
 
 impl ModelBranches {
-    pub(crate) fn new(world: &Arc<Mutex<World>>, clock: &VirtualClock, seed: u64) -> ModelBranches {
+    pub(in crate::transactions::model) fn new(
+        world: &Arc<Mutex<World>>,
+        clock: &VirtualClock,
+        seed: u64,
+    ) -> ModelBranches {
         let chance = Mutex::new(Chance::new(seed));
         ModelBranches { world: Arc::clone(world), clock: clock.clone(), chance }
     }

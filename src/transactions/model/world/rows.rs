@@ -24,7 +24,7 @@ use crate::transactions::rounds::is_used_up;
 use crate::transactions::step::is_tried;
 
 /// The store, with its faults.
-pub(crate) struct ModelStore {
+pub(in crate::transactions::model) struct ModelStore {
     world: Arc<Mutex<World>>,
     clock: VirtualClock,
     incarnation: u64,
@@ -32,7 +32,7 @@ pub(crate) struct ModelStore {
 }
 
 impl ModelStore {
-    pub(crate) fn new(
+    pub(in crate::transactions::model) fn new(
         world: &Arc<Mutex<World>>,
         clock: &VirtualClock,
         incarnation: u64,
