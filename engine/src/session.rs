@@ -177,7 +177,7 @@ impl VenueSession {
         Ok(())
     }
 
-    /// Reads beside this session. What it is asked includes each command published before.
+    /// Reads beside this session. Each includes the commands published before it.
     pub fn reader(&self) -> VenueReader {
         let (line, shared) = (Arc::clone(&self.line), Arc::clone(&self.shared));
         VenueReader::new(line, self.publisher.clone(), shared, self.now)
