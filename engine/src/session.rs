@@ -248,6 +248,7 @@ mod tests {
     use crate::options::Options;
     use crate::order::Order;
     use crate::places::{Places, VenuePlaces};
+    use crate::ring::Work;
     use crate::running::{Engine, Handle};
     use crate::text::Text;
     use crate::venue::{Ending, Reason, VenueHalt, legs};
@@ -437,7 +438,7 @@ mod tests {
         assert_eq!(page.holds.len(), 2);
         // A read that the old session has sent before it was shut out does not touch the page.
         assert_eq!(old.holds(0), Err(OpenError::Fenced { epoch: 30 }));
-        let late = old.ask(|ticket| Work::Holds { ticket, venue: 1, epoch: 30, after: 2 });
+        let late = old.reader().ask(|ticket| Work::Holds { ticket, venue: 1, epoch: 30, after: 2 });
         assert_eq!(late, Ok(Answer::Done));
         assert_eq!(*new.line.holds.lock(), page);
         handle.close_venue(1).expect("registered");
