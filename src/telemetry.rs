@@ -207,7 +207,7 @@ const SECONDS_BUCKETS: [f64; 18] = [
     2.0, 5.0, 10.0, 30.0,
 ];
 
-/// Upper bounds of the buckets of what the core does in less than a microsecond, s.
+/// Bounds of the histograms of a command on the core, s: most decisions take less than 1 us.
 const CORE_BUCKETS: [f64; 15] = [
     0.000_000_2,
     0.000_000_5,

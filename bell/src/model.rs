@@ -197,14 +197,14 @@ enum Mistake {
     SleepsOverTold,
     /// The session registers its waker behind its look.
     RegistersLate,
-    /// The session releases what it is told.
+    /// The session releases each reply at once.
     ReleasesEarly,
 }
 
 /// The log and the line of one session. A record's number is the number of its reply.
 struct Stage {
     appended: AtomicU64,
-    /// What the disk has. Only the mark below orders it.
+    /// The records on the disk. Only the mark below orders it.
     synced: AtomicU64,
     durable: AtomicU64,
     /// Replies told that wait for a sync.
@@ -293,7 +293,7 @@ fn all_replies_are_released(records: u64, interrupted: usize, mistake: Option<Mi
         let decider = thread::spawn(move || decide(&deciding, &bell, records));
         let syncer = thread::spawn(move || sync(&syncing, &sleeper, records, mistake));
         listen(&stage, records, mistake);
-        decider.join().expect("all is told");
+        decider.join().expect("all is decided");
         syncer.join().expect("all is durable");
     });
 }

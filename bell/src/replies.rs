@@ -38,7 +38,7 @@ impl<T> Replies<T> {
         Replies { queue, fenced: AtomicBool::new(false), waker }
     }
 
-    /// Adds a reply. It wakes no one: see [`Replies::wake`].
+    /// Adds a reply. The session sleeps on until [`Replies::wake`].
     ///
     /// # Panics
     /// If no place is left.

@@ -61,7 +61,7 @@ impl VenueReader {
         }
     }
 
-    fn ask(&mut self, work: impl Fn(u32) -> Work) -> Result<Answer, OpenError> {
+    pub(crate) fn ask(&mut self, work: impl Fn(u32) -> Work) -> Result<Answer, OpenError> {
         let pending: Result<Pending, Overloaded> = self.publisher.publish_asked((self.now)(), work);
         self.publisher.wake();
         wait(pending, &self.shared)

@@ -177,7 +177,7 @@ impl VenueSession {
         Ok(())
     }
 
-    /// Reads beside this session. What it is asked includes each command published before.
+    /// Reads beside this session. Each includes the commands published before it.
     pub fn reader(&self) -> VenueReader {
         let (line, shared) = (Arc::clone(&self.line), Arc::clone(&self.shared));
         VenueReader::new(line, self.publisher.clone(), shared, self.now)
@@ -248,6 +248,7 @@ mod tests {
     use crate::options::Options;
     use crate::order::Order;
     use crate::places::{Places, VenuePlaces};
+    use crate::ring::Work;
     use crate::running::{Engine, Handle};
     use crate::text::Text;
     use crate::venue::{Ending, Reason, VenueHalt, legs};
@@ -437,7 +438,7 @@ mod tests {
         assert_eq!(page.holds.len(), 2);
         // A read that the old session has sent before it was shut out does not touch the page.
         assert_eq!(old.holds(0), Err(OpenError::Fenced { epoch: 30 }));
-        let late = old.ask(|ticket| Work::Holds { ticket, venue: 1, epoch: 30, after: 2 });
+        let late = old.reader().ask(|ticket| Work::Holds { ticket, venue: 1, epoch: 30, after: 2 });
         assert_eq!(late, Ok(Answer::Done));
         assert_eq!(*new.line.holds.lock(), page);
         handle.close_venue(1).expect("registered");

@@ -22,7 +22,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use bell::Sleeper;
@@ -431,10 +431,11 @@ fn back(number: u64, reason: Reason) -> Reply {
 
 /// Decides one command, and notes how long it waited and how long that takes.
 fn measure(time_ns: u64, shared: &Shared, decide: impl FnOnce() -> Numbered) -> Numbered {
-    let wait = Duration::from_nanos((shared.now)().saturating_sub(time_ns));
-    let began = Instant::now();
+    let began_ns = (shared.now)();
     let numbered = decide();
-    shared.timed.force_push(Timed { wait, decide: began.elapsed() });
+    let wait = Duration::from_nanos(began_ns.saturating_sub(time_ns));
+    let decide = Duration::from_nanos((shared.now)().saturating_sub(began_ns));
+    shared.timed.force_push(Timed { wait, decide });
     numbered
 }
 

@@ -209,8 +209,8 @@ pub enum OpenError {
         /// The last number in the log.
         last: u64,
     },
-    /// After a cut of the log, PostgreSQL has not recorded the answers that the venue has. The epoch
-    /// is taken: open again with a higher one.
+    /// After a cut of the log, PostgreSQL has not recorded the answers that the venue has. The
+    /// epoch is taken: open again with a higher one.
     #[error("PostgreSQL has not recorded the answers of the venue")]
     Unnoted,
     /// `engine.venues_max` venues are registered, or the log has no room, or UBSCore's queue is

@@ -809,9 +809,9 @@ pub(super) mod tests {
         market.engine.stop();
     }
 
-    /// Story: a read stopped its session until UBSCore had answered it. Goal: the answers of earlier
-    /// commands and Alive leave while a read waits; the commands behind it wait. Method: one thread
-    /// for waits, which the test keeps.
+    /// Story: a read stopped its session until UBSCore had answered it. Goal: the answers of
+    /// earlier commands and Alive leave while a read waits; the commands behind it wait. Method:
+    /// one thread for waits, which the test keeps.
     #[test]
     fn answers_and_alive_leave_while_a_read_waits() {
         let mut runtime = tokio::runtime::Builder::new_current_thread();

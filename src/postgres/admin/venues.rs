@@ -38,8 +38,8 @@ impl Admin {
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
-    /// Records the last answer that a venue has, after a cut of the log. Durable once it returns. It
-    /// is not recorded again for the same cut, unless it is higher.
+    /// Records the last answer that a venue has, after a cut of the log. Durable once it returns.
+    /// It is not recorded again for the same cut, unless it is higher.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or this process has been superseded.
