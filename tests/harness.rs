@@ -140,7 +140,7 @@ fn run() -> &'static Run {
 }
 
 /// A number that no other caller in this run gets.
-fn unique() -> u32 {
+pub(crate) fn unique() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -53,7 +53,7 @@ fn pay(site: &Site, url: &str, order: u32, price: &str) -> (i32, Value) {
 }
 
 /// The whole USDT of buyer, seller and envelopes on Funding.
-fn money(server: &Server) -> [u64; 3] {
+fn money(server: &Server) -> [u128; 3] {
     [BUYER, SELLER, ENVELOPES].map(|user| server.usdt(user).funding.expect("a balance") / COIN)
 }
 
