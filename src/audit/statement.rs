@@ -5,8 +5,9 @@
 //! Before that it comes from the transfers, which PostgreSQL keeps for ever. Balances are added up
 //! from zero, and compared with the balances that either store has recorded beside its operations.
 //!
-//! Postings of venues and of services are in the log only. If its first records are removed and no archive has
-//! them, one line per asset, EARLIER, is the sum of the postings up to the oldest snapshot.
+//! Postings of venues and of services are in the log only. If its first records are removed and no
+//! archive has them, one line per asset, EARLIER, is the sum of the postings up to the oldest
+//! snapshot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
