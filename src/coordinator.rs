@@ -266,7 +266,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     }
 
     /// Acts on a hold of Funding, in the user's own worker. The act is decided once, and is durable
-    /// when this returns. The caller keeps the order number from the watermark until the hold has ended.
+    /// when this returns. The caller keeps the watermark below the order number until the hold has
+    /// ended.
     ///
     /// # Errors
     /// A [`Rejection`]; if it is unknown, the same call again returns the decision. Without that

@@ -1,5 +1,7 @@
 //! Holds of Funding: acts and repeats on a real PostgreSQL, and the view of users and operators.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use domain::account::UserId;
@@ -11,10 +13,11 @@ use serde_json::{Value, json};
 use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::store::{Call, Failure, Reply, Standing, Store};
-use ubscore::postgres::{self, Limits};
+use ubscore::postgres::{self, Address, Limits};
 
 use crate::harness::{
-    LIMITS, Server, Site, Way, block_on, database, external, store_over, text, units,
+    Flights, LIMITS, Passing, Proxy, Server, Site, Speaker, Way, block_on, database, external,
+    store_over, tells_of_a_commit, text, units,
 };
 
 const PAYER: u64 = 1001;
@@ -156,25 +159,82 @@ fn an_ended_hold_stands_and_an_empty_one_leaves_below_the_watermark() {
         }
     }
     let session = site.session();
-    for (statement, why) in [
-        ("UPDATE funding_holds SET amount = 9 WHERE state = 40", "has ended"),
-        ("UPDATE funding_holds SET state = 10 WHERE state = -20", "has ended"),
-        ("UPDATE funding_holds SET user_id = 9 WHERE state = 10", "cannot be changed"),
-        ("UPDATE funding_holds SET round = 0 WHERE state = 10", "cannot be changed"),
-        ("DELETE FROM funding_holds WHERE state = -20", "cannot be deleted"),
+    for statement in [
+        "UPDATE funding_holds SET amount = 9 WHERE state = 40",
+        "UPDATE funding_holds SET state = 10 WHERE state = -20",
+        "UPDATE funding_holds SET user_id = 9 WHERE state = 10",
+        "UPDATE funding_holds SET round = 0 WHERE state = 10",
+        "DELETE FROM funding_holds WHERE state = -20",
     ] {
-        let said = session.sql_refused(statement);
-        assert!(said.contains(why), "{statement}: {said}");
+        assert_eq!(session.sql_refused(statement), "UB003", "{statement}");
     }
     assert_eq!(site.sql_value("SELECT holds_trim(10)"), "0", "above the watermark");
     site.sql(&format!("UPDATE engine_state SET watermark = {}", NUMBER + 1));
     assert_eq!(site.sql_value("SELECT holds_trim(10)"), "1");
     let left = site.sql_value("SELECT string_agg(hold_key, ' ' ORDER BY hold_key) FROM holds");
     assert_eq!(left, "open:1001:3 settled:1001:3");
-    // A late try of what is gone is below the watermark.
+    // A late try of a deleted hold is below the watermark.
     let late = Call::Hold(order("released", PAYER, pays(1, 1)));
     let said = block_on(store.commit(Standing::default(), &[late]));
     assert!(matches!(said, Err(Failure::Refused { violation: true, .. })), "{said:?}");
+}
+
+const NOTHING: u8 = 0;
+/// The server never reads the flight.
+const FLIGHT: u8 = 1;
+/// The flight is committed, and its answer is lost.
+const ANSWER: u8 = 2;
+/// Set as soon as a flight has begun.
+const BEGUN: u8 = 0x80;
+
+/// A proxy that loses the next flight, or the answer to it.
+fn lossy_proxy(site: &Site, loses: &Arc<AtomicU8>) -> Proxy {
+    let (loses, flights) = (Arc::clone(loses), Flights::default());
+    Proxy::start(site, move |speaker, bytes| {
+        if speaker == Speaker::Client && flights.is_sent(bytes) {
+            loses.fetch_or(BEGUN, Ordering::SeqCst);
+        }
+        let now = loses.load(Ordering::SeqCst);
+        match (now & !BEGUN, speaker) {
+            _ if now & BEGUN == 0 => Passing::All,
+            (FLIGHT, _) => Passing::Cut(0),
+            (ANSWER, Speaker::Server) if tells_of_a_commit(bytes) => Passing::Cut(0),
+            _ => Passing::All,
+        }
+    })
+}
+
+/// Goal: an act of unknown end is decided once, and its repeat is told. Method: each kind of act,
+/// with its flight lost, and with the answer to it lost; then the same act again. The versions of
+/// the balances count the flights that have changed them.
+#[test]
+fn an_act_of_unknown_end_is_not_decided_twice() {
+    for lost in [FLIGHT, ANSWER] {
+        let site = site();
+        let loses = Arc::new(AtomicU8::new(NOTHING));
+        let proxy = lossy_proxy(&site, &loses);
+        let proxied = Address::parse(&proxy.url).expect("our own URL");
+        let incarnation = site.begin(&LIMITS, 1).number;
+        let journal = database(&proxied, LIMITS, incarnation, 0);
+        let mut store = store_over(journal, incarnation, 64);
+        for (order, want) in [
+            (order("t1", PAYER, pays(1, 4)), DONE),
+            (order("t1", PAYER, pays(3, 11)), refused(Code::InsufficientBalance)),
+            (order("t1", PAYER, pays(4, 3)), DONE),
+            (order("t1", PAYEE, is_paid(1)), DONE),
+            (order("t1", PAYER, settle(3, 0)), DONE),
+            (order("t1", PAYEE, settle(0, 3)), DONE),
+            (order("t2", PAYER, pays(1, 5)), DONE),
+            (order("t2", PAYER, HoldAct::Release), DONE),
+        ] {
+            loses.store(lost, Ordering::SeqCst);
+            let said = block_on(store.commit(Standing::default(), &[Call::Hold(order.clone())]));
+            assert!(matches!(said, Err(Failure::Unknown(_))), "{order:?}: {said:?}");
+            loses.store(NOTHING, Ordering::SeqCst);
+            assert_eq!(act(&mut store, order.clone()), want, "{order:?}");
+        }
+        assert_eq!(balances(&site), ["1001 7 0 6", "1002 3 0 1"]);
+    }
 }
 
 fn funding(server: &Server, user: u64) -> (String, String) {

@@ -32,37 +32,37 @@
 //! # Coverage of the judge
 //!
 //! Each bug of [`world::Bug`] is planted in the model or in the shim around the core, and must be
-//! found within the seeds of `make test`. Seeds to the first broken law (2026-11-25; a change of
+//! found within the seeds of `make test`. Seeds to the first broken law (2026-11-27; a change of
 //! any plan changes them):
 //!
 //! | planted | seeds | law |
 //! |---|---|---|
-//! | a refund is keyed by req_id only | 3 | L4 only a recorded decision moves a state |
+//! | a refund is keyed by req_id only | 2 | L4 only a recorded decision moves a state |
 //! | a refusal is answered, not recorded | 1 | L3 answered is durable |
 //! | a time-out compensates | 1 | D + R <= W <= 1 |
 //! | COMMITTED is answered before the target's success is synced | 1 | L3 answered is durable |
-//! | a COMMIT that became a ROLLBACK is taken for a COMMIT | 2 | everything ends terminal |
+//! | a COMMIT that became a ROLLBACK is taken for a COMMIT | 2 | each committed flight is sent once, in order |
 //! | idempotency by select without insert | 1 | L4 only a recorded decision moves a state |
-//! | the fence does not compare the incarnation | 2 | L11 one incarnation writes |
+//! | the fence does not compare the incarnation | 1 | L11 one incarnation writes |
 //! | a flight commits after a later one | 1 | a flight that was given up never commits |
 //! | outcomes are forgotten early | 1 | the watermark passes only ended transfers |
 //! | a refund is refused for the account's status | 3 | a refund is never refused |
 //! | a cid finds no earlier transfer | 1 | same cid, same answer |
 //! | a status is answered and forgotten | 3 | an answered status holds |
-//! | a sync returns before the disk has written | 2 | L3 durable is durable |
+//! | a sync returns before the disk has written | 8 | L3 durable is durable |
 //! | UBSCore finds nothing recorded | 3 | L6 answered is final |
-//! | an operator's refusal overrules a success | 10 | L4 only a recorded decision moves a state |
+//! | an operator's refusal overrules a success | 13 | L4 only a recorded decision moves a state |
 //! | an external operation is answered before its record | 1 | L3 answered is durable |
 //! | a deposit without a place is not decided | 131 | everything ends terminal |
-//! | a flight commits without its predecessor | 5 | L11 one incarnation writes |
+//! | a flight commits without its predecessor | 1 | L11 one incarnation writes |
 //! | a deletion of journal rows takes the last row | 1 | a flight that was given up never commits |
-//! | a deletion of journal rows leaves a hole | 5 | L11 one incarnation writes |
+//! | a deletion of journal rows leaves a hole | 1 | L11 one incarnation writes |
 //! | a balance is overwritten without a comparison | 4 | balances equal the journals |
-//! | an absent journal row proves a rollback | 6 | no caller breaks the protocol |
-//! | a reply precedes the commit of its flight | 1 | L5 persisted first |
-//! | money that is set apart stays available | 1 | balances equal the journals |
-//! | a hold that was released is settled | 1 | a hold ends once |
-//! | a repeat of a Settle settles again | 1 | a hold ends once |
+//! | an absent journal row proves a rollback | 2 | each committed flight is sent once, in order |
+//! | a reply precedes the commit of its flight | 1 | each committed flight is sent once, in order |
+//! | money that is set apart stays available | 4 | balances equal the journals |
+//! | a hold that was released is settled | 8 | a hold ends once |
+//! | a repeat of a Settle settles again | 4 | a hold ends once |
 //!
 //! # Not covered
 //!

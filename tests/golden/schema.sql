@@ -152,6 +152,57 @@ CREATE TABLE externals (
     balance_after numeric,
     at timestamp with time zone
 );
+CREATE TABLE funding_holds (
+    order_number bigint NOT NULL,
+    user_id bigint NOT NULL,
+    amount bigint NOT NULL,
+    asked bigint NOT NULL,
+    taken bigint NOT NULL,
+    brought bigint NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    asset_id integer NOT NULL,
+    state smallint NOT NULL,
+    round smallint NOT NULL,
+    round_code smallint,
+    reason smallint NOT NULL,
+    pays boolean NOT NULL,
+    paid boolean NOT NULL,
+    settled_after numeric(38,0),
+    hold_key character varying(96) NOT NULL,
+    CONSTRAINT funding_holds_amount_check CHECK ((amount >= 0)),
+    CONSTRAINT funding_holds_asked_check CHECK ((asked >= 0)),
+    CONSTRAINT funding_holds_asset_id_check CHECK ((asset_id > 0)),
+    CONSTRAINT funding_holds_brought_check CHECK ((brought >= 0)),
+    CONSTRAINT funding_holds_order_number_check CHECK ((order_number > 0)),
+    CONSTRAINT funding_holds_pkey PRIMARY KEY (hold_key),
+    CONSTRAINT funding_holds_reason_check CHECK ((reason > 0)),
+    CONSTRAINT funding_holds_round_check CHECK (((round >= 0) AND (round <= 255))),
+    CONSTRAINT funding_holds_settled_check CHECK (
+CASE
+    WHEN (state = 40) THEN ((taken = amount) AND (settled_after IS NOT NULL))
+    ELSE ((taken = 0) AND (brought = 0) AND (settled_after IS NULL))
+END),
+    CONSTRAINT funding_holds_state_check CHECK ((state = ANY (ARRAY[10, 40, '-20'::integer]))),
+    CONSTRAINT funding_holds_taken_check CHECK ((taken >= 0)),
+    CONSTRAINT funding_holds_user_id_check CHECK ((user_id > 0))
+) WITH (fillfactor=80);
+CREATE TABLE holds (
+    order_number bigint,
+    hold_key character varying(96),
+    user_id bigint,
+    asset_id integer,
+    asset character varying(16),
+    amount numeric,
+    state smallint,
+    round smallint,
+    round_code text,
+    taken numeric,
+    brought numeric,
+    reason smallint,
+    created_at timestamp with time zone,
+    updated_at timestamp with time zone
+);
 CREATE TABLE journal_last (
     flight bigint,
     incarnation bigint,
@@ -314,6 +365,8 @@ CREATE TABLE watermark_totals (
     spot_refunded numeric(38,0) NOT NULL DEFAULT 0,
     external_deposited numeric(38,0) NOT NULL DEFAULT 0,
     external_withdrawn numeric(38,0) NOT NULL DEFAULT 0,
+    transaction_taken numeric(38,0) NOT NULL DEFAULT 0,
+    transaction_brought numeric(38,0) NOT NULL DEFAULT 0,
     CONSTRAINT watermark_totals_external_deposited_check CHECK ((external_deposited >= (0)::numeric)),
     CONSTRAINT watermark_totals_external_withdrawn_check CHECK ((external_withdrawn >= (0)::numeric)),
     CONSTRAINT watermark_totals_funding_deposited_check CHECK ((funding_deposited >= (0)::numeric)),
@@ -322,7 +375,9 @@ CREATE TABLE watermark_totals (
     CONSTRAINT watermark_totals_pkey PRIMARY KEY (user_id, asset_id),
     CONSTRAINT watermark_totals_spot_deposited_check CHECK ((spot_deposited >= (0)::numeric)),
     CONSTRAINT watermark_totals_spot_refunded_check CHECK ((spot_refunded >= (0)::numeric)),
-    CONSTRAINT watermark_totals_spot_withdrawn_check CHECK ((spot_withdrawn >= (0)::numeric))
+    CONSTRAINT watermark_totals_spot_withdrawn_check CHECK ((spot_withdrawn >= (0)::numeric)),
+    CONSTRAINT watermark_totals_transaction_brought_check CHECK ((transaction_brought >= (0)::numeric)),
+    CONSTRAINT watermark_totals_transaction_taken_check CHECK ((transaction_taken >= (0)::numeric))
 ) WITH (fillfactor=80);
 CREATE TABLE webhook_cursor (
     shard integer NOT NULL,
@@ -349,6 +404,10 @@ CREATE TABLE webhook_deliveries (
 CREATE INDEX admin_audit_halts ON admin_audit USING btree (id) WHERE (action = 'halt'::text);
 CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
 CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
+CREATE INDEX funding_holds_by_number ON funding_holds USING btree (order_number);
+CREATE INDEX funding_holds_empty ON funding_holds USING btree (order_number) WHERE ((state <> 10) AND (taken = 0) AND (brought = 0));
+CREATE INDEX funding_holds_moved ON funding_holds USING btree (user_id) WHERE (state = 40);
+CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
 CREATE INDEX transfers_by_user ON transfers_tb USING btree (user_id, order_number);
 CREATE INDEX webhook_deliveries_by_transfer ON webhook_deliveries USING btree (endpoint, req_id, event_id) WHERE (status = 1);
@@ -365,6 +424,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION audit_external_changes(p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_fold(p_incarnation bigint, p_log_sequence bigint, p_shards integer[], p_from bigint[], p_to bigint[], p_users bigint[], p_assets integer[], p_journal numeric[], p_external numeric[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION audit_miscounted(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+-- FUNCTION audit_misheld(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, hold_key text) LANGUAGE sql STABLE
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_unbalanced(p_after bigint, p_until bigint, p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, version bigint) LANGUAGE sql STABLE
 -- FUNCTION code_name(p_code smallint) RETURNS text LANGUAGE sql IMMUTABLE
@@ -373,11 +433,13 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION events_position(p_shard integer, p_event bigint, OUT o_known boolean, OUT o_open_from bigint) RETURNS record LANGUAGE sql STABLE
 -- FUNCTION events_purge(p_incarnation bigint, p_lived_ms bigint, p_keep_ms bigint, p_dead_keep_ms bigint, p_rows integer, p_bytes_max bigint, OUT o_changed bigint, OUT o_trimmed bigint, OUT o_bytes bigint) RETURNS record LANGUAGE plpgsql VOLATILE
 -- FUNCTION fence_incarnation(p_incarnation bigint) RETURNS void LANGUAGE plpgsql VOLATILE
--- FUNCTION flight_guard(p_predecessors bigint, p_lowest bigint, p_transfers bigint, p_transfers_held bigint, p_accounts bigint, p_accounts_held bigint, p_accounts_absent bigint, p_balances bigint, p_balances_held bigint, p_balances_absent bigint) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION flight_guard(p_predecessors bigint, p_lowest bigint, p_transfers bigint, p_transfers_held bigint, p_accounts bigint, p_accounts_held bigint, p_accounts_absent bigint, p_balances bigint, p_balances_held bigint, p_balances_absent bigint, p_holds bigint DEFAULT 0, p_holds_held bigint DEFAULT 0) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_credit(p_user bigint, p_asset integer, p_amount bigint) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_debit(p_user bigint, p_asset integer, p_amount bigint) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_effect(p_op smallint, p_amount bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
+-- FUNCTION funding_holds_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_operations(p_direction smallint, p_funding_at timestamp with time zone, p_funding_code smallint, p_refund_at timestamp with time zone) RETURNS smallint[] LANGUAGE sql IMMUTABLE
+-- FUNCTION holds_trim(p_rows integer) RETURNS bigint LANGUAGE sql VOLATILE SET enable_seqscan=off
 -- FUNCTION journal_at(p_event bigint) RETURNS TABLE(shard integer, flight bigint, incarnation bigint, event_first bigint, event_count integer, open_from bigint) LANGUAGE plpgsql STABLE
 -- FUNCTION journal_behind(p_bytes bigint, p_entries bytea) RETURNS bigint LANGUAGE sql STABLE
 -- FUNCTION journal_bytes(p_spare bigint) RETURNS bigint LANGUAGE sql STABLE
@@ -408,6 +470,7 @@ CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECU
 CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION row_guard();
+CREATE TRIGGER funding_holds_guard BEFORE DELETE OR UPDATE ON funding_holds FOR EACH ROW EXECUTE FUNCTION funding_holds_guard();
 CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER transfers_guard BEFORE UPDATE OF state, funding_at, funding_code, funding_after, refund_at, refund_after ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
 CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();

@@ -68,7 +68,9 @@ impl Holder {
             self.ask(brought.clone()).await;
             let keys = [&of_payer(HoldAct::Release).key, &brought.key];
             self.world.law.lock().transaction_settled(&keys);
-            self.forbidden(of_payee(HoldAct::Release)).await;
+            if self.chance.one_in(3) {
+                self.forbidden(of_payee(HoldAct::Release)).await;
+            }
             return;
         }
         for of in [of_payer(HoldAct::Release), of_payee(HoldAct::Release)] {

@@ -396,13 +396,20 @@ impl Law {
         let (key, act) = (order.key.as_str().to_owned(), format!("{:?}", order.act));
         let hold = self.holds.entry(key).or_default();
         let recorded = hold.recorded.get(&act).copied();
-        let known = *hold.answered.entry(act).or_insert(decision);
+        // A round behind a later one, or behind the end, is told so, and that is not recorded.
+        let late = match decision.code() {
+            Some(Code::TransactionAborted) => Some(hold.ended),
+            Some(Code::TransactionDecided) => Some(hold.recorded.len() > 1),
+            _ => None,
+        };
+        let known = match late {
+            Some(_) => decision,
+            None => *hold.answered.entry(act).or_insert(decision),
+        };
         let what = || format!("{order:?}: {known:?}, {decision:?}, recorded {recorded:?}");
-        // A round that comes too late is not recorded.
-        let late = [Code::TransactionAborted, Code::TransactionDecided];
-        let is_late = decision.code().is_some_and(|code| late.contains(&code));
+        self.claim(late != Some(false), "a late round is behind another act", what);
         self.claim(known == decision, "L2 one decision per operation", what);
-        let durable = recorded == Some(decision) || is_late && recorded.is_none();
+        let durable = recorded == Some(decision) || late.is_some();
         self.claim(durable, "L3 answered is durable", what);
     }
 
