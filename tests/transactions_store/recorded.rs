@@ -24,8 +24,8 @@ fn a_round_is_read_as_it_was_accepted() {
     assert_eq!(desk.site.sql_value("SELECT state FROM transactions"), "OPEN");
 }
 
-/// Goal: a repeat is told its transaction, and another body the fields that differ. Method: the same
-/// round twice, with one field changed each time, while it is open and when it is over.
+/// Goal: a repeat is told its transaction, and another body the fields that differ. Method: the
+/// same round twice, with one field changed each time, while it is open and when it is over.
 #[test]
 fn a_repeated_round_is_a_replay_and_another_body_a_conflict() {
     let mut desk = Desk::new();
