@@ -565,7 +565,7 @@ pub(super) mod tests {
     use super::super::Options;
     use super::super::ahead;
     use super::*;
-    use crate::clock::{Clock, SystemClock};
+    use crate::clock::{Clock, NS_PER_S, SystemClock};
     use crate::config::auth::{Auth, DEVELOPMENT_SECRET};
     use crate::config::secret::Secret;
     use crate::http::auth::{Role, Verifier, sign};
@@ -833,7 +833,7 @@ pub(super) mod tests {
             }
             assert!(session.asking.is_some(), "the read does not wait");
             let alive_at = session.connection.sent_ns;
-            market.clock.by_ns.store(2 * ALIVE_AFTER.as_nanos() as u64, Ordering::Relaxed);
+            market.clock.by_ns.store(2 * NS_PER_S, Ordering::Relaxed);
             assert!(look(&mut session).await.is_pending());
             assert!(session.connection.sent_ns > alive_at, "no Alive");
             assert_eq!(session.answered, 50, "a command has passed the read");

@@ -20,7 +20,7 @@ pub(super) enum Words {
     /// Holds of Funding.
     Holds(Vec<HoldWord>),
     /// Spot, with the number of legs of earlier rounds.
-    Spot(SpotWord, u8),
+    Spot(Box<SpotWord>, u8),
     /// A service.
     Service(ServiceWord),
 }
@@ -66,7 +66,8 @@ fn spot(row: &TransactionRow, round: u8, word: Word) -> Words {
     };
     let (transaction, order_number) = (row.id, row.order_number);
     let tx_id = row.name.tx_id.clone();
-    Words::Spot(SpotWord { word, transaction, order_number, round, tx_id, legs }, earlier)
+    let spot = SpotWord { word, transaction, order_number, round, tx_id, legs };
+    Words::Spot(Box::new(spot), earlier)
 }
 
 /// Asks, and returns the answer of all words together.
@@ -77,7 +78,7 @@ pub(super) async fn ask<B: Branches>(branches: &B, words: Words, word: Word) -> 
             let orders = holds.iter().map(|hold| branches.hold(hold.order.clone()));
             together(word, join_all(orders).await, &holds)
         }
-        Words::Spot(spot, earlier) => match branches.spot(spot).await {
+        Words::Spot(spot, earlier) => match branches.spot(*spot).await {
             Heard::Refused { code, leg, participant_code } if word == Word::Try => {
                 let leg = leg.map(|leg| leg.saturating_sub(earlier));
                 Heard::Refused { code, leg, participant_code }

@@ -36,11 +36,14 @@ const TIGHT: Places = Places {
 
 type Balance = (u64, u32);
 
+/// The legs of a posting, and success or the refusal with its leg.
+type Decided = (Vec<Leg>, Result<(), (Code, u8)>);
+
 /// A transaction in the naive model.
 #[derive(Clone, Default)]
 struct Deal {
     /// The legs and the decision of each RESERVE and POST, by operation and round.
-    rounds: BTreeMap<(Op, u8), (Vec<Leg>, Result<(), (Code, u8)>)>,
+    rounds: BTreeMap<(Op, u8), Decided>,
     /// The round of the open RESERVE.
     open: Option<u8>,
     /// SETTLE or RELEASE.
