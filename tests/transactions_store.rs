@@ -29,7 +29,7 @@ mod decided;
 mod granted;
 /// The watermark.
 mod kept;
-/// What the worker's store accepts, refuses and records.
+/// The store of the worker: accepts, refusals and moves.
 mod recorded;
 
 const OWNER: &str = "shop";

@@ -177,7 +177,7 @@ fn a_refused_round_leaves_the_others_to_be_committed() {
     assert_eq!(session.sql_refused(&commit("alone", 1)), "UB011");
 }
 
-/// Goal: nothing that was sealed is lost, and what a crash takes back was not sealed. Method: a
+/// Goal: nothing that was sealed is lost, and only unsealed decisions can be taken back. Method: a
 /// caller that commits without waiting for the disk; PostgreSQL is killed before the seal and
 /// behind it.
 #[test]
