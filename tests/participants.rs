@@ -110,7 +110,10 @@ const REFUSED: &str = r#"{"outcome":"refused","code":"SOLD_OUT"}"#;
 /// wrong way, to every action.
 #[test]
 fn only_a_whole_200_with_an_outcome_is_a_decision() {
-    let longest = format!("{DONE}{}", " ".repeat(ANSWER_BYTES_MAX as usize - DONE.len()));
+    let longest = format!(
+        "{DONE}{}",
+        " ".repeat(usize::try_from(ANSWER_BYTES_MAX).expect("small") - DONE.len())
+    );
     let unanswered = |outcome: &ParticipantOutcome| {
         matches!(outcome, ParticipantOutcome::Unknown { why: ParticipantDoubt::Unanswered(_) })
     };

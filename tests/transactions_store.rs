@@ -90,7 +90,10 @@ impl Desk {
         eventually("a row that is free", || {
             match self.record(std::slice::from_ref(&one)).remove(0) {
                 MoveResult::Held(_) => None,
-                other => Some(assert_eq!(other, MoveResult::Moved)),
+                other => {
+                    assert_eq!(other, MoveResult::Moved);
+                    Some(())
+                }
             }
         });
     }

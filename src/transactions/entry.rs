@@ -16,7 +16,7 @@ use super::step::{
     is_taken_back, is_tried, unasked,
 };
 use crate::postgres::transactions::TransactionMove;
-use crate::transaction::{Decider, Party, TransactionRow, TransactionState, Verdict};
+use crate::transaction::{Conclusion, Decider, Party, TransactionRow, TransactionState};
 
 /// The decision that a caller wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -270,11 +270,11 @@ pub(super) fn answer(
     let booked = is_booked(row, known);
     let verdict = row.state.verdict();
     match (waiter.want, verdict) {
-        (Want::Round(_) | Want::Commit, Some(Verdict::Abort)) => {
+        (Want::Round(_) | Want::Commit, Some(Conclusion::Abort)) => {
             let of_abort = || refusal(row, row.code, row.detail.clone());
             (booked || is_late).then(of_abort)
         }
-        (Want::Abort, Some(Verdict::Commit)) => {
+        (Want::Abort, Some(Conclusion::Commit)) => {
             Some(refusal(row, Some(Code::TransactionDecided), None))
         }
         (_, Some(_)) if booked => reply(true),

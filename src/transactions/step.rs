@@ -15,7 +15,7 @@ use domain::transfer::Participant;
 
 use super::rounds::is_used_up;
 use crate::transaction::{
-    Branch, BranchState, Decider, Party, TransactionRow, TransactionState, Verdict,
+    Branch, BranchState, Conclusion, Decider, Party, TransactionRow, TransactionState,
 };
 
 /// The author of a decision by the service itself.
@@ -372,7 +372,7 @@ fn final_passage(to: TransactionState) -> Next {
 pub fn is_awaited(row: &TransactionRow, word: Word) -> bool {
     match word {
         Word::Try => row.state == TransactionState::Open,
-        Word::SetBack => row.state.verdict() != Some(Verdict::Abort),
+        Word::SetBack => row.state.verdict() != Some(Conclusion::Abort),
         Word::Commit => row.state == TransactionState::Deciding,
         Word::Confirm => row.state == TransactionState::Committed,
         Word::Cancel => row.state == TransactionState::Aborted,

@@ -12,7 +12,7 @@ use domain::transfer::ReqId;
 
 use super::is_service;
 use crate::transaction::{
-    BranchState, Party, TransactionName, TransactionRow, TransactionState, Verdict,
+    BranchState, Conclusion, Party, TransactionName, TransactionRow, TransactionState,
 };
 use crate::transactions::rounds::is_used_up;
 use domain::transfer::Participant;
@@ -48,7 +48,7 @@ pub(super) type Holder = (u64, u32);
 pub(super) struct Reserve {
     rounds: BTreeMap<u8, bool>,
     apart: BTreeMap<Holder, u128>,
-    end: Option<Verdict>,
+    end: Option<Conclusion>,
 }
 
 /// A branch at its service.
@@ -144,8 +144,8 @@ impl World {
 
     pub(super) fn told(&mut self, name: &TransactionName, state: TransactionState) {
         match state.verdict() {
-            Some(Verdict::Commit) => self.told_committed.push(name.clone()),
-            Some(Verdict::Abort) => self.told_aborted.push(name.clone()),
+            Some(Conclusion::Commit) => self.told_committed.push(name.clone()),
+            Some(Conclusion::Abort) => self.told_aborted.push(name.clone()),
             None => {}
         }
     }
@@ -188,7 +188,7 @@ impl World {
         for (name, id) in &self.names {
             let verdict = self.rows[id].state.verdict();
             let other = match verdict {
-                Some(Verdict::Commit) => &self.told_aborted,
+                Some(Conclusion::Commit) => &self.told_aborted,
                 _ => &self.told_committed,
             };
             if other.contains(name) {

@@ -13,7 +13,7 @@ use super::super::Chance;
 use super::super::time::VirtualClock;
 use super::{Bug, Holder, ServiceRecord, World, shares};
 use crate::clock::Clock;
-use crate::transaction::Verdict;
+use crate::transaction::Conclusion;
 use crate::transactions::branches::{Branches, Heard, ServiceWord, SpotWord};
 use crate::transactions::step::Word;
 
@@ -137,8 +137,8 @@ impl World {
                 }
             },
             Word::Confirm => match reserve.end {
-                Some(Verdict::Commit) => Heard::done(),
-                Some(Verdict::Abort) => {
+                Some(Conclusion::Commit) => Heard::done(),
+                Some(Conclusion::Abort) => {
                     self.broke(format!("SETTLE behind RELEASE: {word:?}"));
                     Heard::Unknown { why: "a violation".to_owned() }
                 }
@@ -150,13 +150,13 @@ impl World {
                         }
                         *self.spot.entry(holder).or_default() += arriving;
                     }
-                    reserve.end = Some(Verdict::Commit);
+                    reserve.end = Some(Conclusion::Commit);
                     Heard::done()
                 }
             },
             Word::Cancel => match reserve.end {
-                Some(Verdict::Abort) => Heard::done(),
-                Some(Verdict::Commit) => {
+                Some(Conclusion::Abort) => Heard::done(),
+                Some(Conclusion::Commit) => {
                     self.broke(format!("RELEASE behind SETTLE: {word:?}"));
                     Heard::Unknown { why: "a violation".to_owned() }
                 }
@@ -164,7 +164,7 @@ impl World {
                     for (holder, amount) in std::mem::take(&mut reserve.apart) {
                         *self.spot.entry(holder).or_default() += amount;
                     }
-                    reserve.end = Some(Verdict::Abort);
+                    reserve.end = Some(Conclusion::Abort);
                     Heard::done()
                 }
             },
