@@ -311,7 +311,7 @@ fn a_role_is_granted_the_transactions_of_an_owner() {
 }
 
 /// Goal: with `transaction` in `approval.required` an abort waits for another operator and happens
-/// once; a retry does not wait. Method: a round that is tried and whose caller never decides.
+/// once; a retry does not wait. Method: a round that is tried, and a caller that never decides.
 #[test]
 fn an_abort_waits_for_another_operator() {
     let site = Site::new().with("UBSCORE__APPROVAL__REQUIRED", "transaction");
