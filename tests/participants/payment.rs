@@ -129,6 +129,7 @@ fn each_order_of_the_example_is_paid_once_while_the_server_is_killed() {
     let paid = u128::from(ORDERS);
     let pool = format!("{} 0 {paid}", 1_000 - paid);
     eventually("every confirm", || (example.pool() == pool).then_some(()));
+    let paid = u128::from(paid);
     assert_eq!(money(&server), [1_000 - 80 * paid, 1 + 100 * paid, 500 - 20 * paid]);
     for number in 1..=ORDERS {
         assert_eq!(order(&site, number), "PAID");
