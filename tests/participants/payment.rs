@@ -126,7 +126,7 @@ fn each_order_of_the_example_is_paid_once_while_the_server_is_killed() {
         payments.join().expect("every order");
         server
     });
-    let paid = u128::from(ORDERS);
+    let paid = u64::from(ORDERS);
     let pool = format!("{} 0 {paid}", 1_000 - paid);
     eventually("every confirm", || (example.pool() == pool).then_some(()));
     let paid = u128::from(paid);
