@@ -432,8 +432,9 @@ mod tests {
     #[test]
     fn acts_are_decided_by_the_table() {
         use Decision::{Refused, Success};
+        type Case<'a> = (&'a [HoldAct], HoldAct, bool, Decision, i128, i128);
         let (done, told) = (true, false);
-        let rows: &[(&[HoldAct], HoldAct, bool, Decision, i128, i128)] = &[
+        let rows: &[Case] = &[
             (&[], set(1, 60), done, Success, -60, 60),
             (&[], set(1, 101), done, Refused(Code::InsufficientBalance), 0, 0),
             (&[], set(1, 0), done, Success, 0, 0),
