@@ -66,6 +66,7 @@ impl Desk {
         }
         let mut desk = Desk { site, server: None, start: 0 };
         desk.start();
+        desk.server().deposit(USED[2], "USDT", "500");
         for user in USED {
             desk.server().transfer_ended(user, Way::ToSpot, "100");
         }
@@ -195,7 +196,9 @@ impl Desk {
         let reply = self.server().get(user, "/api/v1/balances").json();
         let rows = reply["balances"].as_array().expect("a list");
         let row = rows.iter().find(|row| row["asset"] == json!("USDT")).expect("USDT");
-        units(text(&row[store.to_lowercase()]["frozen"])) / CENT
+        let frozen = &row[store.to_lowercase()]["frozen"];
+        // No account holds nothing.
+        frozen.as_str().map_or(0, units) / CENT
     }
 
     /// The users with another balance than before: changes of Funding and Spot, cents.

@@ -13,6 +13,7 @@ use crate::coordinator::Coordinator;
 use crate::entropy::SystemEntropy;
 use crate::gate::Gate;
 use crate::participant::Participants;
+use crate::postgres::admin::Admin;
 use crate::postgres::transactions::database::TransactionDatabase;
 use crate::stores::writer::Postgres;
 use crate::task::Tasks;
@@ -29,6 +30,7 @@ pub(super) fn begin<F: Adapter>(
     postgres: &Postgres,
     incarnation: u64,
     (coordinator, spot): (&Arc<Coordinator<Spot, F>>, &Arc<Spot>),
+    admin: &Admin,
     (clock, gate): (&Arc<dyn Clock>, Arc<Gate>),
     tasks: &mut Tasks,
 ) -> anyhow::Result<Transactions> {
@@ -37,7 +39,12 @@ pub(super) fn begin<F: Adapter>(
     let numbers = coordinator.transaction_numbers();
     let of_transfers = Arc::clone(coordinator);
     let parts = Parts {
-        branches: Arc::new(Parties::new(Arc::clone(coordinator), Arc::clone(spot), services)),
+        branches: Arc::new(Parties::new(
+            Arc::clone(coordinator),
+            Arc::clone(spot),
+            services,
+            admin.clone(),
+        )),
         clock: Arc::clone(clock),
         entropy: Box::new(SystemEntropy::default()),
         gate,
