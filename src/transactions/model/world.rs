@@ -64,6 +64,8 @@ pub(super) struct World {
     pub(super) bug: Option<Bug>,
     incarnation: u64,
     pub(super) calm: bool,
+    /// Clients that have not ended.
+    pub(super) clients: u64,
     pub(super) rows: BTreeMap<ReqId, TransactionRow>,
     names: BTreeMap<TransactionName, ReqId>,
     fingerprints: BTreeMap<(ReqId, u8), [u8; 16]>,
@@ -98,6 +100,7 @@ impl World {
             bug,
             incarnation: 0,
             calm: false,
+            clients: 0,
             rows: BTreeMap::new(),
             names: BTreeMap::new(),
             fingerprints: BTreeMap::new(),
@@ -166,6 +169,11 @@ impl World {
             *ends.entry(row.state).or_default() += 1;
         }
         ends
+    }
+
+    /// Whether every client has ended, and every transaction.
+    pub(super) fn rests(&self) -> bool {
+        self.clients == 0 && self.rows.values().all(|row| row.state.is_terminal())
     }
 
     /// The laws at rest.

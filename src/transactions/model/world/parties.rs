@@ -112,9 +112,10 @@ impl World {
         let answer = match word.word {
             Word::Try => match (reserve.end, reserve.rounds.get(&word.round)) {
                 (Some(_), _) if !late => Heard::refused(Code::TransactionAborted),
-                (_, Some(true)) => Heard::done(),
-                (_, Some(false)) => Heard::refused(Code::InsufficientBalance),
-                (_, None) => {
+                (None, Some(true)) => Heard::done(),
+                (None, Some(false)) => Heard::refused(Code::InsufficientBalance),
+                // New, or the planted bug: it is carried out behind an end.
+                (_, _) => {
                     let shares = shares(&word.legs);
                     let lacking = |(holder, (apart, _)): (&Holder, &(u128, u128))| {
                         let has = reserve.apart.get(holder).copied().unwrap_or_default();
