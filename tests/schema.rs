@@ -81,8 +81,8 @@ fn closure<S: Copy + PartialEq + 'static>(state: S, nexts: impl Fn(S) -> &'stati
     found
 }
 
-/// Goal: the same of transactions and of their branches, with the names of their states. Method: all
-/// pairs, through the functions.
+/// Goal: the same of transactions and of their branches, with the names of their states. Method:
+/// all pairs, through the functions.
 #[test]
 fn postgresql_admits_the_transitive_closure_of_the_tables_of_transactions() {
     let site = committed::fresh();

@@ -29,7 +29,7 @@ mod decided;
 mod granted;
 /// The watermark.
 mod kept;
-/// What the worker's store accepts, refuses and records.
+/// The store of the worker: accepts, refusals and moves.
 mod recorded;
 
 const OWNER: &str = "shop";
@@ -107,8 +107,8 @@ impl Desk {
         self.find(tx_id)
     }
 
-    /// Makes a role of this name that may commit the owner's transactions. The server has it for all
-    /// databases.
+    /// Makes a role of this name that may commit the owner's transactions. The server has it for
+    /// all databases.
     fn role(&self, name: &str) -> String {
         let role = self.roleless(name);
         self.site.sql(&format!(

@@ -68,8 +68,8 @@ const PINS: &str = "\
        AND proname = ANY ($1) AND obj_description(oid, 'pg_proc') = $2";
 
 /// Statements that take functions with our rights from PUBLIC, and give them to the roles of
-/// `transaction_grants`, if they are not so already. A replaced function has lost its privileges, and
-/// a restore leaves them out. A role may have been dropped, or belong to another cluster.
+/// `transaction_grants`, if they are not so already. A replaced function has lost its privileges,
+/// and a restore leaves them out. A role may have been dropped, or belong to another cluster.
 const PRIVILEGES: &str = "\
     WITH ours AS ( \
         SELECT oid, proname, proacl, proowner FROM pg_proc \

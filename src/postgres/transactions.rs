@@ -44,8 +44,8 @@ pub enum Accepted {
     },
     /// Nothing was written. TX_ID_CONFLICT, TRANSACTION_DECIDED, TRANSACTION_ABORTED,
     /// TRANSACTION_EXPIRED, TRANSACTION_UNTRIED (an earlier round is still being tried),
-    /// INVALID_REQUEST (a round out of order, or one that its decider does not take) or OVERLOADED (a
-    /// session of the caller holds the row).
+    /// INVALID_REQUEST (a round out of order, or one that its decider does not take) or OVERLOADED
+    /// (a session of the caller holds the row).
     Refused {
         /// Why.
         code: Code,
@@ -161,7 +161,8 @@ pub trait TransactionStore: Send + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<TransactionRow>, TransactionError>> + Send;
 
-    /// The transactions that callers have decided in SQL and that no move has sealed. Such a decision
-    /// may be lost in a crash: nothing leaves on it, and no client is told of it, before the seal.
+    /// The transactions that callers have decided in SQL and that no move has sealed. Such a
+    /// decision may be lost in a crash: nothing leaves on it, and no client is told of it, before
+    /// the seal.
     fn decided(&mut self) -> impl Future<Output = Result<Vec<ReqId>, TransactionError>> + Send;
 }

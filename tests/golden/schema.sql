@@ -105,6 +105,23 @@ CREATE TABLE balances_tb (
     CONSTRAINT balances_tb_frozen_check CHECK ((frozen >= (0)::numeric)),
     CONSTRAINT balances_tb_pkey PRIMARY KEY (user_id, asset_id)
 ) WITH (fillfactor=80);
+CREATE TABLE branches (
+    order_number bigint,
+    owner text,
+    tx_id character varying(64),
+    branch_id text,
+    participant text,
+    round smallint,
+    state text,
+    last boolean,
+    legs jsonb,
+    payload json,
+    code text,
+    leg smallint,
+    participant_code text,
+    log_sequence bigint,
+    updated_at timestamp with time zone
+);
 CREATE TABLE engine_state (
     singleton boolean NOT NULL DEFAULT true,
     log_identity character varying(32),
@@ -241,6 +258,82 @@ CREATE TABLE pauses_tb (
     CONSTRAINT pauses_tb_direction_check CHECK ((direction = ANY (ARRAY[0, 1, 2]))),
     CONSTRAINT pauses_tb_pkey PRIMARY KEY (direction, asset_id)
 );
+CREATE TABLE transaction_branches (
+    updated_at timestamp with time zone NOT NULL,
+    log_sequence bigint,
+    transaction_id uuid NOT NULL,
+    round smallint NOT NULL,
+    state smallint NOT NULL,
+    code smallint,
+    leg smallint,
+    last boolean NOT NULL,
+    participant text NOT NULL,
+    participant_code text,
+    fingerprint bytea NOT NULL,
+    legs jsonb NOT NULL,
+    payload json NOT NULL,
+    CONSTRAINT transaction_branches_fingerprint_check CHECK ((octet_length(fingerprint) = 16)),
+    CONSTRAINT transaction_branches_leg_check CHECK ((leg >= 0)),
+    CONSTRAINT transaction_branches_participant_check CHECK (((octet_length(participant) >= 1) AND (octet_length(participant) <= 32))),
+    CONSTRAINT transaction_branches_pkey PRIMARY KEY (transaction_id, round, participant),
+    CONSTRAINT transaction_branches_round_check CHECK (((round >= 1) AND (round <= 8))),
+    CONSTRAINT transaction_branches_state_check CHECK ((state = ANY (ARRAY[10, 20, 40, '-10'::integer, '-20'::integer])))
+) WITH (fillfactor=70);
+CREATE TABLE transaction_grants (
+    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    role_name name NOT NULL,
+    owner text NOT NULL,
+    CONSTRAINT transaction_grants_pkey PRIMARY KEY (role_name, owner)
+);
+CREATE TABLE transactions (
+    order_number bigint,
+    transaction_id text,
+    owner text,
+    tx_id character varying(64),
+    state text,
+    decide text,
+    decided_by text,
+    decided_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    rounds smallint,
+    code text,
+    detail text,
+    sealed boolean,
+    created_at timestamp with time zone,
+    updated_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    history jsonb
+);
+CREATE TABLE transactions_tb (
+    order_number bigint NOT NULL,
+    incarnation bigint NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    decided_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    transaction_id uuid NOT NULL,
+    state smallint NOT NULL,
+    decide smallint NOT NULL,
+    rounds smallint NOT NULL,
+    code smallint,
+    sealed boolean NOT NULL DEFAULT false,
+    owner text NOT NULL,
+    tx_id character varying(64) NOT NULL,
+    decided_by text,
+    detail text,
+    history jsonb NOT NULL DEFAULT '[]'::jsonb,
+    CONSTRAINT transactions_decided_check CHECK (((decided_at IS NULL) = (state = ANY (ARRAY[0, 20])))),
+    CONSTRAINT transactions_tb_check CHECK (((finished_at IS NULL) = (state <> ALL (ARRAY[40, '-20'::integer])))),
+    CONSTRAINT transactions_tb_check1 CHECK ((sealed OR (state <> ALL (ARRAY[40, '-10'::integer, '-20'::integer])))),
+    CONSTRAINT transactions_tb_check2 CHECK (((decided_by IS NULL) = (decided_at IS NULL))),
+    CONSTRAINT transactions_tb_decide_check CHECK ((decide = ANY (ARRAY[1, 2, 3]))),
+    CONSTRAINT transactions_tb_order_number_key UNIQUE (order_number),
+    CONSTRAINT transactions_tb_owner_tx_id_key UNIQUE (owner, tx_id),
+    CONSTRAINT transactions_tb_pkey PRIMARY KEY (transaction_id),
+    CONSTRAINT transactions_tb_rounds_check CHECK (((rounds >= 0) AND (rounds <= 8))),
+    CONSTRAINT transactions_tb_state_check CHECK ((state = ANY (ARRAY[0, 20, 30, 40, '-10'::integer, '-20'::integer])))
+) WITH (fillfactor=60);
 CREATE TABLE transfer_decisions (
     order_number bigint,
     req_id uuid,
@@ -409,6 +502,10 @@ CREATE INDEX funding_holds_empty ON funding_holds USING btree (order_number) WHE
 CREATE INDEX funding_holds_moved ON funding_holds USING btree (user_id) WHERE (state = 40);
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
+CREATE INDEX transactions_by_owner ON transactions_tb USING btree (owner, order_number);
+CREATE INDEX transactions_by_state ON transactions_tb USING btree (state, order_number);
+CREATE INDEX transactions_unfinished ON transactions_tb USING btree (order_number) WHERE (state <> ALL (ARRAY[40, '-20'::integer]));
+CREATE INDEX transactions_unsealed ON transactions_tb USING btree (order_number) WHERE ((state = 30) AND (NOT sealed));
 CREATE INDEX transfers_by_user ON transfers_tb USING btree (user_id, order_number);
 CREATE INDEX webhook_deliveries_by_transfer ON webhook_deliveries USING btree (endpoint, req_id, event_id) WHERE (status = 1);
 CREATE INDEX webhook_deliveries_dead ON webhook_deliveries USING btree (event_id, endpoint) WHERE (status = 3);
@@ -426,7 +523,11 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION audit_miscounted(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 -- FUNCTION audit_misheld(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, hold_key text) LANGUAGE sql STABLE
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION audit_transactions(p_after bigint, p_until bigint) RETURNS TABLE(transaction_id text, user_id bigint, asset_id integer, what text) LANGUAGE plpgsql STABLE
 -- FUNCTION audit_unbalanced(p_after bigint, p_until bigint, p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, version bigint) LANGUAGE sql STABLE
+-- FUNCTION branch_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
+-- FUNCTION branch_state_name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE
+-- FUNCTION branches_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION code_name(p_code smallint) RETURNS text LANGUAGE sql IMMUTABLE
 -- FUNCTION decimals(p_units numeric, p_precision smallint) RETURNS numeric LANGUAGE sql IMMUTABLE
 -- FUNCTION events_after(p_user bigint, p_event bigint, p_open_from bigint, p_rows integer) RETURNS TABLE(event_id bigint, order_number bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -448,6 +549,15 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION journal_young(p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql STABLE
 -- FUNCTION row_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION spot_operations(p_direction smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
+-- FUNCTION transaction_accept(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_round smallint, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_fingerprint bytea, p_participants text[], p_last boolean[], p_legs text[], p_payloads text[]) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION transaction_booked(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, taken numeric, brought numeric) LANGUAGE sql STABLE
+-- FUNCTION transaction_cancel_unknown(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_code smallint, p_by text, p_reason text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- FUNCTION transaction_commit(p_owner text, p_tx_id text, p_rounds integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, public, pg_temp
+-- FUNCTION transaction_passage(p_state smallint, p_at timestamp with time zone, p_by text, p_reason text) RETURNS jsonb LANGUAGE sql STABLE
+-- FUNCTION transaction_record(p_incarnation bigint, p_at timestamp with time zone, p_moves jsonb) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION transaction_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
+-- FUNCTION transaction_state_name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE
+-- FUNCTION transactions_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION transfers_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION ulid_text(p_id uuid) RETURNS text LANGUAGE sql IMMUTABLE
@@ -471,6 +581,12 @@ CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHE
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER funding_holds_guard BEFORE DELETE OR UPDATE ON funding_holds FOR EACH ROW EXECUTE FUNCTION funding_holds_guard();
+CREATE TRIGGER branches_delete_guard BEFORE DELETE ON transaction_branches FOR EACH ROW EXECUTE FUNCTION row_guard();
+CREATE TRIGGER branches_guard BEFORE UPDATE ON transaction_branches FOR EACH ROW EXECUTE FUNCTION branches_guard();
+CREATE TRIGGER branches_identity_guard BEFORE UPDATE OF transaction_id, round, participant, last, fingerprint, legs, payload ON transaction_branches FOR EACH ROW EXECUTE FUNCTION row_guard();
+CREATE TRIGGER transactions_delete_guard BEFORE DELETE ON transactions_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
+CREATE TRIGGER transactions_guard BEFORE UPDATE ON transactions_tb FOR EACH ROW EXECUTE FUNCTION transactions_guard();
+CREATE TRIGGER transactions_identity_guard BEFORE UPDATE OF transaction_id, order_number, owner, tx_id, decide, created_at, expires_at ON transactions_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER transfers_delete_guard BEFORE DELETE ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER transfers_guard BEFORE UPDATE OF state, funding_at, funding_code, funding_after, refund_at, refund_after ON transfers_tb FOR EACH ROW EXECUTE FUNCTION transfers_guard();
 CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();

@@ -28,8 +28,8 @@ fn done(desk: &mut Desk, tx_id: &str) -> TransactionRow {
     row
 }
 
-/// Goal: a transaction and its holds in Funding agree, or the difference is named. Method: each state
-/// with its right holds, and each with a wrong one.
+/// Goal: a transaction and its holds in Funding agree, or the difference is named. Method: each
+/// state with its right holds, and each with a wrong one.
 #[test]
 fn holds_that_are_not_those_of_their_transaction_are_named() {
     let mut desk = Desk::new();

@@ -3,8 +3,8 @@ use rustix::process::Signal;
 use super::*;
 use crate::harness::crowd;
 
-/// Goal: each refusal of a caller's commit has its SQLSTATE, and decides nothing. Method: each cause,
-/// in one session after the other.
+/// Goal: each refusal of a caller's commit has its SQLSTATE, and decides nothing. Method: each
+/// cause, in one session after the other.
 #[test]
 fn a_commit_in_sql_is_refused_by_its_sqlstate() {
     let mut desk = Desk::new();
@@ -150,8 +150,8 @@ fn a_commit_and_an_abort_have_one_winner() {
     }
 }
 
-/// Goal: rounds that were refused as a whole count for nothing, and a part that is neither way stops
-/// the commit. Method: two rounds, the second one in each state.
+/// Goal: rounds that were refused as a whole count for nothing, and a part that is neither way
+/// stops the commit. Method: two rounds, the second one in each state.
 #[test]
 fn a_refused_round_leaves_the_others_to_be_committed() {
     let mut desk = Desk::new();
@@ -177,9 +177,9 @@ fn a_refused_round_leaves_the_others_to_be_committed() {
     assert_eq!(session.sql_refused(&commit("alone", 1)), "UB011");
 }
 
-/// Goal: nothing that was sealed is lost, and what a crash takes back was not sealed. Method: a
-/// caller that commits without waiting for the disk; PostgreSQL is killed before the seal and behind
-/// it.
+/// Goal: nothing that was sealed is lost, and only unsealed decisions can be taken back. Method: a
+/// caller that commits without waiting for the disk; PostgreSQL is killed before the seal and
+/// behind it.
 #[test]
 fn a_sealed_decision_survives_a_crash_of_postgresql() {
     let (site, cluster) = Site::on_its_own_cluster();

@@ -16,9 +16,9 @@ fn admin(desk: &Desk) -> Admin {
     Admin::new(reads(desk), desk.incarnation)
 }
 
-/// Goal: a role may commit from its grant to its revoke, over a start that replaces the functions and
-/// over a restore that leaves privileges out. Method: each of them, with an audit row each; and a
-/// role that PostgreSQL does not have.
+/// Goal: a role may commit from its grant to its revoke, over a start that replaces the functions
+/// and over a restore that leaves privileges out. Method: each of them, with an audit row each; and
+/// a role that PostgreSQL does not have.
 #[test]
 fn a_role_is_granted_and_revoked() {
     let mut desk = Desk::new();
@@ -73,7 +73,8 @@ fn names(page: &TransactionPage) -> Vec<&str> {
     page.transactions.iter().map(|row| row.name.tx_id.as_str()).collect()
 }
 
-/// Goal: each filter of a list, and its pages. Method: transactions of two owners in several states.
+/// Goal: each filter of a list, and its pages. Method: transactions of two owners in several
+/// states.
 #[test]
 fn transactions_are_listed_newest_first() {
     let mut desk = Desk::new();

@@ -4,8 +4,9 @@ use ubscore::postgres::watermark::Watermark;
 
 use super::*;
 
-/// Goal: the watermark stops at an unfinished transaction, and at a finished one until its keep time
-/// is over; an accept below it is refused. Method: the watermark's own calls with targets above all.
+/// Goal: the watermark stops at an unfinished transaction, and at a finished one until its keep
+/// time is over; an accept below it is refused. Method: the watermark's own calls with targets
+/// above all.
 #[test]
 fn the_watermark_stops_at_a_transaction() {
     let mut desk = Desk::new();

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Goal: a row is what was asked, whether it comes from the write or from a read. Method: a round
+/// Goal: a row is as it was asked, whether it comes from the write or from a read. Method: a round
 /// with every kind of branch, hostile payloads among them, accepted and found.
 #[test]
 fn a_round_is_read_as_it_was_accepted() {
@@ -24,8 +24,8 @@ fn a_round_is_read_as_it_was_accepted() {
     assert_eq!(desk.site.sql_value("SELECT state FROM transactions"), "OPEN");
 }
 
-/// Goal: a repeat is told its transaction, and another body the fields that differ. Method: the same
-/// round twice, with one field changed each time, while it is open and when it is over.
+/// Goal: a repeat is told its transaction, and another body the fields that differ. Method: the
+/// same round twice, with one field changed each time, while it is open and when it is over.
 #[test]
 fn a_repeated_round_is_a_replay_and_another_body_a_conflict() {
     let mut desk = Desk::new();
@@ -134,7 +134,7 @@ fn a_repeated_move_is_changed() {
     assert_eq!(desk.record(&[]), []);
 }
 
-/// Goal: an abort of what is not known shuts the door. Method: the first round behind it, the abort
+/// Goal: an abort of an unknown name shuts the door. Method: the first round behind it, the abort
 /// again, and an abort of a transaction that stands.
 #[test]
 fn a_late_round_runs_into_an_empty_cancel() {

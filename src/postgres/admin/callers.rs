@@ -18,8 +18,8 @@ impl Admin {
     /// row too.
     ///
     /// # Errors
-    /// [`Error::UnknownRole`]: nothing was changed. Otherwise PostgreSQL is away, or this process has
-    /// been superseded; the outcome may be unknown, and a repeat is harmless.
+    /// [`Error::UnknownRole`]: nothing was changed. Otherwise PostgreSQL is away, or this process
+    /// has been superseded; the outcome may be unknown, and a repeat is harmless.
     pub async fn grant_caller(
         &self,
         role: &str,

@@ -254,7 +254,7 @@ BEGIN
                detail = COALESCE(v_move.detail, detail),
                finished_at = CASE WHEN v_move.after IN (40, -20) THEN p_at END,
                history = history
-                   -- A decision that is carried out in the same commit is told too.
+                   -- A decision that is carried out in the same commit has its passage too.
                    || CASE WHEN v_decides AND v_move.after IN (40, -20)
                            THEN transaction_passage(
                                    CASE v_move.after WHEN 40 THEN 30 ELSE -10 END::smallint,
