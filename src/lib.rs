@@ -25,8 +25,8 @@
 //!
 //! - A withdraw is refused: on Spot in `engine/src/op/order.rs` (`judge`), on Funding in
 //!   `src/postgres/flight/draft.rs` (`book`).
-//! - Money of Funding is set apart: by the rule in `domain/src/hold.rs` (`decide`), in the flight
-//!   of its user in `src/postgres/flight/draft.rs` (`hold`).
+//! - Money of Funding is set apart: by the rule in `domain/src/hold.rs` (`decide`), in
+//!   `src/postgres/flight/draft.rs` (`hold`).
 //! - A state changes: `src/coordinator/step.rs` (`decide`), by the table in
 //!   `domain/src/transfer.rs`. A Spot balance changes in `engine/src/op/order.rs` (`apply`).
 //! - An answer is released: UBSCore's in `engine/src/threads.rs` (`answer_all`). The client's comes

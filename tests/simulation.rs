@@ -41,7 +41,7 @@
 //! | a refusal is answered, not recorded | 1 | L3 answered is durable |
 //! | a time-out compensates | 1 | D + R <= W <= 1 |
 //! | COMMITTED is answered before the target's success is synced | 1 | L3 answered is durable |
-//! | a COMMIT that became a ROLLBACK is taken for a COMMIT | 2 | each committed flight is sent once, in order |
+//! | a ROLLBACK is taken for a COMMIT | 2 | each committed flight is sent once |
 //! | idempotency by select without insert | 1 | L4 only a recorded decision moves a state |
 //! | the fence does not compare the incarnation | 1 | L11 one incarnation writes |
 //! | a flight commits after a later one | 1 | a flight that was given up never commits |
@@ -58,8 +58,8 @@
 //! | a deletion of journal rows takes the last row | 1 | a flight that was given up never commits |
 //! | a deletion of journal rows leaves a hole | 1 | L11 one incarnation writes |
 //! | a balance is overwritten without a comparison | 4 | balances equal the journals |
-//! | an absent journal row proves a rollback | 2 | each committed flight is sent once, in order |
-//! | a reply precedes the commit of its flight | 1 | each committed flight is sent once, in order |
+//! | an absent journal row proves a rollback | 2 | each committed flight is sent once |
+//! | a reply precedes the commit of its flight | 1 | each committed flight is sent once |
 //! | money that is set apart stays available | 4 | balances equal the journals |
 //! | a hold that was released is settled | 8 | a hold ends once |
 //! | a repeat of a Settle settles again | 4 | a hold ends once |
