@@ -98,18 +98,18 @@ impl TransactionState {
     }
 
     /// The decision that has been made; `None` while there is none.
-    pub fn verdict(self) -> Option<Verdict> {
+    pub fn verdict(self) -> Option<TransactionVerdict> {
         match self {
             TransactionState::Open | TransactionState::Deciding => None,
-            TransactionState::Committed | TransactionState::Done => Some(Verdict::Commit),
-            TransactionState::Aborted | TransactionState::Cancelled => Some(Verdict::Abort),
+            TransactionState::Committed | TransactionState::Done => Some(TransactionVerdict::Commit),
+            TransactionState::Aborted | TransactionState::Cancelled => Some(TransactionVerdict::Abort),
         }
     }
 }
 
 /// A decision about a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TransactionVerdict {
     /// Every branch is confirmed.
     Commit,
     /// Every branch is cancelled.

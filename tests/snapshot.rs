@@ -422,7 +422,8 @@ fn a_snapshot_is_inspected_while_the_server_runs() {
         assert_eq!(object["verdict"], "ok");
         assert_eq!(object["sequence"], sequence);
         let held = json!({"assets": 5, "accounts": 4, "balances": 8, "outcomes": 20, "venues": 0,
-                "holds": 0, "answers": 0, "watermark": 0});
+                "holds": 0, "postings": 0, "answers": 0,
+                "watermark": 0});
         assert_eq!(object["held"], held);
         let usdt = &object["sums"].as_array().expect("an array")[0];
         assert_eq!((&usdt["available"], &usdt["deposits"]), (&json!("8"), &json!("8")), "{out}");

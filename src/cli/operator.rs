@@ -277,7 +277,7 @@ pub struct HoldListArgs {
 /// Arguments of `ubscore hold show`.
 #[derive(Debug, Args)]
 pub struct HoldShowArgs {
-    /// The hold, as VENUE:NUMBER.
+    /// The hold, as VENUE:NUMBER or TRANSACTION:USER:ASSET NUMBER.
     #[arg(value_parser = parse_hold)]
     pub id: String,
     /// The listener and the operator.

@@ -14,7 +14,7 @@ use crate::transaction::TransactionState;
 use domain::account::AccountType;
 use domain::account::USER_ID_MAX;
 use domain::asset::{AssetStatus, SYMBOL_BYTES_MAX, is_symbol};
-use domain::transfer::{Direction, Op, State};
+use domain::transfer::{Direction, Op, ReqId, State};
 
 /// The longest life of a token, s: a year. A longer life would outlast its user's rights.
 const TTL_S_MAX: u64 = 31_536_000;
@@ -92,7 +92,7 @@ pub(super) fn venue_parser() -> RangedU64ValueParser<u32> {
 
 /// Why a text names no hold.
 #[derive(Debug, thiserror::Error)]
-#[error("must be VENUE:NUMBER, such as 7:1042")]
+#[error("must be VENUE:NUMBER, such as 7:1042, or TRANSACTION:USER:ASSET NUMBER")]
 pub(super) struct HoldError;
 
 /// Checks a text that becomes a part of a path.
@@ -102,8 +102,17 @@ pub(super) fn parse_hold(text: &str) -> Result<String, HoldError> {
     });
     match numbers {
         Some((1.., 1..)) => Ok(text.to_owned()),
+        _ if is_of_transaction(text) => Ok(text.to_owned()),
         _ => Err(HoldError),
     }
+}
+
+/// Whether a text names a hold of a transaction.
+fn is_of_transaction(text: &str) -> bool {
+    let parts: Vec<&str> = text.split(':').collect();
+    let [name, user, asset] = parts[..] else { return false };
+    let numbers = (user.parse::<u64>(), asset.parse::<u32>());
+    ReqId::parse(name).is_some() && matches!(numbers, (Ok(1..), Ok(_)))
 }
 
 /// Why a text is not a cursor.

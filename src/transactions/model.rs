@@ -1,8 +1,8 @@
 //! The worker over a model of PostgreSQL, of Spot and of services, in virtual time and on one
 //! thread: every run follows from its seed.
 //!
-//! Goal: with any failures each transaction ends, with all of its parties or none. No unit is made
-//! or lost, and nothing stays apart. Method: random transactions of all three deciders, with errors,
+//! Goal: with any failures each transaction ends, with all of its parties or none. No unit is
+//! made or lost, and nothing stays apart. Method: random transactions of all three deciders, with errors,
 //! unknown ends, late effects, panics, crashes, halts and held rows. The same runs find bugs that
 //! are planted in the model.
 
@@ -19,9 +19,9 @@ use parking_lot::Mutex;
 
 use self::clients::client;
 use self::time::{Time, VirtualClock};
-use self::world::{Bug, ModelBranches, ModelStore, World};
+use self::world::{BrokenLaw, Bug, ModelBranches, ModelStore, World};
 use super::worker::Worker;
-use super::{Options, Parts, Transactions};
+use super::{Options, TransactionParts, Transactions};
 use crate::coordinator::TransactionNumbers;
 use crate::coordinator::worker::backoff::Backoff;
 use crate::entropy::Entropy;
@@ -94,7 +94,7 @@ async fn process(
     let (transactions, inbox) = Transactions::new(64);
     let incarnation = world.lock().begin();
     let numbers = TransactionNumbers::alone(incarnation);
-    let parts = Parts {
+    let parts = TransactionParts {
         branches: Arc::new(ModelBranches::new(world, clock, chance.u64())),
         clock: Arc::new(clock.clone()),
         entropy: Box::new(Chance::new(chance.u64())),
@@ -162,7 +162,7 @@ async fn halts(clock: &VirtualClock, gate: &Arc<Gate>, mut chance: Chance) {
 }
 
 /// One run. Returns the first broken law.
-fn run(seed: u64, bug: Option<Bug>) -> Result<BTreeMap<TransactionState, usize>, String> {
+fn run(seed: u64, bug: Option<Bug>) -> Result<BTreeMap<TransactionState, usize>, BrokenLaw> {
     let mut chance = Chance::new(seed);
     let time = Arc::new(Time::default());
     let clock = VirtualClock(Arc::clone(&time));

@@ -16,7 +16,7 @@ use crate::commands::wal::integer::Integer;
 pub(super) struct SumObject {
     pub(super) asset: Option<String>,
     pub(super) asset_id: u32,
-    /// Without what is held; in the asset's decimals, like the other sums.
+    /// Without holds and freezes; in the asset's decimals, like the other sums.
     pub(super) available: String,
     /// All holds and freezes.
     pub(super) held: String,

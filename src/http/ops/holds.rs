@@ -38,6 +38,7 @@ struct HoldBody {
     /// `venue:number`, or `transaction:user:asset number`; null for a freeze.
     id: Option<String>,
     /// Of a hold of a transaction.
+    #[serde(skip_serializing_if = "Option::is_none")]
     transaction: Option<String>,
     venue: Option<u32>,
     number: Option<u64>,

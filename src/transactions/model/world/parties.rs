@@ -13,7 +13,7 @@ use super::super::Chance;
 use super::super::time::VirtualClock;
 use super::{Bug, Holder, ServiceRecord, World, shares};
 use crate::clock::Clock;
-use crate::transaction::Verdict;
+use crate::transaction::TransactionVerdict;
 use crate::transactions::branches::{Branches, Heard, ServiceWord, SpotWord};
 use crate::transactions::step::Word;
 
@@ -138,8 +138,8 @@ impl World {
                 }
             },
             Word::Confirm => match reserve.end {
-                Some(Verdict::Commit) => Heard::done(),
-                Some(Verdict::Abort) => {
+                Some(TransactionVerdict::Commit) => Heard::done(),
+                Some(TransactionVerdict::Abort) => {
                     self.broke(format!("SETTLE behind RELEASE: {word:?}"));
                     Heard::Unknown { why: "a violation".to_owned() }
                 }
@@ -151,13 +151,13 @@ impl World {
                         }
                         *self.spot.entry(holder).or_default() += arriving;
                     }
-                    reserve.end = Some(Verdict::Commit);
+                    reserve.end = Some(TransactionVerdict::Commit);
                     Heard::done()
                 }
             },
             Word::Cancel => match reserve.end {
-                Some(Verdict::Abort) => Heard::done(),
-                Some(Verdict::Commit) => {
+                Some(TransactionVerdict::Abort) => Heard::done(),
+                Some(TransactionVerdict::Commit) => {
                     self.broke(format!("RELEASE behind SETTLE: {word:?}"));
                     Heard::Unknown { why: "a violation".to_owned() }
                 }
@@ -165,7 +165,7 @@ impl World {
                     for (holder, amount) in std::mem::take(&mut reserve.apart) {
                         *self.spot.entry(holder).or_default() += amount;
                     }
-                    reserve.end = Some(Verdict::Abort);
+                    reserve.end = Some(TransactionVerdict::Abort);
                     Heard::done()
                 }
             },

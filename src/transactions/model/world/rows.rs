@@ -17,7 +17,7 @@ use crate::postgres::transactions::{
 };
 use crate::transaction::{
     BranchState, Decider, TransactionName, TransactionPassage, TransactionRow, TransactionState,
-    Verdict,
+    TransactionVerdict,
 };
 use crate::transactions::apply;
 use crate::transactions::rounds::is_used_up;
@@ -167,8 +167,8 @@ impl World {
             };
         }
         match row.state.verdict() {
-            Some(Verdict::Abort) => return refused(Code::TransactionAborted, Some(row.clone())),
-            Some(Verdict::Commit) => return refused(Code::TransactionDecided, Some(row.clone())),
+            Some(TransactionVerdict::Abort) => return refused(Code::TransactionAborted, Some(row.clone())),
+            Some(TransactionVerdict::Commit) => return refused(Code::TransactionDecided, Some(row.clone())),
             None => {}
         }
         if row.state == TransactionState::Deciding {
