@@ -101,8 +101,12 @@ impl TransactionState {
     pub fn verdict(self) -> Option<TransactionVerdict> {
         match self {
             TransactionState::Open | TransactionState::Deciding => None,
-            TransactionState::Committed | TransactionState::Done => Some(TransactionVerdict::Commit),
-            TransactionState::Aborted | TransactionState::Cancelled => Some(TransactionVerdict::Abort),
+            TransactionState::Committed | TransactionState::Done => {
+                Some(TransactionVerdict::Commit)
+            }
+            TransactionState::Aborted | TransactionState::Cancelled => {
+                Some(TransactionVerdict::Abort)
+            }
         }
     }
 }

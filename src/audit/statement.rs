@@ -5,12 +5,9 @@
 //! Before that it comes from the transfers, which PostgreSQL keeps for ever. Balances are added up
 //! from zero, and compared with the balances that either store has recorded beside its operations.
 //!
-<<<<<<< HEAD
 //! A settled hold of Funding is one line SETTLED. Money that a hold only sets apart is part of the
 //! balance, and no line.
 //!
-=======
->>>>>>> door
 //! Postings of venues and of services are in the log only. If its first records are removed and no
 //! archive has them, one line per asset, EARLIER, is the sum of the postings up to the oldest
 //! snapshot.

@@ -12,8 +12,8 @@ use super::ask;
 use super::branches::Heard;
 use super::handle::{TransactionAnswer, TransactionRefusal, TransactionReply};
 use super::step::{
-    self, Known, TransactionStep, Passage, Question, abort, commit, decide, is_booked, is_round_tried,
-    is_taken_back, is_tried, unasked,
+    self, Known, Passage, Question, TransactionStep, abort, commit, decide, is_booked,
+    is_round_tried, is_taken_back, is_tried, unasked,
 };
 use crate::postgres::transactions::TransactionMove;
 use crate::transaction::{Decider, Party, TransactionRow, TransactionState, TransactionVerdict};
@@ -147,7 +147,8 @@ impl Entry {
             return Some(moved);
         }
         for next in self.nexts(&draft, known, now) {
-            let is_end = matches!(&next, TransactionStep::Pass(passage) if passage.to.is_terminal());
+            let is_end =
+                matches!(&next, TransactionStep::Pass(passage) if passage.to.is_terminal());
             if halted && !is_end {
                 continue;
             }
@@ -171,7 +172,12 @@ impl Entry {
     }
 
     /// The next steps, with the decision that the caller wants.
-    pub(super) fn nexts(&self, row: &TransactionRow, known: Known, now: Timestamp) -> Vec<TransactionStep> {
+    pub(super) fn nexts(
+        &self,
+        row: &TransactionRow,
+        known: Known,
+        now: Timestamp,
+    ) -> Vec<TransactionStep> {
         let nexts = decide(row, known, now);
         let is_ending = |next: &TransactionStep| matches!(next, TransactionStep::Pass(passage) if passage.to == TransactionState::Aborted);
         if row.state != TransactionState::Open || nexts.iter().any(is_ending) {

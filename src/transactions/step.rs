@@ -247,7 +247,9 @@ fn open(row: &TransactionRow, known: Known, now: Timestamp) -> Vec<TransactionSt
     }
     let last = row.branches.iter().any(|branch| branch.last && counts(row, branch));
     match row.decider {
-        Decider::Coordinator if is_tried(row) => vec![TransactionStep::Pass(commit(BY_COORDINATOR))],
+        Decider::Coordinator if is_tried(row) => {
+            vec![TransactionStep::Pass(commit(BY_COORDINATOR))]
+        }
         Decider::Last if is_tried(row) && last => {
             let (to, by) = (TransactionState::Deciding, BY_COORDINATOR.to_owned());
             vec![TransactionStep::Pass(Passage { to, by, code: None, detail: None })]
@@ -341,7 +343,11 @@ fn owes_release(row: &TransactionRow, known: Known) -> bool {
 }
 
 /// The questions of the first group that has open branches.
-fn by_group(row: &TransactionRow, is_open: impl Fn(&&Branch) -> bool, word: Word) -> Vec<TransactionStep> {
+fn by_group(
+    row: &TransactionRow,
+    is_open: impl Fn(&&Branch) -> bool,
+    word: Word,
+) -> Vec<TransactionStep> {
     for store in [Participant::Funding, Participant::Spot] {
         let party = Party::Store(store);
         if row.branches.iter().filter(&is_open).any(|branch| branch.party == party) {

@@ -135,7 +135,9 @@ fn age_aborts_what_is_open_and_nothing_else() {
     assert_eq!(late(&row), [TransactionStep::Pass(abort(BY_AGE, Code::TransactionExpired, None))]);
     use BranchState::{Tried as T, Trying as N};
     let deciding = with(row, TransactionState::Deciding, &[T, T, T, N]);
-    assert!(matches!(&late(&deciding)[..], [TransactionStep::Ask(question)] if question.word == Word::Commit));
+    assert!(
+        matches!(&late(&deciding)[..], [TransactionStep::Ask(question)] if question.word == Word::Commit)
+    );
 }
 
 /// Goal: an abort closes exactly those branches that were never asked.

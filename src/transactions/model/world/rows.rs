@@ -167,8 +167,12 @@ impl World {
             };
         }
         match row.state.verdict() {
-            Some(TransactionVerdict::Abort) => return refused(Code::TransactionAborted, Some(row.clone())),
-            Some(TransactionVerdict::Commit) => return refused(Code::TransactionDecided, Some(row.clone())),
+            Some(TransactionVerdict::Abort) => {
+                return refused(Code::TransactionAborted, Some(row.clone()));
+            }
+            Some(TransactionVerdict::Commit) => {
+                return refused(Code::TransactionDecided, Some(row.clone()));
+            }
             None => {}
         }
         if row.state == TransactionState::Deciding {
