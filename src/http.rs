@@ -8,7 +8,8 @@
 //!    ([`request`]).
 //! 4. The handler answers with a body of [`wire`], or refuses with a [`refusal::Refusal`].
 //!
-//! Transactions have bodies of their own in [`transaction_body`]. [`openapi`] describes the public routes; `schema` holds the schemas of single values.
+//! Transactions have bodies of their own in [`transaction_body`]. [`openapi`] describes the public
+//! routes; `schema` holds the schemas of single values.
 
 pub mod answer;
 pub mod auth;

@@ -9,7 +9,6 @@ use ubscore::http::auth::{Owner, Role};
 use crate::bad_input::assert_nothing_done;
 use crate::harness::{
     ADMIN, Reply, Request, Server, Site, assert_refused, cli, said, send, send_text, text, token,
-    unique,
 };
 
 const USER: u64 = 1001;
@@ -275,7 +274,7 @@ fn a_list_is_of_one_owner_and_operators_see_all() {
 fn a_role_is_granted_the_transactions_of_an_owner() {
     let site = Site::new();
     let server = site.start();
-    let role = format!("shop_{}", unique());
+    let role = format!("shop_{}", std::process::id());
     site.sql(&format!("CREATE ROLE {role}"));
     let ops = format!("http://{}", server.ops);
     let on = |arguments: &[&str]| {
@@ -312,7 +311,7 @@ fn a_role_is_granted_the_transactions_of_an_owner() {
 }
 
 /// Goal: with `transaction` in `approval.required` an abort waits for another operator and happens
-/// once; a retry does not wait. Method: a round that is tried and whose caller never decides.
+/// once; a retry does not wait. Method: a round that is tried, and a caller that never decides.
 #[test]
 fn an_abort_waits_for_another_operator() {
     let site = Site::new().with("UBSCORE__APPROVAL__REQUIRED", "transaction");

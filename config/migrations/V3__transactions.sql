@@ -64,3 +64,9 @@ CREATE TABLE transaction_grants (
     owner     TEXT NOT NULL,
     PRIMARY KEY (role_name, owner)
 );
+
+-- The abort of a transaction may need two operators.
+ALTER TABLE approvals_tb
+    DROP CONSTRAINT approvals_tb_action_check,
+    ADD CONSTRAINT approvals_tb_action_check
+        CHECK (action IN ('resolve', 'resume', 'external', 'hold', 'transaction'));

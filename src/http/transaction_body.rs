@@ -224,7 +224,7 @@ impl LegBody {
         LegBody {
             from: leg.from.number(),
             to: leg.to.number(),
-            // An asset whose row was deleted by hand is named by its number.
+            // An asset without a row, deleted by hand, is named by its number.
             asset: symbol.unwrap_or_else(|| format!("#{}", leg.asset.0)),
             amount: units_text(leg.amount.into(), catalog.precision(leg.asset)),
         }

@@ -1,8 +1,8 @@
 //! Transactions of services: rounds, decisions and reads.
 //!
-//! A round passes these steps: its form, the halt, participants and legs, the worker. A refusal that
-//! may change with time is given only if the worker does not know the round: a repeat is answered by
-//! its present state.
+//! A round passes these steps: its form, the halt, participants and legs, the worker. A refusal
+//! that may change with time is given only if the worker does not know the round: a repeat is
+//! answered by its present state.
 
 use std::time::Duration;
 
