@@ -11,8 +11,9 @@ use ubscore::http::auth::{Owner, Role};
 use super::{Example, NAME};
 use crate::harness::{COIN, Server, Site, eventually, said, token};
 
-const BUYER: u64 = 1001;
-const SELLER: u64 = 1002;
+/// None of them is a user that a development server endows.
+const BUYER: u64 = 2001;
+const SELLER: u64 = 2002;
 const ENVELOPES: u64 = 9000;
 
 /// A site that knows the participant.
@@ -39,7 +40,7 @@ fn caller(site: &Site, url: &str, order: u32, price: &str) -> Command {
     let mut python = Command::new("python3");
     python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/transaction.py"));
     python.env("UBSCORE_TOKEN", token(1, Owner::new("trade").map(Role::Service)));
-    python.args([order.to_string().as_str(), "--buyer", "1001", "--seller", "1002"]);
+    python.args([order.to_string().as_str(), "--buyer", "2001", "--seller", "2002"]);
     python.args(["--price", price, "--envelope", "20", "--envelopes-of", "9000"]);
     python.args(["--owner", "trade", "--database", &site.url(), "--url", url]);
     python.args(["--patience", "120"]);
@@ -126,10 +127,9 @@ fn each_order_of_the_example_is_paid_once_while_the_server_is_killed() {
         payments.join().expect("every order");
         server
     });
-    let paid = u64::from(ORDERS);
+    let paid = u128::from(ORDERS);
     let pool = format!("{} 0 {paid}", 1_000 - paid);
     eventually("every confirm", || (example.pool() == pool).then_some(()));
-    let paid = u128::from(paid);
     assert_eq!(money(&server), [1_000 - 80 * paid, 1 + 100 * paid, 500 - 20 * paid]);
     for number in 1..=ORDERS {
         assert_eq!(order(&site, number), "PAID");
