@@ -184,14 +184,14 @@ impl Desk {
         USED.into_iter().map(|user| (user, self.server().usdt(user))).collect()
     }
 
-    /// What is there, cents.
+    /// The whole balance, cents.
     pub(super) fn balance(&self, user: u64, store: &str) -> u128 {
         let Balance { funding, spot, .. } = self.server().usdt(user);
         let units = if store == "FUNDING" { funding } else { spot };
         units.unwrap_or(0) / CENT
     }
 
-    /// What is apart, cents.
+    /// The frozen amount, cents.
     pub(super) fn frozen(&self, user: u64, store: &str) -> u128 {
         let reply = self.server().get(user, "/api/v1/balances").json();
         let rows = reply["balances"].as_array().expect("a list");

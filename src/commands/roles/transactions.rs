@@ -18,7 +18,7 @@ use crate::postgres::transactions::database::TransactionDatabase;
 use crate::stores::writer::Postgres;
 use crate::task::Tasks;
 use crate::transactions::parties::Parties;
-use crate::transactions::{Options, Parts, Transactions, start};
+use crate::transactions::{Options, TransactionParts, Transactions, start};
 
 /// Starts the worker, and returns its handle. The watermark waits from now on until the unfinished
 /// transactions are read.
@@ -38,7 +38,7 @@ pub(super) fn begin<F: Adapter>(
     let store = TransactionDatabase::new(postgres.address.clone(), postgres.limits, incarnation);
     let numbers = coordinator.transaction_numbers();
     let of_transfers = Arc::clone(coordinator);
-    let parts = Parts {
+    let parts = TransactionParts {
         branches: Arc::new(Parties::new(
             Arc::clone(coordinator),
             Arc::clone(spot),
