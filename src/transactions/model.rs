@@ -2,9 +2,9 @@
 //! thread: every run follows from its seed.
 //!
 //! Goal: with any failures each transaction ends, with all of its parties or none. No unit is
-//! made or lost, and nothing stays apart. Method: random transactions of all three deciders, with errors,
-//! unknown ends, late effects, panics, crashes, halts and held rows. The same runs find bugs that
-//! are planted in the model.
+//! made or lost, and nothing stays apart. Method: random transactions of all three deciders, with
+//! errors, unknown ends, late effects, panics, crashes, halts and held rows. The same runs find bugs
+//! that are planted in the model.
 
 mod clients;
 mod time;
