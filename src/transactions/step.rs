@@ -147,9 +147,13 @@ pub fn commit(by: &str) -> Passage {
     Passage { to, by: by.to_owned(), code: None, detail: None }
 }
 
-/// Whether every branch of every round that counts is tried: the one condition of a commit, beside
-/// the answer of the last participant.
+/// Whether every branch of every round that counts is tried, and there is one: the one condition of
+/// a commit, beside the answer of the last participant.
 pub fn is_tried(row: &TransactionRow) -> bool {
+    // Story: with its only round refused, nothing was left that is not tried.
+    if refusal(row).is_some() || !row.branches.iter().any(|branch| counts(row, branch)) {
+        return false;
+    }
     let mut counting = row.branches.iter().filter(|branch| counts(row, branch) && !branch.last);
     counting.all(|branch| branch.state == BranchState::Tried)
 }

@@ -126,6 +126,9 @@ fn a_refused_round_of_legs_is_taken_back_alone() {
     assert_eq!(steps(&row, Known::default()), "set back FUNDING 2");
     row = with(row, TransactionState::Open, &[T, T, X, R]);
     assert_eq!(steps(&row, Known::default()), "wait for the caller");
+    assert!(is_tried(&row), "round 1 is");
+    let only = with(whole(Decider::Caller), TransactionState::Open, &[T, R, X]);
+    assert!(!is_tried(&only), "nothing is tried");
 }
 
 #[test]
