@@ -178,9 +178,11 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         self.parts.clock.monotonic_ns()
     }
 
-    /// The service's clock.
+    /// The service's clock, in microseconds as PostgreSQL keeps it: an answer has the times that
+    /// its repeat will have.
     fn now(&self) -> Timestamp {
-        Timestamp::from_nanosecond(self.parts.clock.now_ns().into()).expect("before the year 2554")
+        let now_us = i64::try_from(self.parts.clock.now_ns() / 1_000).expect("a date of today");
+        Timestamp::from_microsecond(now_us).expect("a date of today")
     }
 
     /// Looks at every transaction that has been woken, and starts the next call of the store.
