@@ -3,8 +3,8 @@
 //!
 //! Goal: with any failures each transaction ends, with all of its parties or none. No unit is
 //! made or lost, and nothing stays apart. Method: random transactions of all three deciders, with
-//! errors, unknown ends, late effects, panics, crashes, halts and held rows. The same runs find bugs
-//! that are planted in the model.
+//! errors, unknown ends, late effects, panics, crashes, halts and held rows. The same runs find
+//! bugs that are planted in the model.
 
 mod clients;
 mod time;
