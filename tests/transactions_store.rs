@@ -169,6 +169,7 @@ fn round(tx_id: &str, number: u8, decider: Decider) -> TransactionRound {
 fn state_move(row: &TransactionRow, to: TransactionState) -> TransactionMove {
     TransactionMove {
         id: row.id,
+        rounds: row.rounds,
         from: row.state,
         to,
         by: "coordinator".to_owned(),

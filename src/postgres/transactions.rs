@@ -82,6 +82,8 @@ pub struct BranchMove {
 pub struct TransactionMove {
     /// Of which one.
     pub id: ReqId,
+    /// The rounds that it must have: a round that was accepted meanwhile is in no decision.
+    pub rounds: u8,
     /// The state that it must be in.
     pub from: TransactionState,
     /// The next state; the same as `from` if only branches move.

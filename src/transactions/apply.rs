@@ -58,6 +58,7 @@ pub(super) fn whole(row: &mut TransactionRow, moved: &TransactionMove, at: Times
 pub(super) fn unmoved(row: &TransactionRow, branches: Vec<BranchMove>) -> TransactionMove {
     TransactionMove {
         id: row.id,
+        rounds: row.rounds,
         from: row.state,
         to: row.state,
         by: String::new(),

@@ -312,6 +312,14 @@ fn committed(row: &TransactionRow, known: Known) -> Vec<TransactionStep> {
     if !back.is_empty() {
         return back;
     }
+    // Booking an untried round would make money. No decision is made like that.
+    let is_untried = |branch: &Branch| {
+        let is_store = matches!(branch.party, Party::Store(_));
+        is_store && branch.state == BranchState::Trying && counts(row, branch)
+    };
+    if row.branches.iter().any(is_untried) {
+        return vec![TransactionStep::Wait(StepWait::Person)];
+    }
     let is_open = |branch: &&Branch| !branch.state.is_terminal();
     let asks = by_group(row, is_open, Word::Confirm);
     if !asks.is_empty() {

@@ -161,7 +161,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
                         None => self.closing = true,
                     }
                 }
-                changed = gate.changed() => {
+                changed = gate.changed(), if !self.closing => {
                     if changed.is_err() {
                         self.closing = true;
                     }

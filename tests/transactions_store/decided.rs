@@ -158,19 +158,24 @@ fn a_refused_round_leaves_the_others_to_be_committed() {
     let role = desk.role("caller");
     let session = desk.session(&role);
     desk.tried("rounds");
-    let second = TransactionRound {
-        services: vec![("coupons".to_owned(), json!({}))],
-        ..round("rounds", 2, Decider::Caller)
-    };
-    let row = desk.taken(&second);
+    let row = desk.taken(&round("rounds", 2, Decider::Caller));
     assert_eq!(session.sql_refused(&commit("rounds", 2)), "UB011");
     desk.moved(branch_move(&row, 2, BranchState::Trying, BranchState::Refused));
-    assert_eq!(session.sql_refused(&commit("rounds", 2)), "UB011");
+    assert_eq!(session.sql_refused(&commit("rounds", 1)), "UB011");
+    session.sql(&commit("rounds", 2));
+
+    // A service takes part in the refused round: the whole transaction is to be aborted.
+    desk.tried("vetoed");
+    let second = TransactionRound {
+        services: vec![("coupons".to_owned(), json!({}))],
+        ..round("vetoed", 2, Decider::Caller)
+    };
+    let row = desk.taken(&second);
+    desk.moved(branch_move(&row, 2, BranchState::Trying, BranchState::Refused));
     let mut rest = branch_move(&row, 2, BranchState::Trying, BranchState::Cancelled);
     rest.branches[0].party = Party::Service("coupons".to_owned());
     desk.moved(rest);
-    assert_eq!(session.sql_refused(&commit("rounds", 1)), "UB011");
-    session.sql(&commit("rounds", 2));
+    assert_eq!(session.sql_refused(&commit("vetoed", 2)), "UB011");
 
     let alone = desk.taken(&round("alone", 1, Decider::Caller));
     desk.moved(branch_move(&alone, 1, BranchState::Trying, BranchState::Refused));

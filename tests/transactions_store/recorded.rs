@@ -121,11 +121,14 @@ fn a_repeated_move_is_changed() {
         ..state_move(&other, TransactionState::Committed)
     };
     let wrong_branch = branch_move(&other, 1, BranchState::Trying, BranchState::Refused);
+    // A round was accepted behind the decision.
+    let wrong_rounds =
+        TransactionMove { rounds: 2, ..state_move(&other, TransactionState::Committed) };
     let unknown = TransactionMove { id: ReqId::new(5).expect("one"), ..wrong_state.clone() };
-    let batch = [decided, wrong_state, wrong_branch, unknown];
+    let batch = [decided, wrong_state, wrong_branch, wrong_rounds, unknown];
     use MoveResult::{Changed, Moved};
-    assert_eq!(desk.record(&batch), [Moved, Changed, Changed, Changed]);
-    assert_eq!(desk.record(&batch), [Changed, Changed, Changed, Changed]);
+    assert_eq!(desk.record(&batch), [Moved, Changed, Changed, Changed, Changed]);
+    assert_eq!(desk.record(&batch), [Changed, Changed, Changed, Changed, Changed]);
     let done = desk.find("one");
     let states: Vec<&str> = done.history.iter().map(|passage| passage.state.as_str()).collect();
     assert_eq!(states, ["OPEN", "COMMITTED", "DONE"]);

@@ -197,7 +197,7 @@ mod tests {
     }
 
     /// Goal: a filter selects by transaction, and a user also by the owner of a hold. Method: the
-    /// RELEASE has no legs, and user 1004 owns its hold.
+    /// RELEASE has no legs, and user 1004 owns the hold of its transaction.
     #[test]
     fn filters_select_postings_by_name() {
         let sample = sample();
@@ -205,7 +205,7 @@ mod tests {
         for (words, want) in [
             (&["--tx-id", "pay:7"][..], &[2, 3, 6][..]),
             (&["--req-id", OTHER], &[4, 5, 7]),
-            (&["--user", "1004"], &[4, 7]),
+            (&["--user", "1004"], &[4, 5, 7]),
             (&["--user", "1003"], &[3, 5, 6]),
             (&["--op", "RESERVE", "--tx-id", "pay:8"], &[4, 5]),
             (&["--venue", "1"], &[]),

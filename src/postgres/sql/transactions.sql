@@ -201,13 +201,14 @@ END
 $$;
 
 -- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove.
--- Returns one letter for each: 'm' moved, 'c' it is in another state, 'h' a foreign session holds
--- it.
+-- Returns one letter for each: 'm' moved, 'c' it has another state or other rounds, 'h' a foreign
+-- session holds it.
 CREATE FUNCTION transaction_record(p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB)
 RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
     v_move    RECORD;
     v_state   SMALLINT;
+    v_rounds  SMALLINT;
     v_decides BOOLEAN;
     v_results TEXT := '';
 BEGIN
@@ -215,11 +216,11 @@ BEGIN
     FOR v_move IN
         SELECT m.* FROM jsonb_array_elements(p_moves) WITH ORDINALITY AS e (move, place)
          CROSS JOIN LATERAL jsonb_to_record(e.move)
-               AS m (id UUID, before SMALLINT, after SMALLINT, author TEXT, code SMALLINT,
-                     detail TEXT, seal BOOLEAN, branches JSONB)
+               AS m (id UUID, rounds SMALLINT, before SMALLINT, after SMALLINT, author TEXT,
+                     code SMALLINT, detail TEXT, seal BOOLEAN, branches JSONB)
          ORDER BY e.place
     LOOP
-        SELECT state INTO v_state FROM transactions_tb
+        SELECT state, rounds INTO v_state, v_rounds FROM transactions_tb
          WHERE transaction_id = v_move.id FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             PERFORM FROM transactions_tb WHERE transaction_id = v_move.id;
@@ -231,7 +232,7 @@ BEGIN
           WHERE NOT EXISTS (SELECT FROM transaction_branches b
                              WHERE b.transaction_id = v_move.id AND b.round = m.round
                                AND b.participant = m.party AND b.state = m.before);
-        IF FOUND OR v_state <> v_move.before THEN
+        IF FOUND OR (v_state, v_rounds) IS DISTINCT FROM (v_move.before, v_move.rounds) THEN
             v_results := v_results || 'c';
             CONTINUE;
         END IF;
@@ -311,7 +312,9 @@ BEGIN
     END IF;
     PERFORM FROM transaction_branches WHERE transaction_id = v_there.transaction_id
       GROUP BY round
-     HAVING NOT (bool_and(state = 20) OR bool_and(state IN (-10, -20)));
+     HAVING NOT (bool_and(state = 20) OR bool_and(state IN (-10, -20)))
+            -- A refusal in a round with a service aborts the whole transaction.
+            OR bool_or(state = -10) AND bool_or(participant NOT IN ('FUNDING', 'SPOT'));
     IF FOUND OR NOT EXISTS (SELECT FROM transaction_branches
                              WHERE transaction_id = v_there.transaction_id AND state = 20) THEN
         RAISE EXCEPTION 'transaction % of owner % is not tried in all its parts', p_tx_id, p_owner

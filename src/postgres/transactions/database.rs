@@ -142,7 +142,8 @@ impl TransactionStore for TransactionDatabase {
             };
             Ok((row, held))
         });
-        let (row, held) = found.await?;
+        // The round may be written: no failure of this read is a refusal.
+        let (row, held) = found.await.map_err(maybe_written)?;
         judged(&answer, round, row, held)
     }
 
@@ -187,7 +188,7 @@ impl TransactionStore for TransactionDatabase {
         let RoundAccept { round, id, order_number, at } = accept;
         let incarnation = self.incarnation;
         let (expires_at, reason) = (expiry(*at, round.ttl_ms), reason.map(sayable));
-        let row = self.over(async |session| {
+        let cancelled = self.over(async |session| {
             let values: &Values<'_> = &[
                 &incarnation,
                 &Id::of(*id),
@@ -202,9 +203,11 @@ impl TransactionStore for TransactionDatabase {
                 &reason,
             ];
             session.client.query_one(&session.cancel, values).await?;
-            Self::found(session, &round.name).await
+            Ok(())
         });
-        row.await?.ok_or_else(|| useless(*order_number))
+        cancelled.await?;
+        let found = self.find(&round.name).await.map_err(maybe_written)?;
+        found.ok_or_else(|| useless(*order_number))
     }
 
     async fn find(
@@ -276,6 +279,14 @@ async fn write_round(
         &payloads,
     ];
     Ok(session.client.query_one(&session.accept, values).await?.try_get(0)?)
+}
+
+/// The failure of a call behind a write that was committed.
+fn maybe_written(error: TransactionError) -> TransactionError {
+    match error {
+        TransactionError::Refused(why) => TransactionError::Unknown(why),
+        TransactionError::Superseded | TransactionError::Unknown(_) => error,
+    }
 }
 
 /// An order number that was not written.
@@ -432,6 +443,7 @@ fn sayable(text: &str) -> String {
 #[derive(Serialize)]
 struct MoveWords {
     id: String,
+    rounds: u8,
     before: i16,
     after: i16,
     author: String,
@@ -467,6 +479,7 @@ impl MoveWords {
         });
         MoveWords {
             id: format!("{:032x}", one.id.number()),
+            rounds: one.rounds,
             before: one.from.number(),
             after: one.to.number(),
             author: sayable(&one.by),

@@ -87,7 +87,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             }
             // Behind the places: a pass must not be kept by a question that waits.
             let Some(pass) = self.parts.gate.pass() else {
-                self.crowds.leave(&question.party);
+                self.woken.extend(self.crowds.leave(&question.party));
                 return;
             };
             entry.asking.insert(place);

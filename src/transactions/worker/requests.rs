@@ -137,7 +137,14 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
 
     fn on_round(&mut self, round: Box<TransactionRound>, client: Client) {
         let known = self.names.get(&round.name).and_then(|id| self.entries.get(id));
-        let shortage = if known.is_some() { None } else { self.shortage(&round) };
+        let shortage = match known {
+            None => self.shortage(&round),
+            // A later round of Spot takes places of its own.
+            Some(known) if known.row.rounds < round.round && !round.spot.is_empty() => {
+                (self.parts.shortage)()
+            }
+            Some(_) => None,
+        };
         if shortage.is_some() || self.parts.gate.is_closed() {
             let name = round.name.clone();
             self.seek(name, Purpose::Round(round, shortage), client);
@@ -272,6 +279,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             }
             Err(_) => {
                 pending.maybe = true;
+                // Its row may have a round that the memory lacks: nothing is decided before a read.
+                if let Some(id) = self.names.get(&pending.accept.round.name).copied() {
+                    self.make_stale(id);
+                }
                 self.work.push_front(Work::Accept(pending));
             }
         }
@@ -325,7 +336,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
                 self.accept(*round, client, true);
             }
             (_, Purpose::Round(..)) if self.parts.gate.is_closed() => client.answer(halted()),
-            (None, Purpose::Round(_, Some(shortage))) => {
+            (_, Purpose::Round(_, Some(shortage))) => {
                 let detail = shortage.message();
                 client.answer(Err(TransactionRefusal::because(Code::Overloaded, detail)));
             }

@@ -208,7 +208,7 @@ impl World {
                     == (&passage.party, passage.round, passage.from)
             })
         });
-        if row.state != moved.from || !fits {
+        if (row.state, row.rounds) != (moved.from, moved.rounds) || !fits {
             return MoveResult::Changed;
         }
         apply::whole(row, moved, at);
