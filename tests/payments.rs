@@ -27,10 +27,10 @@ use crate::harness::{
     Site, Speaker, Strike, Way, crowd, eventually, post_to, send, soak_rounds, text, token, units,
 };
 
-/// The users that pay each other.
-const MOVERS: [u64; 4] = [1001, 1002, 1003, 1004];
+/// The users that pay each other; none of them has money of development.
+const MOVERS: [u64; 4] = [2_001, 2_002, 2_003, 2_004];
 /// A user with holds and transfers, but without a transaction that is done: its sum never changes.
-const STILL: u64 = 1005;
+const STILL: u64 = 2_005;
 const USERS: [u64; 5] = [MOVERS[0], MOVERS[1], MOVERS[2], MOVERS[3], STILL];
 const ASSETS: [&str; 2] = ["USDT", "BTC"];
 /// What each user has of each asset, and how much of it begins on Spot.
