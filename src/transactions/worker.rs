@@ -29,7 +29,7 @@ use self::requests::{Pending, Sought};
 use super::branches::Branches;
 use super::entry::Entry;
 use super::handle::TransactionMessage;
-use super::parts::Parts;
+use super::parts::TransactionParts;
 use crate::coordinator::worker::backoff::Backoff;
 use crate::gate::Pass;
 use crate::postgres::Superseded;
@@ -73,7 +73,7 @@ type Running<S> = Pin<Box<dyn Future<Output = (S, Done)> + Send>>;
 
 /// See the module.
 pub(super) struct Worker<S, B> {
-    parts: Parts<B>,
+    parts: TransactionParts<B>,
     /// `None` during a call.
     store: Option<S>,
     running: Option<Running<S>>,
@@ -109,7 +109,7 @@ pub(super) struct Worker<S, B> {
 }
 
 impl<S: TransactionStore, B: Branches> Worker<S, B> {
-    pub(super) fn new(parts: Parts<B>, store: S, backoff: Backoff) -> Worker<S, B> {
+    pub(super) fn new(parts: TransactionParts<B>, store: S, backoff: Backoff) -> Worker<S, B> {
         Worker {
             parts,
             store: Some(store),
