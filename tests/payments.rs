@@ -1,7 +1,7 @@
 //! Transactions of a crowd over both stores, a participant and callers' own rows, beside transfers,
 //! while the server is killed again and again, and PostgreSQL as well.
 //!
-//! A round has callers without pauses and readers of balances and totals. In half of the rounds a
+//! A round has callers without pauses and readers of balances and totals. In most rounds a
 //! striker takes PostgreSQL away in one of several ways. SIGKILL ends the round at a random moment;
 //! in a third of the rounds the recovery is killed as well. Then every caller asks until it knows
 //! the end of its transaction, and everything is compared.
@@ -41,11 +41,11 @@ const CALLERS: usize = 12;
 /// The same of transfers.
 const MOVING: usize = 4;
 /// The kill comes after fewer answers than this.
-const ANSWERS_MAX: usize = 250;
+const ANSWERS_MAX: usize = 200;
 /// Or after this time, if no answers come.
-const ROUND_MAX: Duration = Duration::from_secs(3);
+const ROUND_MAX: Duration = Duration::from_secs(2);
 /// Transactions of earlier rounds that are asked for again after each kill.
-const SAMPLE: usize = 30;
+const SAMPLE: usize = 15;
 /// Threads that ask again.
 const ASKERS: usize = 8;
 
@@ -60,6 +60,22 @@ enum Fault {
     /// Connections end in place of answers, among them those to commits.
     Lossy,
 }
+
+/// The faults of the rounds, in turn.
+const FAULTS: [Fault; 12] = [
+    Fault::Of(Strike::Nothing),
+    Fault::Lossy,
+    Fault::Of(Strike::Cut),
+    Fault::Of(Strike::Nothing),
+    Fault::Of(Strike::Kill),
+    Fault::Of(Strike::Nothing),
+    Fault::Away,
+    Fault::Of(Strike::Nothing),
+    Fault::Of(Strike::Freeze),
+    Fault::Lossy,
+    Fault::Of(Strike::Nothing),
+    Fault::Of(Strike::KillBoth),
+];
 
 /// A site, its participant, and all that its callers were told.
 struct Payments {
@@ -156,15 +172,6 @@ impl Payments {
 
     fn caller<'a>(&'a self, server: &Server) -> Caller<'a> {
         Caller { http: server.http, site: &self.site, random: &self.random }
-    }
-
-    fn fault(&self) -> Fault {
-        match self.random.below(12) {
-            0 => Fault::Away,
-            1 | 2 => Fault::Lossy,
-            drawn @ 3..=6 => Fault::Of(Strike::ALL[drawn - 2]),
-            _ => Fault::Of(Strike::Nothing),
-        }
     }
 
     fn strike(&self, fault: Fault, dead: &AtomicBool) {
@@ -458,8 +465,7 @@ impl Payments {
         }
     }
 
-    fn round(&mut self, round: usize, server: Server) -> Server {
-        let fault = self.fault();
+    fn round(&mut self, round: usize, server: Server, fault: Fault) -> Server {
         *self.faults.entry(fault).or_default() += 1;
         let (since, moved) = (self.orders.len(), self.transfers.len());
         let open = self.load_and_kill(round, server, fault);
@@ -524,13 +530,14 @@ fn gtx_003_kills_under_a_crowd_of_transactions_leave_each_whole() {
         if rounds == 0 {
             break;
         }
+        let first = kills - left;
         left -= rounds;
         let fuse = number % 2 == 0;
         println!("site {number}, transitions share commits: {fuse}");
         let mut payments = Payments::new(fuse, seed.wrapping_add(number));
         let mut server = payments.open();
         for round in 0..rounds {
-            server = payments.round(round, server);
+            server = payments.round(round, server, FAULTS[(first + round) % FAULTS.len()]);
         }
         server.stop();
         payments.site.assert_verified();
