@@ -33,7 +33,7 @@ const MOVERS: [u64; 4] = [2_001, 2_002, 2_003, 2_004];
 const STILL: u64 = 2_005;
 const USERS: [u64; 5] = [MOVERS[0], MOVERS[1], MOVERS[2], MOVERS[3], STILL];
 const ASSETS: [&str; 2] = ["USDT", "BTC"];
-/// What each user has of each asset, and how much of it begins on Spot.
+/// The money of each user of each asset, and the part of it that begins on Spot.
 const GIVEN: (&str, &str) = ("5.5", "2");
 
 /// Concurrent callers of transactions, each with one at a time.
@@ -422,7 +422,7 @@ impl Payments {
         }
     }
 
-    /// Each balance on each side is what was given, moved by transfers, and booked by `legs`.
+    /// Each balance on each side is the given one, with all transfers, and with `legs`.
     fn assert_balances(&self, server: &Server, legs: &[&order::Leg]) {
         let moved: BTreeMap<String, i128> = self
             .site
@@ -494,7 +494,8 @@ impl Payments {
     }
 }
 
-/// Each asset: what is there, and in flight, is what came, less what went, and moved between users.
+/// Each asset: both stores and the money in flight are the deposits less the withdrawals, with all
+/// that transactions have booked.
 fn assert_totals(body: &Value) {
     for row in body["assets"].as_array().expect("a list") {
         let number = |field: &str| signed(text(&row[field]));
@@ -511,8 +512,8 @@ fn signed(text: &str) -> i128 {
 }
 
 /// GTX-003, GTX-020, RCV-004. Goal: with a crowd of transactions, each of them is all or nothing in
-/// both stores, at its participant and in its caller's table, whoever dies at any time: the server,
-/// its recovery, PostgreSQL, or the answers of its commits. No told end changes, and every read of
+/// both stores, at its participant and in its caller's table, after any death at any time: of the
+/// server, its recovery, PostgreSQL, or the answers of its commits. No told end changes, and every read of
 /// the totals adds up. Method: rounds as above, fused and not. `make soak FAMILY=transactions` runs
 /// more rounds.
 #[test]

@@ -111,7 +111,7 @@ fn the_next_steps_of_each_state_are_those_of_the_table() {
     known.note_released();
     let refused = with(whole(Decider::Caller), Aborted, &[R, X, X]);
     assert_eq!(steps(&refused, known), "CANCELLED by coordinator");
-    // A hold that was set back is not released yet, whichever way the transaction ends.
+    // A hold that was set back is not released yet, at both ends.
     let set_back = with(whole(Decider::Caller), Aborted, &[X, R, X]);
     assert_eq!(steps(&set_back, Known::default()), "cancel FUNDING 1");
     let mut spot_alone = row(&[(FUNDING, 1, vec![leg(1, 2, 5)]), (SPOT, 2, vec![leg(1, 2, 5)])]);
