@@ -511,11 +511,11 @@ fn signed(text: &str) -> i128 {
     sign * i128::try_from(units(digits)).expect("small")
 }
 
-/// GTX-003, GTX-020, RCV-004. Goal: with a crowd of transactions, each of them is all or nothing in
-/// both stores, at its participant and in its caller's table, after any death at any time: of the
-/// server, its recovery, PostgreSQL, or the answers of its commits. No told end changes, and every read of
-/// the totals adds up. Method: rounds as above, fused and not. `make soak FAMILY=transactions` runs
-/// more rounds.
+/// GTX-003, GTX-020, RCV-004. Goal: with a crowd of transactions, each of them is all or nothing
+/// in both stores, at its participant and in its caller's table, after any death at any time: of
+/// the server, its recovery, PostgreSQL, or the answers of its commits. No told end changes, and
+/// every read of the totals adds up. Method: rounds as above, fused and not. `make soak
+/// FAMILY=transactions` runs more rounds.
 #[test]
 fn gtx_003_kills_under_a_crowd_of_transactions_leave_each_whole() {
     /// Rounds of one site: its data grow, and are compared whole after each.
