@@ -17,6 +17,7 @@ mod server;
 mod site;
 mod store;
 mod stream;
+mod strike;
 mod watermark;
 
 use std::fs;
@@ -50,6 +51,7 @@ pub(crate) use self::server::{Server, cli, cut_log, refused, repair, said};
 pub(crate) use self::site::{DECISION, Hold, Session, Site, decides, patient};
 pub(crate) use self::store::{LIMITS, catalog, database, store_over};
 pub(crate) use self::stream::{Follower, Part};
+pub(crate) use self::strike::{Random, Strike};
 pub(crate) use self::watermark::{forgetful, logged, wait_for_all_below, watermark};
 
 /// How long a test polls for a condition. Far above the longest real duration, so that only a

@@ -81,6 +81,9 @@ mod bad_input;
 /// Transactions over both stores, services and callers.
 mod transactions;
 
+/// A crowd of transactions, while the server and its PostgreSQL are killed again and again.
+mod payments;
+
 /// Requests of services about transactions.
 mod services;
 

@@ -20,8 +20,8 @@ use ubscore::entropy::{Entropy, SystemEntropy};
 use ubscore::http::auth::Role;
 
 use crate::harness::{
-    ADMIN, Cluster, Planned, Reply, Request, Server, Site, USERS, Way, endow, external, forgetful,
-    post_to, send, soak_rounds, split_mix, token,
+    ADMIN, Cluster, Planned, Random, Reply, Request, Server, Site, Strike, USERS, Way, endow,
+    external, forgetful, post_to, send, soak_rounds, token,
 };
 
 /// Concurrent callers, each with one transfer in progress at a time.
@@ -35,40 +35,6 @@ const SAMPLE: usize = 60;
 
 /// Transfers by state.
 const STATES: &str = "SELECT state, count(*) FROM transfers GROUP BY state ORDER BY state";
-
-/// The fault of PostgreSQL in a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Strike {
-    Nothing,
-    /// Every connection is ended, again and again.
-    Cut,
-    /// Every process is stopped for a while.
-    Freeze,
-    /// Every process is killed, and started again before the round ends.
-    Kill,
-    /// The same, while the server is dead as well.
-    KillBoth,
-}
-
-impl Strike {
-    const ALL: [Strike; 5] =
-        [Strike::Nothing, Strike::Cut, Strike::Freeze, Strike::Kill, Strike::KillBoth];
-}
-
-/// Random numbers, shared by the threads of a round.
-struct Random(Mutex<u64>);
-
-impl Random {
-    /// A number below `bound`.
-    fn below(&self, bound: usize) -> usize {
-        let drawn = split_mix(&mut self.0.lock().expect("not poisoned"));
-        usize::try_from(drawn % bound as u64).expect("below a usize")
-    }
-
-    fn pause(&self, milliseconds_max: usize) {
-        thread::sleep(Duration::from_millis(self.below(milliseconds_max) as u64));
-    }
-}
 
 /// A soak of one site.
 struct Soak {
@@ -99,7 +65,7 @@ impl Soak {
         Soak {
             site,
             cluster,
-            random: Random(Mutex::new(seed)),
+            random: Random::new(seed),
             answers: Vec::new(),
             unanswered: Vec::new(),
             in_flight: Vec::new(),
@@ -140,36 +106,6 @@ impl Soak {
         random.pause(30);
     }
 
-    fn strike(&self, strike: Strike, dead: &AtomicBool) {
-        self.random.pause(400);
-        match strike {
-            Strike::Nothing => {}
-            Strike::Cut => {
-                while !dead.load(Ordering::Relaxed) {
-                    self.site.cut_connections();
-                    self.random.pause(40);
-                }
-            }
-            Strike::Freeze => {
-                self.cluster.signal(Signal::STOP);
-                self.random.pause(1_500);
-                self.cluster.signal(Signal::CONT);
-            }
-            Strike::Kill => {
-                self.cluster.kill();
-                self.random.pause(500);
-                self.cluster.restart();
-            }
-            Strike::KillBoth => {
-                while !dead.load(Ordering::Relaxed) {
-                    thread::yield_now();
-                }
-                self.cluster.kill();
-                self.cluster.restart();
-            }
-        }
-    }
-
     /// Load until the kill; returns the transfers with waiting callers at that moment.
     fn load_and_kill(&mut self, round: usize, server: Server, strike: Strike) -> usize {
         let again = std::mem::take(&mut self.unanswered);
@@ -206,7 +142,7 @@ impl Soak {
                     }
                 });
             }
-            scope.spawn(|| soak.strike(strike, &dead));
+            scope.spawn(|| strike.hit(&soak.site, &soak.cluster, &soak.random, &dead));
             let (dead, server) = (&dead, &server);
             scope.spawn(move || {
                 for number in 0.. {

@@ -164,10 +164,15 @@ pub(super) fn moves(
             let tried = row.branches.iter().filter(here).filter(|b| b.state == BranchState::Tried);
             tried.map(|branch| to(branch, BranchState::Cancelled, heard)).collect()
         }
-        (Word::Confirm, _) => mine_of(&[BranchState::Tried])
-            .filter(|branch| !rounds::is_used_up(row, branch.round))
-            .map(|branch| to(branch, BranchState::Confirmed, heard))
-            .collect(),
+        (Word::Confirm, _) => {
+            if *party == Party::Store(Participant::Funding) {
+                known.note_released();
+            }
+            mine_of(&[BranchState::Tried])
+                .filter(|branch| !rounds::is_used_up(row, branch.round))
+                .map(|branch| to(branch, BranchState::Confirmed, heard))
+                .collect()
+        }
         (Word::Cancel, _) => {
             if *party == Party::Store(Participant::Funding) {
                 known.note_released();

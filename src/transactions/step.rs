@@ -29,7 +29,7 @@ pub const BY_AGE: &str = "age";
 pub struct Known {
     /// A bit for each refused round with its holds of Funding set back.
     set_back: u16,
-    /// Funding has released every hold.
+    /// Funding has ended every hold.
     released: bool,
 }
 
@@ -39,7 +39,7 @@ impl Known {
         self.set_back |= 1 << round;
     }
 
-    /// Every hold of Funding is released.
+    /// Every hold of Funding is released, or settled.
     pub fn note_released(&mut self) {
         self.released = true;
     }
@@ -170,7 +170,7 @@ pub fn is_booked(row: &TransactionRow, known: Known) -> bool {
     let ended = row.branches.iter().filter(stores).all(|branch| branch.state.is_terminal());
     match row.state {
         TransactionState::Done | TransactionState::Cancelled => true,
-        TransactionState::Committed => ended,
+        TransactionState::Committed => ended && !owes_rest(row, known),
         TransactionState::Aborted => ended && !owes_release(row, known),
         TransactionState::Open | TransactionState::Deciding => false,
     }
@@ -320,6 +320,9 @@ fn committed(row: &TransactionRow, known: Known) -> Vec<TransactionStep> {
     if row.branches.iter().any(is_untried) {
         return vec![TransactionStep::Wait(StepWait::Person)];
     }
+    if owes_rest(row, known) {
+        return vec![ask_store(row, Participant::Funding, Word::Confirm)];
+    }
     let is_open = |branch: &&Branch| !branch.state.is_terminal();
     let asks = by_group(row, is_open, Word::Confirm);
     if !asks.is_empty() {
@@ -349,9 +352,20 @@ fn owes_release(row: &TransactionRow, known: Known) -> bool {
     let mut branches = row.branches.iter().filter(|branch| branch.party == funding);
     branches.any(|branch| match branch.state {
         BranchState::Trying | BranchState::Tried => true,
-        BranchState::Refused => !known.released,
-        BranchState::Confirmed | BranchState::Cancelled => false,
+        // A hold that was set back is there, with 0.
+        BranchState::Refused | BranchState::Cancelled => !known.released,
+        BranchState::Confirmed => false,
     })
+}
+
+/// The same of a committed transaction with no round of Funding left to confirm: a confirm would
+/// have ended the holds of refused rounds too.
+fn owes_rest(row: &TransactionRow, known: Known) -> bool {
+    let funding = Party::Store(Participant::Funding);
+    let mut branches = row.branches.iter().filter(|branch| branch.party == funding).peekable();
+    let over =
+        |branch: &Branch| matches!(branch.state, BranchState::Refused | BranchState::Cancelled);
+    !known.released && branches.peek().is_some() && branches.all(over)
 }
 
 /// The questions of the first group that has open branches.

@@ -533,6 +533,18 @@ pub(super) async fn connect(target: &str) -> Client {
     client
 }
 
+/// The rows of all statements as text, NULL as "".
+fn rows(messages: Vec<SimpleQueryMessage>) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for message in messages {
+        if let SimpleQueryMessage::Row(row) = message {
+            let column = |index| row.get(index).unwrap_or("").to_owned();
+            rows.push((0..row.len()).map(column).collect());
+        }
+    }
+    rows
+}
+
 /// An open connection to a test's database.
 pub(crate) struct Session {
     client: Client,
@@ -547,15 +559,13 @@ impl Session {
     /// Runs SQL; rows as text, NULL as "".
     pub(crate) fn sql(&self, statements: &str) -> Vec<Vec<String>> {
         let messages = block_on(self.client.simple_query(statements));
-        let messages = messages.unwrap_or_else(|error| panic!("{error:?}: {statements}"));
-        let mut rows = Vec::new();
-        for message in messages {
-            if let SimpleQueryMessage::Row(row) = message {
-                let column = |index| row.get(index).unwrap_or("").to_owned();
-                rows.push((0..row.len()).map(column).collect());
-            }
-        }
-        rows
+        rows(messages.unwrap_or_else(|error| panic!("{error:?}: {statements}")))
+    }
+
+    /// The same while PostgreSQL may go away. `Err`: the SQLSTATE of a refusal; `None`: no answer.
+    pub(crate) fn try_sql(&self, statements: &str) -> Result<Vec<Vec<String>>, Option<String>> {
+        let messages = block_on(self.client.simple_query(statements));
+        messages.map(rows).map_err(|error| error.code().map(|code| code.code().to_owned()))
     }
 
     /// Runs SQL that must be refused; returns the SQLSTATE.

@@ -99,7 +99,11 @@ fn the_next_steps_of_each_state_are_those_of_the_table() {
     for (decider, state, states, want) in table {
         let mut row = with(whole(*decider), *state, states);
         row.sealed = true;
-        assert_eq!(steps(&row, Known::default()), *want, "{decider:?} {state:?} {states:?}");
+        let mut known = Known::default();
+        if (*state, states.first()) == (Aborted, Some(&X)) {
+            known.note_released();
+        }
+        assert_eq!(steps(&row, known), *want, "{decider:?} {state:?} {states:?}");
     }
     let unsealed = with(whole(Decider::Caller), Committed, &[T, T, T]);
     assert_eq!(steps(&unsealed, Known::default()), "seal", "the caller's commit may be lost");
@@ -107,6 +111,17 @@ fn the_next_steps_of_each_state_are_those_of_the_table() {
     known.note_released();
     let refused = with(whole(Decider::Caller), Aborted, &[R, X, X]);
     assert_eq!(steps(&refused, known), "CANCELLED by coordinator");
+    // A hold that was set back is not released yet, at both ends.
+    let set_back = with(whole(Decider::Caller), Aborted, &[X, R, X]);
+    assert_eq!(steps(&set_back, Known::default()), "cancel FUNDING 1");
+    let mut spot_alone = row(&[(FUNDING, 1, vec![leg(1, 2, 5)]), (SPOT, 2, vec![leg(1, 2, 5)])]);
+    spot_alone = with(spot_alone, Committed, &[R, T]);
+    spot_alone.sealed = true;
+    let mut known = Known::default();
+    known.note_set_back(1);
+    assert_eq!(steps(&spot_alone, known), "confirm FUNDING 2");
+    known.note_released();
+    assert_eq!(steps(&spot_alone, known), "confirm SPOT 2");
 }
 
 /// GTX-011. A refused round of legs alone is taken back, and leaves the rest to the caller.
