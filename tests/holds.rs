@@ -8,7 +8,7 @@ use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::hold::{HoldAct, HoldKey, HoldOrder};
-use domain::transfer::Decision;
+use domain::transfer::{Amount, Decision, External, Op};
 use serde_json::{Value, json};
 use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
@@ -177,6 +177,48 @@ fn an_ended_hold_stands_and_an_empty_one_leaves_below_the_watermark() {
     let late = Call::Hold(order("released", PAYER, pays(1, 1)));
     let said = block_on(store.commit(Standing::default(), &[late]));
     assert!(matches!(said, Err(Failure::Refused { violation: true, .. })), "{said:?}");
+}
+
+/// Goal: the part apart of a balance is not lost if the flight that sets it apart begins the
+/// balance. Method: money from the outside and a Set, and money of a Settle and a Set, each pair in
+/// one flight of a user without an account; the reads and the audit; a release of the part.
+#[test]
+fn a_balance_is_begun_and_set_apart_in_one_flight() {
+    const FROM_OUTSIDE: u64 = 5001;
+    const FROM_PAYER: u64 = 5002;
+    let site = Site::new();
+    site.start().stop();
+    let mut acting = store(&site);
+    assert_eq!(act(&mut acting, order("t1", PAYER, pays(1, 100))), DONE);
+    assert_eq!(act(&mut acting, order("t1", PAYER, settle(100, 0))), DONE);
+    let brought = Call::External(External {
+        idem_key: "from the outside".to_owned(),
+        op: Op::ExtDeposit,
+        user: UserId::new(FROM_OUTSIDE).expect("not zero"),
+        asset: USDT,
+        amount: Amount::new(100 * COIN).expect("not zero"),
+        actor: "a test".to_owned(),
+        order_number: NUMBER + 1,
+    });
+    let settled = Call::Hold(order("t1", FROM_PAYER, settle(0, 100)));
+    for (brings, user) in [(brought, FROM_OUTSIDE), (settled, FROM_PAYER)] {
+        let calls = [brings, Call::Hold(order("t2", user, pays(1, 40)))];
+        let replies = block_on(acting.commit(Standing::default(), &calls)).expect("committed");
+        assert_eq!(replies[1], DONE, "{replies:?}");
+    }
+    let apart = ["5001 60 40 1", "5002 60 40 1"];
+    assert!(balances(&site).ends_with(&apart.map(str::to_owned)), "{:?}", balances(&site));
+    let server = site.start();
+    for user in [FROM_OUTSIDE, FROM_PAYER] {
+        assert_eq!(funding(&server, user), ("60".to_owned(), "40".to_owned()));
+    }
+    assert_eq!(totals(&server), ("0".to_owned(), "0".to_owned()));
+    site.assert_verified();
+    server.stop();
+    assert_eq!(act(&mut store(&site), order("t2", FROM_OUTSIDE, HoldAct::Release)), DONE);
+    assert_eq!(act(&mut store(&site), order("t2", FROM_PAYER, settle(40, 0))), DONE);
+    let ended = ["5001 100 0 2", "5002 60 0 2"];
+    assert!(balances(&site).ends_with(&ended.map(str::to_owned)), "{:?}", balances(&site));
 }
 
 const NOTHING: u8 = 0;

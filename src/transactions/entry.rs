@@ -55,6 +55,8 @@ pub(super) struct Waiter {
     pub(super) want: Want,
     /// Until when, monotonic ns.
     pub(super) until_ns: u64,
+    /// Until when it waits for the seal of a decision, monotonic ns.
+    pub(super) late_ns: u64,
     /// It was done before.
     pub(super) replayed: bool,
     /// Takes the one answer.
@@ -127,7 +129,8 @@ impl Entry {
     }
 
     /// The move that is to be recorded now, `None` if there is none. While the service is halted,
-    /// only answers are recorded, and the end that follows from them.
+    /// only answers are recorded, the end that follows from them, and the seal: it proves a
+    /// decision that stands, and moves nothing.
     pub(super) fn proposal(
         &self,
         now: Timestamp,
@@ -147,9 +150,12 @@ impl Entry {
             return Some(moved);
         }
         for next in self.nexts(&draft, known, now) {
-            let is_end =
-                matches!(&next, TransactionStep::Pass(passage) if passage.to.is_terminal());
-            if halted && !is_end {
+            let is_record = match &next {
+                TransactionStep::Pass(passage) => passage.to.is_terminal(),
+                TransactionStep::Seal => true,
+                _ => false,
+            };
+            if halted && !is_record {
                 continue;
             }
             match next {
@@ -208,11 +214,19 @@ impl Entry {
         }
     }
 
-    /// Answers every caller that need not wait longer.
+    /// Answers every caller that need not wait longer. Until the seal is written, none is told a
+    /// decision that a crash could take back.
     pub(super) fn answer_waiters(&mut self, now_ns: u64) {
         let (row, known, wish) = (&self.row, self.known, self.wish.as_ref());
-        let unsettled = self.stale || self.recording;
+        let (unsettled, unproven) = (self.stale || self.recording, is_unproven(row));
         for waiter in std::mem::take(&mut self.waiters) {
+            if unproven {
+                match waiter.late_ns <= now_ns {
+                    true => drop(waiter.reply.send(no_proof())),
+                    false => self.waiters.push(waiter),
+                }
+                continue;
+            }
             let is_late = waiter.until_ns <= now_ns;
             // A row that is being changed is no answer before its time.
             let found = (!unsettled || is_late).then(|| answer(&waiter, row, known, wish, is_late));
@@ -223,6 +237,19 @@ impl Entry {
             }
         }
     }
+}
+
+/// Whether a crash of PostgreSQL may still take back the decision of this row: the caller's session
+/// need not have waited for the disk.
+pub(super) fn is_unproven(row: &TransactionRow) -> bool {
+    row.state == TransactionState::Committed && !row.sealed
+}
+
+/// The answer instead of a row with [`is_unproven`].
+pub(super) fn no_proof() -> TransactionAnswer {
+    let detail = "The decision is not yet proven durable. Ask again.";
+    let refusal = TransactionRefusal::because(Code::SystemError, detail);
+    Err(TransactionRefusal { unknown: true, ..refusal })
 }
 
 /// Checks that the caller may commit these rounds of an open transaction.
@@ -281,7 +308,8 @@ pub(super) fn answer(
             (booked || is_late).then(of_abort)
         }
         (Want::Abort, Some(TransactionVerdict::Commit)) => {
-            Some(refusal(row, Some(Code::TransactionDecided), None))
+            let detail = Some("It is committed.".to_owned());
+            Some(refusal(row, Some(Code::TransactionDecided), detail))
         }
         (_, Some(_)) if booked => reply(true),
         (_, Some(_)) => otherwise(),
@@ -324,3 +352,6 @@ fn refused_round(row: &TransactionRow, round: u8) -> Option<(Option<Code>, Strin
     let passage = step::refused(branch);
     Some((branch.code, passage.detail.unwrap_or_default()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -778,6 +778,37 @@ impl Pair {
         }
     }
 
+    /// Balances that are begun and set apart in one flight, of users that no other call names.
+    fn begin_apart(&mut self) {
+        let order = |user, number, act| HoldOrder {
+            key: HoldKey::new(&format!("apart-{number}")).expect("a key"),
+            order_number: HOLD_NUMBERS + HOLDS + number,
+            user,
+            asset: AssetId(ASSETS[1]),
+            act,
+        };
+        let apart = HoldAct::Set { round: 1, amount: 3, pays: true, paid: false };
+        let (one, other) = (user(USERS + 1), user(USERS + 2));
+        let external = self.external();
+        let brought = External {
+            idem_key: "apart".to_owned(),
+            op: Op::ExtDeposit,
+            user: one,
+            asset: AssetId(ASSETS[1]),
+            amount: Amount::new(7).expect("not zero"),
+            ..external
+        };
+        let settled = order(other, 1, HoldAct::Settle { taken: 0, brought: 7 });
+        for (brings, user, number) in
+            [(Call::External(brought), one, 2), (Call::Hold(settled), other, 3)]
+        {
+            let calls = vec![brings, Call::Hold(order(user, number, apart))];
+            let said = self.fly(None, 0, calls, Fate::Arrives, Loses::Nothing);
+            assert!(matches!(said, Said::Replies(_)), "{said:?}");
+            assert_eq!(self.model.frozen_of(user.number(), ASSETS[1]), 3, "{user}");
+        }
+    }
+
     /// The server refuses the last call with an error of its own.
     fn meet_an_error(&mut self) {
         let retry = ["40001", "40P01", "57014", "58030"];
@@ -1006,6 +1037,8 @@ fn the_model_is_postgresql_as_far_as_anybody_can_tell() {
                 pair.look();
             }
         }
+        pair.begin_apart();
+        pair.look();
         for (what, count) in pair.counts {
             *counts.entry(what).or_insert(0) += count;
         }

@@ -345,12 +345,13 @@ fn hold(row: &HoldRow) -> HoldChange<'_> {
     }
 }
 
-/// The frozen part of a balance, if it changes.
+/// The frozen part of a balance, if it changes; a new row begins with none.
 fn frozen(row: &BalanceRow) -> Option<Frozen> {
-    let (before, after) = (row.before?, row.after?);
+    let after = row.after?;
+    let before = row.before.map_or(0, |before| before.frozen);
     let (user_id, asset_id) = (row.user.bigint(), asset_number(row.asset));
     let frozen = numeric(after.frozen);
-    (before.frozen != after.frozen).then_some(Frozen { user_id, asset_id, frozen })
+    (before != after.frozen).then_some(Frozen { user_id, asset_id, frozen })
 }
 
 impl<'a> Maker<'a> {

@@ -87,8 +87,11 @@ WITH journal AS (
     SELECT * FROM unnest($15::flight_balance[])
 --[
 ), begun AS (
-    INSERT INTO balances_tb (user_id, asset_id, available)
-    SELECT b.user_id, b.asset_id, b.after
+    -- A balance may be begun and set apart by the calls of one flight.
+    INSERT INTO balances_tb (user_id, asset_id, available, frozen)
+    SELECT b.user_id, b.asset_id, b.after,
+           COALESCE((SELECT f.frozen FROM unnest($20::flight_frozen[]) AS f
+                      WHERE f.user_id = b.user_id AND f.asset_id = b.asset_id), 0)
       FROM journal CROSS JOIN balances b WHERE b.before IS NULL AND b.after IS NOT NULL
 --]
 ), booked AS (

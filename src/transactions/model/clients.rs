@@ -100,19 +100,17 @@ impl Client<'_> {
             };
             let wait = Duration::from_millis(self.chance.below(5_000));
             let answer = ask(handle, wait).await;
+            let row = match &answer {
+                Ok(reply) => Some(&reply.row),
+                Err(refusal) => refusal.row.as_deref(),
+            };
+            if let Some(row) = row {
+                self.world.lock().answered(row);
+            }
             match &answer {
                 Err(refusal) if refusal.code.retryable() => self.pause(1_000).await,
                 Ok(reply) if !reply.settled => self.pause(500).await,
-                _ => {
-                    let row = match &answer {
-                        Ok(reply) => Some(&reply.row),
-                        Err(refusal) => refusal.row.as_deref(),
-                    };
-                    if let Some(row) = row {
-                        self.world.lock().told(&row.name, row.state);
-                    }
-                    return Some(answer);
-                }
+                _ => return Some(answer),
             }
         }
         None

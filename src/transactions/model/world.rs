@@ -158,6 +158,16 @@ impl World {
         }
     }
 
+    /// A caller was answered with this row.
+    pub(super) fn answered(&mut self, row: &TransactionRow) {
+        let stands = self.rows.get(&row.id);
+        let is_sealed = row.sealed && stands.is_some_and(|stands| stands.sealed);
+        if row.state == TransactionState::Committed && !is_sealed {
+            self.broke(format!("{:?} was told a commit that may be lost", row.name));
+        }
+        self.told(&row.name, row.state);
+    }
+
     /// `over`: the watermark may pass every number below it.
     pub(super) fn check_numbers(&mut self, over: Option<u64>) {
         let Some(over) = over else { return };

@@ -16,7 +16,7 @@ use crate::transaction::{
     TransactionVerdict,
 };
 use crate::transactions::branches::Branches;
-use crate::transactions::entry::{Waiter, Want, Wish, answer, may_commit};
+use crate::transactions::entry::{Waiter, Want, Wish, answer, is_unproven, may_commit, no_proof};
 use crate::transactions::handle::{
     TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal, TransactionReply,
 };
@@ -38,9 +38,14 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client that has hung up is no error.
+    /// A client that has hung up is no error. None is told a decision before its seal.
     fn answer(self, answer: TransactionAnswer) {
-        drop(self.reply.send(answer));
+        let row = match &answer {
+            Ok(reply) => Some(&reply.row),
+            Err(refusal) => refusal.row.as_deref(),
+        };
+        let is_early = row.is_some_and(is_unproven);
+        drop(self.reply.send(if is_early { no_proof() } else { answer }));
     }
 }
 
@@ -116,7 +121,8 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
                 self.seek(name, Purpose::Abort { by, reason }, client);
             }
             TransactionAsk::Get(name) => self.seek(name, Purpose::Get, client),
-            TransactionAsk::Retry(id) => client.answer(self.retry(id)),
+            // An operator is shown the row as it stands.
+            TransactionAsk::Retry(id) => drop(client.reply.send(self.retry(id))),
         }
     }
 
@@ -373,17 +379,16 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         (by, reason): (String, Option<String>),
         client: Client,
     ) {
-        let refused = |row: TransactionRow, detail: &str| {
-            let refusal = TransactionRefusal::because(Code::TransactionDecided, detail);
-            Err(TransactionRefusal { row: Some(Box::new(row)), ..refusal })
-        };
         match (row.state, row.state.verdict()) {
+            // It is refused behind the seal.
             (_, Some(TransactionVerdict::Commit)) => {
-                client.answer(refused(row, "It is committed."))
+                self.attach(row, Some(client), Want::Abort, true, None)
             }
             (TransactionState::Deciding, _) => {
                 let detail = "The last participant has been asked, and its answer decides.";
-                client.answer(refused(row, detail));
+                let refusal = TransactionRefusal::because(Code::TransactionDecided, detail);
+                let row = Some(Box::new(row));
+                client.answer(Err(TransactionRefusal { row, ..refusal }));
             }
             (_, Some(TransactionVerdict::Abort)) => {
                 self.attach(row, Some(client), Want::Abort, true, None)
@@ -405,8 +410,13 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         replayed: bool,
         wish: Option<Wish>,
     ) {
-        let waiter =
-            client.map(|Client { until_ns, reply, .. }| Waiter { want, until_ns, replayed, reply });
+        let waiter = client.map(|Client { until_ns, late_ns, reply }| Waiter {
+            want,
+            until_ns,
+            late_ns,
+            replayed,
+            reply,
+        });
         let (id, is_final) = (row.id, row.state.is_terminal());
         if is_final && let Some(waiter) = waiter {
             let answered = answer(&waiter, &row, Known::default(), None, true);
@@ -420,9 +430,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         // The first decision that is wanted stays.
         entry.wish = entry.wish.take().or(wish);
         if let Some(waiter) = waiter {
-            let until_ns = waiter.until_ns;
+            let (until_ns, late_ns) = (waiter.until_ns, waiter.late_ns);
             entry.waiters.push(waiter);
             self.wake_at(until_ns, id);
+            self.wake_at(late_ns, id);
         }
         self.woken.insert(id);
     }
