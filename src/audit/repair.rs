@@ -33,11 +33,13 @@ use super::lost_venues::{Awaited, awaited};
 use super::mismatch::{Kind, Mismatch};
 use super::redecision::{PlanStep, Rehearsed, Repeated, lacking, pending, rehearse, renumbering};
 use super::settled;
+use super::transaction_repair;
 use super::unproven::Unproven;
 use super::verify::{Stores, compare};
 use crate::postgres::audit_reader::{AuditReader, Ending, Page};
 use crate::postgres::cut::{Past, Witness};
 use crate::postgres::repair_writer::external::{ExternalRepair, Way};
+use crate::postgres::repair_writer::transaction::TransactionRepair;
 use crate::postgres::repair_writer::{Posting, Renumbering, TransferRepair};
 use domain::account::UserId;
 use domain::asset::AssetId;
@@ -70,6 +72,8 @@ pub struct Plan {
     pub renumberings: Vec<Renumbering>,
     /// External operations that PostgreSQL has lost and the log proves.
     pub externals: Vec<ExternalRepair>,
+    /// Transactions that PostgreSQL has lost or has undecided, and the log proves.
+    pub transactions: Vec<TransactionRepair>,
     /// Damaged rows of Funding's journal: the totals of the audit begin anew behind them.
     pub damaged: Vec<Mismatch>,
 }
@@ -132,6 +136,10 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     verdict.mismatches.retain(|mismatch| !outside.explains(mismatch));
     plan.externals = outside.repairs;
     plan.left.extend(outside.left);
+    let by_name = transaction_repair::plan(&log, &mut reader).await?;
+    verdict.mismatches.retain(|mismatch| !by_name.explains(mismatch));
+    plan.transactions = by_name.repairs;
+    plan.left.extend(by_name.left);
     let logged = tokio::task::block_in_place(|| read_log(&log, &names))?;
     let (watermark, passed) = reader.passed().await?;
     let pages = reader.open(&names).await?.pages;

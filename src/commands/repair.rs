@@ -30,8 +30,9 @@ use crate::format::Format;
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
+use crate::postgres::repair_writer::transaction::TransactionRepair;
 use crate::postgres::repair_writer::{
-    Author, CutRepair, Repaired, carry_out, fence, refuse_other_cause, renumber,
+    Author, CutRepair, Repaired, Repairs, carry_out, fence, refuse_other_cause, renumber,
 };
 use crate::stores::{Target, with_stores};
 
@@ -82,6 +83,7 @@ async fn repair(
         }
     };
     let (mut count, mut outside) = (planned.transfers(), planned.externals.len());
+    let mut by_name = planned.transactions.len();
     let (word, verb) = if author.is_some() { ("repaired", "done") } else { ("planned", "would") };
     if let Some(behind) = &planned.behind {
         let incarnation = planned.incarnation;
@@ -96,7 +98,8 @@ async fn repair(
             let write_postgres = planned.behind.is_some()
                 || !planned.damaged.is_empty()
                 || !planned.repairs.is_empty()
-                || !planned.externals.is_empty();
+                || !planned.externals.is_empty()
+                || !planned.transactions.is_empty();
             let restore =
                 !planned.steps.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
             let latest = planned.incarnation.max(target.answered_incarnation());
@@ -104,19 +107,29 @@ async fn repair(
                 let Target { address, limits, .. } = target;
                 let (catalog, repairs) = (stores.catalog.load(), &planned.repairs);
                 let externals = &planned.externals;
-                let both = (repairs.as_slice(), externals.as_slice());
-                let done = carry_out(address, limits, &catalog, log, latest, both, author).await;
-                let (done, done_outside) = done.context("write PostgreSQL")?;
-                for (repair, repaired) in repairs.iter().zip(done) {
+                let transactions = &planned.transactions;
+                let all = Repairs { transfers: repairs, externals, transactions };
+                let done = carry_out(address, limits, &catalog, log, latest, all, author).await;
+                let done = done.context("write PostgreSQL")?;
+                for (repair, repaired) in repairs.iter().zip(done.transfers) {
                     match repaired {
                         Repaired::Done => say(verb, repair)?,
                         Repaired::Short | Repaired::Occupied => count -= 1,
                     }
                 }
-                for (repair, repaired) in externals.iter().zip(done_outside) {
+                for (repair, repaired) in externals.iter().zip(done.externals) {
                     match repaired {
                         Repaired::Done => say(verb, repair)?,
                         Repaired::Short | Repaired::Occupied => outside -= 1,
+                    }
+                }
+                for (repair, repaired) in transactions.iter().zip(done.transactions) {
+                    match repaired {
+                        Repaired::Done => {
+                            say(verb, repair)?;
+                            print_looks(repair, &mut say)?;
+                        }
+                        Repaired::Short | Repaired::Occupied => by_name -= 1,
                     }
                 }
             }
@@ -137,6 +150,9 @@ async fn repair(
             for line in lines(&planned) {
                 say(verb, line)?;
             }
+            for repair in &planned.transactions {
+                print_looks(repair, &mut say)?;
+            }
         }
     }
     // The engine may have held the lock.
@@ -152,7 +168,7 @@ async fn repair(
         say("left", left)?;
     }
     print_waits(&planned, say)?;
-    print_end(args.format, word, (count, outside), left.len(), out)?;
+    print_end(args.format, word, (count, outside, by_name), left.len(), out)?;
     Ok(left.len())
 }
 
@@ -169,6 +185,17 @@ fn print_restored(
         say(verb, renumbering)?;
     }
     halted.as_ref().map_or(Ok(()), |reason| say("halted", reason))
+}
+
+/// Prints the parts of a transaction that only people can end.
+fn print_looks(
+    repair: &TransactionRepair,
+    mut say: impl FnMut(&str, &dyn Display) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    for look in &repair.looks {
+        say("look", &format_args!("transaction {}: {look}", repair.transaction))?;
+    }
+    Ok(())
 }
 
 /// Prints the venues that must send first, and the next step.
@@ -216,6 +243,7 @@ fn lines(planned: &Plan) -> Vec<&dyn Display> {
     let mut lines: Vec<&dyn Display> = Vec::new();
     lines.extend(planned.repairs.iter().map(|repair| repair as &dyn Display));
     lines.extend(planned.externals.iter().map(|repair| repair as &dyn Display));
+    lines.extend(planned.transactions.iter().map(|repair| repair as &dyn Display));
     lines.extend(planned.steps.iter().map(|step| step as &dyn Display));
     lines.extend(planned.renumberings.iter().map(|renumbering| renumbering as &dyn Display));
     lines
@@ -232,6 +260,9 @@ fn still_open(planned: &Plan) -> Vec<String> {
         let why = "insufficient Funding balance, or the idem_key is already used";
         left.push(format!("{repair}: {why}"));
     }
+    for repair in &planned.transactions {
+        left.push(format!("{repair}: its order number or its name is already used"));
+    }
     for step in &planned.steps {
         left.push(format!("{step}: found only after the repair; repair again"));
     }
@@ -242,7 +273,7 @@ fn still_open(planned: &Plan) -> Vec<String> {
 fn print_end(
     format: Format,
     word: &str,
-    (count, outside): (usize, usize),
+    (count, outside, by_name): (usize, usize, usize),
     found: usize,
     out: &mut impl Write,
 ) -> std::io::Result<()> {
@@ -252,11 +283,16 @@ fn print_end(
                 0 => String::new(),
                 count => format!(" external={count}"),
             };
-            writeln!(out, "{word} transfers={count}{also} left={found}")?;
+            let more = match by_name {
+                0 => String::new(),
+                count => format!(" transactions={count}"),
+            };
+            writeln!(out, "{word} transfers={count}{also}{more} left={found}")?;
         }
         Format::Json => {
             let end = json!({
-                "kind": "end", "verdict": word, "transfers": count, "external": outside, "left": found,
+                "kind": "end", "verdict": word, "transfers": count, "external": outside,
+                "transactions": by_name, "left": found,
             });
             writeln!(out, "{end}")?;
         }

@@ -112,6 +112,14 @@ impl Desk {
         self.server.take().expect("it runs").kill();
     }
 
+    /// Goes on with another site, which no server runs on.
+    pub(super) fn moves_to(&mut self, site: Site) {
+        assert!(self.server.is_none(), "its server has ended");
+        self.site = site;
+        self.start();
+        assert_eq!(self.server().ready(), 200, "{}", self.server().said());
+    }
+
     /// Waits until the server has ended by itself.
     pub(super) fn wait_for_end(&mut self) {
         let mut server = self.server.take().expect("it ran");
