@@ -17,17 +17,21 @@ use std::path::Path;
 
 use domain::account::UserId;
 use domain::asset::AssetId;
-use domain::posting::Leg;
-use domain::transfer::{Op, Participant, ReqId};
+use domain::posting::{Leg, Place, Posting};
+use domain::transfer::{Decision, Op, Participant, ReqId};
+use engine::ledger::Ledger;
+use engine::named::{NamedPosting, TxId};
+use wal::Sequence;
 
 use super::error::Error;
 use super::mismatch::{Kind, Mismatch};
+use super::redecision::{LostPosting, PlanStep};
 use super::transactions::{self, NamedRecord};
 use super::unproven::Unproven;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::repair_writer::transaction::{Bring, TransactionRepair};
 use crate::transaction::{
-    BranchState, Conclusion, Party, TransactionLeg, TransactionRow, TransactionState,
+    Branch, BranchState, Conclusion, Party, TransactionLeg, TransactionRow, TransactionState,
 };
 
 /// The repairs of transactions that the log proves.
@@ -173,12 +177,9 @@ fn move_on(
         None if legs.is_empty() => Vec::new(),
         None => return Err(Unproven::OtherTransaction),
     };
-    let is_open = matches!(row.state, TransactionState::Open | TransactionState::Deciding);
-    if let Some(verdict) = row.state.verdict() {
-        debug_assert!(matches!(verdict, Conclusion::Commit | Conclusion::Abort));
+    if row.state.verdict().is_some() {
         return Err(Unproven::OtherVerdict);
     }
-    debug_assert!(is_open, "no verdict");
     if proof.settle.is_none() {
         return match proof.release.is_some() || row.state == TransactionState::Open {
             true => Ok((Bring::Abort, lost)),
@@ -216,10 +217,8 @@ fn accepted(row: &TransactionRow, refused: &[u8]) -> Vec<TransactionLeg> {
         refused.contains(&round) || here.any(|branch| branch.state == BranchState::Refused)
     };
     let spot = Party::Store(Participant::Spot);
-    let counting =
-        row.branches.iter().filter(|branch| branch.party == spot && !is_refused(branch.round));
-    let by_round: BTreeMap<u8, _> = counting.map(|branch| (branch.round, &branch.legs)).collect();
-    by_round.into_values().flatten().copied().collect()
+    let of_spot = row.branches.iter().filter(|branch| branch.party == spot);
+    accepted_by(of_spot.filter(|branch| !is_refused(branch.round)))
 }
 
 /// The legs of a record: all between available amounts.
@@ -231,4 +230,63 @@ fn legs_of(legs: &[Leg]) -> Result<Vec<TransactionLeg>, Unproven> {
     };
     let all: Option<Vec<TransactionLeg>> = legs.iter().map(leg).collect();
     all.ok_or(Unproven::UnreadableRecord)
+}
+
+/// The postings by name that a row proves and the ledger lacks. One RESERVE, of the last round that
+/// counts, carries the legs of all of them.
+///
+/// `from`: the first record that was ever cut off.
+///
+/// # Errors
+/// [`Unproven`]: it cannot be decided again.
+pub(super) fn lost(
+    row: &TransactionRow,
+    ledger: &Ledger,
+    from: Sequence,
+) -> Result<LostPosting, Unproven> {
+    let spot = Party::Store(Participant::Spot);
+    let branches = || row.branches.iter().filter(|branch| branch.party == spot);
+    let sequence = branches().filter_map(|branch| branch.log_sequence).max();
+    let sequence = sequence.filter(|sequence| *sequence >= from).ok_or(Unproven::NoRecord)?;
+    let counts = |state| matches!(state, BranchState::Tried | BranchState::Confirmed);
+    let counting = || branches().filter(|branch| counts(branch.state));
+    let legs: Vec<TransactionLeg> = accepted_by(counting());
+    let tx_id = TxId::new(row.name.tx_id.as_str()).ok_or(Unproven::UnreadableRow)?;
+    let posting = |op, round, legs: &[TransactionLeg]| -> Result<PlanStep, Unproven> {
+        let place = |user: UserId| Place::Available(user.number());
+        let leg = |leg: &TransactionLeg| {
+            let TransactionLeg { from, to, asset, amount } = *leg;
+            Leg { from: place(from), to: place(to), asset: asset.0, amount }
+        };
+        let mut all = Posting::new();
+        for leg in legs.iter().map(leg) {
+            all.try_push(leg).map_err(|_| Unproven::UnreadableRow)?;
+        }
+        let (transaction, order_number, user) = (row.id, row.order_number, 0);
+        let posting = NamedPosting { transaction, order_number, round, tx_id, user, legs: all };
+        Ok(PlanStep::Post { op, posting: Box::new(posting) })
+    };
+    let places = branches().flat_map(|branch| &branch.legs);
+    let accounts = places.flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]).collect();
+    let mut steps = Vec::new();
+    if row.state.verdict() == Some(Conclusion::Abort) {
+        steps.push(posting(Op::Release, row.rounds.max(1), &[])?);
+    } else {
+        let last = counting().map(|branch| branch.round).max().ok_or(Unproven::Contradiction)?;
+        match transactions::named_outcome(ledger, row.id, Op::Reserve, last) {
+            Some(Decision::Success) => {}
+            Some(Decision::Refused(_)) => return Err(Unproven::OtherSpot),
+            None => steps.push(posting(Op::Reserve, last, &legs)?),
+        }
+        if counting().any(|branch| branch.state == BranchState::Confirmed) {
+            steps.push(posting(Op::Settle, last, &legs)?);
+        }
+    }
+    Ok(LostPosting { transaction: row.id, sequence, steps, accounts })
+}
+
+/// The legs of these branches, in the order of their rounds.
+fn accepted_by<'a>(branches: impl Iterator<Item = &'a Branch>) -> Vec<TransactionLeg> {
+    let by_round: BTreeMap<u8, _> = branches.map(|branch| (branch.round, &branch.legs)).collect();
+    by_round.into_values().flatten().copied().collect()
 }

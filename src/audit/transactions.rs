@@ -134,7 +134,8 @@ pub(super) fn judge_row(row: &TransactionRow, ledger: &Ledger) -> Vec<Mismatch> 
             }
             // A later RESERVE carries the legs of all rounds.
             BranchState::Tried
-                if !(branch.round..=ROUNDS_MAX).any(|round| done(Op::Reserve, round)) =>
+                if !released
+                    && !(branch.round..=ROUNDS_MAX).any(|round| done(Op::Reserve, round)) =>
             {
                 add(Op::Reserve, branch.round, claim());
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use engine::ledger::Answer;
-use engine::ring::Overloaded;
+use engine::ring::{Overloaded, Pending};
 use engine::{Closed, Engine, Handle};
 use serde_json::json;
 use wal::Identity;
@@ -83,7 +83,7 @@ async fn repair(
         }
     };
     let (mut count, mut outside) = (planned.transfers(), planned.externals.len());
-    let mut by_name = planned.transactions.len();
+    let mut by_name = planned.by_name();
     let (word, verb) = if author.is_some() { ("repaired", "done") } else { ("planned", "would") };
     if let Some(behind) = &planned.behind {
         let incarnation = planned.incarnation;
@@ -401,8 +401,10 @@ pub(super) async fn decide(engine: &Engine, steps: &[PlanStep]) -> anyhow::Resul
         crash::point("repair_before_step");
         let carried = rest.iter().take_while(|step| matches!(step, PlanStep::Carry { .. })).count();
         let (together, behind) = rest.split_at(carried.clamp(1, handle.share()));
-        let commands = together.iter().map(PlanStep::command);
-        let submitted = handle.submit_all(commands, clock.now_ns());
+        let submitted = match together {
+            [step] => vec![put(&mut handle, step, clock.now_ns())],
+            _ => handle.submit_all(together.iter().map(PlanStep::command), clock.now_ns()),
+        };
         for (step, submitted) in together.iter().zip(submitted) {
             let answer = match submitted {
                 Ok(pending) => pending.await.ok().context("UBSCore has stopped")?,
@@ -419,6 +421,14 @@ pub(super) async fn decide(engine: &Engine, steps: &[PlanStep]) -> anyhow::Resul
     Ok(())
 }
 
+/// Publishes a step.
+fn put(handle: &mut Handle, step: &PlanStep, time_ns: u64) -> Result<Pending, Overloaded> {
+    match step {
+        PlanStep::Post { op, posting } => handle.submit_named(*op, posting, time_ns),
+        step => handle.submit(step.command(), time_ns),
+    }
+}
+
 /// Until there is room: nothing has happened, the next segment is not ready yet, or there is no
 /// room for it.
 async fn ask_again(
@@ -431,7 +441,7 @@ async fn ask_again(
         let waited = Duration::from_nanos(clock.monotonic_ns() - began);
         ensure!(waited < ROOM_WAIT, "{step}: UBSCore has no room for it");
         clock.sleep(ROOM_PAUSE).await;
-        if let Ok(pending) = handle.submit(step.command(), clock.now_ns()) {
+        if let Ok(pending) = put(handle, step, clock.now_ns()) {
             let answer = pending.await.ok().context("UBSCore has stopped")?;
             if answer != Answer::Overloaded {
                 return Ok(answer);
