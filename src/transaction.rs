@@ -101,18 +101,22 @@ impl TransactionState {
     }
 
     /// The decision that has been made; `None` while there is none.
-    pub fn verdict(self) -> Option<Conclusion> {
+    pub fn verdict(self) -> Option<TransactionVerdict> {
         match self {
             TransactionState::Open | TransactionState::Deciding => None,
-            TransactionState::Committed | TransactionState::Done => Some(Conclusion::Commit),
-            TransactionState::Aborted | TransactionState::Cancelled => Some(Conclusion::Abort),
+            TransactionState::Committed | TransactionState::Done => {
+                Some(TransactionVerdict::Commit)
+            }
+            TransactionState::Aborted | TransactionState::Cancelled => {
+                Some(TransactionVerdict::Abort)
+            }
         }
     }
 }
 
 /// A decision about a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Conclusion {
+pub enum TransactionVerdict {
     /// Every branch is confirmed.
     Commit,
     /// Every branch is cancelled.

@@ -29,7 +29,7 @@ pub use self::handle::{
     Transactions,
 };
 pub use self::options::Options;
-pub use self::parts::Parts;
+pub use self::parts::TransactionParts;
 use self::worker::Worker;
 use crate::coordinator::worker::backoff::Backoff;
 use crate::entropy::Entropy;
@@ -41,7 +41,7 @@ use crate::transaction::TransactionState;
 /// Starts the worker. It ends when every handle is gone, and then drops its parts. `jitter`: for
 /// its back-offs.
 pub fn start<S: TransactionStore, B: Branches>(
-    parts: Parts<B>,
+    parts: TransactionParts<B>,
     store: S,
     jitter: Box<dyn Entropy>,
     inbox: mpsc::Receiver<TransactionMessage>,

@@ -445,7 +445,7 @@ mod tests {
         let recovery = Recovery::open(log_dir, 0, 0).expect("no log");
         let (log, _report) = recovery.start(Identity(1), options).expect("a segment");
         let venues = VenuePlaces { holds_max: 1_000, venues_max: 1, window: 64 };
-        let places = Places { accounts_max: 1_000, outcomes_max: 10_000, venues };
+        let places = Places { accounts_max: 1_000, outcomes_max: 30_000, venues };
         let mut core = Core::new(Ledger::new(places), log.writer);
         let symbol = Text::new("USDT").expect("short");
         core.decide(&Command::RegisterAsset { asset: 3, precision: 8, symbol }, 0);

@@ -5,7 +5,7 @@ use hyper::StatusCode;
 use super::answer::{Answer, json, mark_replayed};
 use super::refusal::{Refusal, invalid};
 use super::transaction_body::TransactionBody;
-use crate::transaction::{BranchState, Conclusion, TransactionRow, TransactionState};
+use crate::transaction::{BranchState, TransactionRow, TransactionState, TransactionVerdict};
 use crate::transactions::{TransactionRefusal, TransactionReply};
 use crate::validation::transaction::RoundError;
 use domain::code::Code;
@@ -61,7 +61,7 @@ fn refused(row: &TransactionRow, round: u8) -> Option<Refusal> {
         .branches
         .iter()
         .find(|branch| branch.round == round && branch.state == BranchState::Refused);
-    let aborted = row.state.verdict() == Some(Conclusion::Abort);
+    let aborted = row.state.verdict() == Some(TransactionVerdict::Abort);
     let code = match branch {
         Some(branch) => branch.code.or(row.code),
         None if aborted => row.code,

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::step::Passage;
 use crate::postgres::transactions::{BranchMove, TransactionMove};
 use crate::transaction::{
-    BranchState, Conclusion, Party, TransactionPassage, TransactionRow, TransactionState,
+    BranchState, Party, TransactionPassage, TransactionRow, TransactionState, TransactionVerdict,
 };
 
 /// Applies the passage of one branch.
@@ -71,7 +71,7 @@ pub(super) fn unmoved(row: &TransactionRow, branches: Vec<BranchMove>) -> Transa
 /// Adds a passage to a move. A decision of the service is durable with its own commit.
 pub(super) fn with(moved: TransactionMove, passage: Passage) -> TransactionMove {
     let Passage { to, by, code, detail } = passage;
-    let seal = moved.seal || to.verdict() == Some(Conclusion::Commit);
+    let seal = moved.seal || to.verdict() == Some(TransactionVerdict::Commit);
     TransactionMove { to, by, code, detail, seal, ..moved }
 }
 

@@ -12,11 +12,11 @@ use super::ask;
 use super::branches::Heard;
 use super::handle::{TransactionAnswer, TransactionRefusal, TransactionReply};
 use super::step::{
-    self, Known, Next, Passage, Question, abort, commit, decide, is_booked, is_round_tried,
-    is_taken_back, is_tried, unasked,
+    self, Known, Passage, Question, TransactionStep, abort, commit, decide, is_booked,
+    is_round_tried, is_taken_back, is_tried, unasked,
 };
 use crate::postgres::transactions::TransactionMove;
-use crate::transaction::{Conclusion, Decider, Party, TransactionRow, TransactionState};
+use crate::transaction::{Decider, Party, TransactionRow, TransactionState, TransactionVerdict};
 
 /// The decision that a caller wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,17 +147,18 @@ impl Entry {
             return Some(moved);
         }
         for next in self.nexts(&draft, known, now) {
-            let is_end = matches!(&next, Next::Pass(passage) if passage.to.is_terminal());
+            let is_end =
+                matches!(&next, TransactionStep::Pass(passage) if passage.to.is_terminal());
             if halted && !is_end {
                 continue;
             }
             match next {
-                Next::Ask(_) | Next::Wait(_) => {}
-                Next::Seal => moved.seal = true,
-                Next::Close(branches) => {
+                TransactionStep::Ask(_) | TransactionStep::Wait(_) => {}
+                TransactionStep::Seal => moved.seal = true,
+                TransactionStep::Close(branches) => {
                     moved.branches.extend(branches.into_iter().map(|(p, r)| apply::closed(p, r)));
                 }
-                Next::Pass(passage) => {
+                TransactionStep::Pass(passage) => {
                     if passage.to == TransactionState::Aborted {
                         let unasked = unasked(&draft).into_iter();
                         moved.branches.extend(unasked.map(|(p, r)| apply::closed(p, r)));
@@ -171,14 +172,19 @@ impl Entry {
     }
 
     /// The next steps, with the decision that the caller wants.
-    pub(super) fn nexts(&self, row: &TransactionRow, known: Known, now: Timestamp) -> Vec<Next> {
+    pub(super) fn nexts(
+        &self,
+        row: &TransactionRow,
+        known: Known,
+        now: Timestamp,
+    ) -> Vec<TransactionStep> {
         let nexts = decide(row, known, now);
-        let is_ending = |next: &Next| matches!(next, Next::Pass(passage) if passage.to == TransactionState::Aborted);
+        let is_ending = |next: &TransactionStep| matches!(next, TransactionStep::Pass(passage) if passage.to == TransactionState::Aborted);
         if row.state != TransactionState::Open || nexts.iter().any(is_ending) {
             return nexts;
         }
         match self.wished(row) {
-            Some(passage) => vec![Next::Pass(passage)],
+            Some(passage) => vec![TransactionStep::Pass(passage)],
             None => nexts,
         }
     }
@@ -270,11 +276,11 @@ pub(super) fn answer(
     let booked = is_booked(row, known);
     let verdict = row.state.verdict();
     match (waiter.want, verdict) {
-        (Want::Round(_) | Want::Commit, Some(Conclusion::Abort)) => {
+        (Want::Round(_) | Want::Commit, Some(TransactionVerdict::Abort)) => {
             let of_abort = || refusal(row, row.code, row.detail.clone());
             (booked || is_late).then(of_abort)
         }
-        (Want::Abort, Some(Conclusion::Commit)) => {
+        (Want::Abort, Some(TransactionVerdict::Commit)) => {
             Some(refusal(row, Some(Code::TransactionDecided), None))
         }
         (_, Some(_)) if booked => reply(true),

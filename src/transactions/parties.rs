@@ -7,6 +7,7 @@ use domain::code::Code;
 use domain::hold::HoldOrder;
 use domain::transfer::{Decision, ReqId};
 use engine::named::{NamedPosting, TxId};
+use tokio::sync::OnceCell;
 
 use super::branches::{Branches, Heard, ServiceWord, SpotWord};
 use super::step::Word;
@@ -15,6 +16,7 @@ use crate::adapters::{Adapter, Answer, Outcome, Reason};
 use crate::alert::{Alert, alert_about};
 use crate::coordinator::Coordinator;
 use crate::participant::{ParticipantAction, ParticipantCall, ParticipantOutcome, Participants};
+use crate::postgres::admin::Admin;
 use domain::transfer::Op;
 
 /// See the module.
@@ -22,16 +24,20 @@ pub struct Parties<F> {
     coordinator: Arc<Coordinator<Spot, F>>,
     spot: Arc<Spot>,
     services: Participants,
+    admin: Admin,
+    /// PostgreSQL has the mark that the log holds postings.
+    marked: OnceCell<()>,
 }
 
 impl<F> Parties<F> {
-    /// The parties behind these.
+    /// The parties behind these. `admin`: marks PostgreSQL before the log has its first posting.
     pub fn new(
         coordinator: Arc<Coordinator<Spot, F>>,
         spot: Arc<Spot>,
         services: Participants,
+        admin: Admin,
     ) -> Parties<F> {
-        Parties { coordinator, spot, services }
+        Parties { coordinator, spot, services, admin, marked: OnceCell::new() }
     }
 
     /// The failing leg of a refused RESERVE. Without an answer the refusal counts all the same.
@@ -54,6 +60,10 @@ impl<F: Adapter> Branches for Parties<F> {
 
     async fn spot(&self, word: SpotWord) -> Heard {
         let SpotWord { word, transaction, order_number, round, tx_id, legs } = word;
+        // Without the mark a new log could be begun from PostgreSQL alone, which lacks postings.
+        if let Err(error) = self.marked.get_or_try_init(|| self.admin.mark_posted()).await {
+            return Heard::Unknown { why: format!("PostgreSQL is not marked: {error}") };
+        }
         let tx_id = TxId::new(tx_id.as_str()).expect("both have 64 bytes at most");
         // A service's own transaction has no user.
         let posting = NamedPosting { transaction, order_number, round, tx_id, user: 0, legs };

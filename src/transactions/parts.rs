@@ -11,7 +11,7 @@ use crate::entropy::Entropy;
 use crate::gate::Gate;
 
 /// See the module.
-pub struct Parts<B> {
+pub struct TransactionParts<B> {
     /// The parties.
     pub branches: Arc<B>,
     /// Time.

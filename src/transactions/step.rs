@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Funding and Spot are each one group: nothing is asked before the answers of the group before it
-//! are in the row. So a branch whose group was not reached has never been asked.
+//! are in the row. So a branch of a group that was not reached has never been asked.
 
 use jiff::Timestamp;
 
@@ -15,7 +15,7 @@ use domain::transfer::Participant;
 
 use super::rounds::is_used_up;
 use crate::transaction::{
-    Branch, BranchState, Conclusion, Decider, Party, TransactionRow, TransactionState,
+    Branch, BranchState, Decider, Party, TransactionRow, TransactionState, TransactionVerdict,
 };
 
 /// The author of a decision by the service itself.
@@ -103,7 +103,7 @@ pub struct Passage {
 
 /// Something that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
+pub enum StepWait {
     /// A further round or the decision; at the latest the age.
     Caller,
     /// A person: the row contradicts itself.
@@ -112,7 +112,7 @@ pub enum Awaited {
 
 /// A next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum TransactionStep {
     /// Ask, unless it is being asked.
     Ask(Question),
     /// Record that these branches are cancelled: they have never been asked.
@@ -122,11 +122,11 @@ pub enum Next {
     /// Record a commit behind the caller's, before anything is asked.
     Seal,
     /// Nothing to do.
-    Wait(Awaited),
+    Wait(StepWait),
 }
 
 /// The next steps of a transaction, none if it is final. All of them may be done at once.
-pub fn decide(row: &TransactionRow, known: Known, now: Timestamp) -> Vec<Next> {
+pub fn decide(row: &TransactionRow, known: Known, now: Timestamp) -> Vec<TransactionStep> {
     match row.state {
         TransactionState::Open => open(row, known, now),
         TransactionState::Deciding => deciding(row),
@@ -147,9 +147,13 @@ pub fn commit(by: &str) -> Passage {
     Passage { to, by: by.to_owned(), code: None, detail: None }
 }
 
-/// Whether every branch of every round that counts is tried: the one condition of a commit, beside
-/// the answer of the last participant.
+/// Whether every branch of every round that counts is tried, and there is one: the one condition of
+/// a commit, beside the answer of the last participant.
 pub fn is_tried(row: &TransactionRow) -> bool {
+    // Story: with its only round refused, nothing was left that is not tried.
+    if refusal(row).is_some() || !row.branches.iter().any(|branch| counts(row, branch)) {
+        return false;
+    }
     let mut counting = row.branches.iter().filter(|branch| counts(row, branch) && !branch.last);
     counting.all(|branch| branch.state == BranchState::Tried)
 }
@@ -160,7 +164,7 @@ pub fn is_round_tried(row: &TransactionRow, round: u8) -> bool {
     branches.all(|branch| branch.state == BranchState::Tried)
 }
 
-/// Whether both stores have booked or given back, whichever was decided.
+/// Whether both stores have carried out the decision: they have booked or given back.
 pub fn is_booked(row: &TransactionRow, known: Known) -> bool {
     let stores = |branch: &&Branch| matches!(branch.party, Party::Store(_));
     let ended = row.branches.iter().filter(stores).all(|branch| branch.state.is_terminal());
@@ -227,12 +231,12 @@ pub(super) fn refused(branch: &Branch) -> Passage {
     abort(name, code, Some(detail))
 }
 
-fn open(row: &TransactionRow, known: Known, now: Timestamp) -> Vec<Next> {
+fn open(row: &TransactionRow, known: Known, now: Timestamp) -> Vec<TransactionStep> {
     if let Some(branch) = refusal(row) {
-        return vec![Next::Pass(refused(branch))];
+        return vec![TransactionStep::Pass(refused(branch))];
     }
     if row.expires_at < now {
-        return vec![Next::Pass(abort(BY_AGE, Code::TransactionExpired, None))];
+        return vec![TransactionStep::Pass(abort(BY_AGE, Code::TransactionExpired, None))];
     }
     let back = take_back(row, known);
     if !back.is_empty() {
@@ -241,30 +245,32 @@ fn open(row: &TransactionRow, known: Known, now: Timestamp) -> Vec<Next> {
     let trying = row.branches.iter().filter(|branch| {
         branch.state == BranchState::Trying && !branch.last && may_be_asked(row, branch)
     });
-    let asks: Vec<Next> = trying.map(|branch| ask(branch, Word::Try)).collect();
+    let asks: Vec<TransactionStep> = trying.map(|branch| ask(branch, Word::Try)).collect();
     if !asks.is_empty() {
         return asks;
     }
     let last = row.branches.iter().any(|branch| branch.last && counts(row, branch));
     match row.decider {
-        Decider::Coordinator if is_tried(row) => vec![Next::Pass(commit(BY_COORDINATOR))],
+        Decider::Coordinator if is_tried(row) => {
+            vec![TransactionStep::Pass(commit(BY_COORDINATOR))]
+        }
         Decider::Last if is_tried(row) && last => {
             let (to, by) = (TransactionState::Deciding, BY_COORDINATOR.to_owned());
-            vec![Next::Pass(Passage { to, by, code: None, detail: None })]
+            vec![TransactionStep::Pass(Passage { to, by, code: None, detail: None })]
         }
-        _ => vec![Next::Wait(Awaited::Caller)],
+        _ => vec![TransactionStep::Wait(StepWait::Caller)],
     }
 }
 
 /// The rest of rounds that were refused: branches without a question are closed, and Funding sets
 /// its holds back.
-fn take_back(row: &TransactionRow, known: Known) -> Vec<Next> {
+fn take_back(row: &TransactionRow, known: Known) -> Vec<TransactionStep> {
     let mut nexts = Vec::new();
     let of_used_up = || row.branches.iter().filter(|branch| !counts(row, branch));
     let closing = of_used_up().filter(|branch| branch.state == BranchState::Trying);
     let closing: Vec<_> = closing.map(|branch| (branch.party.clone(), branch.round)).collect();
     if !closing.is_empty() {
-        nexts.push(Next::Close(closing));
+        nexts.push(TransactionStep::Close(closing));
     }
     let funding = |branch: &&Branch| branch.party == Party::Store(Participant::Funding);
     let due = |branch: &&Branch| match branch.state {
@@ -282,25 +288,25 @@ pub fn is_taken_back(row: &TransactionRow, known: Known) -> bool {
     take_back(row, known).is_empty()
 }
 
-fn deciding(row: &TransactionRow) -> Vec<Next> {
+fn deciding(row: &TransactionRow) -> Vec<TransactionStep> {
     let Some(last) = row.branches.iter().find(|branch| branch.last && counts(row, branch)) else {
         return match refusal(row) {
-            Some(branch) => vec![Next::Pass(refused(branch))],
-            None => vec![Next::Wait(Awaited::Person)],
+            Some(branch) => vec![TransactionStep::Pass(refused(branch))],
+            None => vec![TransactionStep::Wait(StepWait::Person)],
         };
     };
     match last.state {
         BranchState::Trying => vec![ask(last, Word::Commit)],
-        BranchState::Confirmed => vec![Next::Pass(commit(last.party.name()))],
+        BranchState::Confirmed => vec![TransactionStep::Pass(commit(last.party.name()))],
         BranchState::Tried | BranchState::Refused | BranchState::Cancelled => {
-            vec![Next::Wait(Awaited::Person)]
+            vec![TransactionStep::Wait(StepWait::Person)]
         }
     }
 }
 
-fn committed(row: &TransactionRow, known: Known) -> Vec<Next> {
+fn committed(row: &TransactionRow, known: Known) -> Vec<TransactionStep> {
     if !row.sealed {
-        return vec![Next::Seal];
+        return vec![TransactionStep::Seal];
     }
     let back = take_back(row, known);
     if !back.is_empty() {
@@ -312,12 +318,12 @@ fn committed(row: &TransactionRow, known: Known) -> Vec<Next> {
         return asks;
     }
     if row.branches.iter().any(|branch| !branch.state.is_terminal()) {
-        return vec![Next::Wait(Awaited::Person)];
+        return vec![TransactionStep::Wait(StepWait::Person)];
     }
     vec![final_passage(TransactionState::Done)]
 }
 
-fn aborted(row: &TransactionRow, known: Known) -> Vec<Next> {
+fn aborted(row: &TransactionRow, known: Known) -> Vec<TransactionStep> {
     if owes_release(row, known) {
         return vec![ask_store(row, Participant::Funding, Word::Cancel)];
     }
@@ -341,7 +347,11 @@ fn owes_release(row: &TransactionRow, known: Known) -> bool {
 }
 
 /// The questions of the first group that has open branches.
-fn by_group(row: &TransactionRow, is_open: impl Fn(&&Branch) -> bool, word: Word) -> Vec<Next> {
+fn by_group(
+    row: &TransactionRow,
+    is_open: impl Fn(&&Branch) -> bool,
+    word: Word,
+) -> Vec<TransactionStep> {
     for store in [Participant::Funding, Participant::Spot] {
         let party = Party::Store(store);
         if row.branches.iter().filter(&is_open).any(|branch| branch.party == party) {
@@ -353,18 +363,18 @@ fn by_group(row: &TransactionRow, is_open: impl Fn(&&Branch) -> bool, word: Word
     row.branches.iter().filter(is_open).filter(can).map(|branch| ask(branch, word)).collect()
 }
 
-fn ask(branch: &Branch, word: Word) -> Next {
-    Next::Ask(Question { party: branch.party.clone(), round: branch.round, word })
+fn ask(branch: &Branch, word: Word) -> TransactionStep {
+    TransactionStep::Ask(Question { party: branch.party.clone(), round: branch.round, word })
 }
 
 /// A question about all rounds of a store.
-fn ask_store(row: &TransactionRow, store: Participant, word: Word) -> Next {
-    Next::Ask(Question { party: Party::Store(store), round: row.rounds, word })
+fn ask_store(row: &TransactionRow, store: Participant, word: Word) -> TransactionStep {
+    TransactionStep::Ask(Question { party: Party::Store(store), round: row.rounds, word })
 }
 
-fn final_passage(to: TransactionState) -> Next {
+fn final_passage(to: TransactionState) -> TransactionStep {
     let by = BY_COORDINATOR.to_owned();
-    Next::Pass(Passage { to, by, code: None, detail: None })
+    TransactionStep::Pass(Passage { to, by, code: None, detail: None })
 }
 
 /// Whether the row is in the state in which an answer to this word has a meaning. A late answer has
@@ -372,7 +382,7 @@ fn final_passage(to: TransactionState) -> Next {
 pub fn is_awaited(row: &TransactionRow, word: Word) -> bool {
     match word {
         Word::Try => row.state == TransactionState::Open,
-        Word::SetBack => row.state.verdict() != Some(Conclusion::Abort),
+        Word::SetBack => row.state.verdict() != Some(TransactionVerdict::Abort),
         Word::Commit => row.state == TransactionState::Deciding,
         Word::Confirm => row.state == TransactionState::Committed,
         Word::Cancel => row.state == TransactionState::Aborted,

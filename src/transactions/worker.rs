@@ -29,7 +29,7 @@ use self::requests::{Pending, Sought};
 use super::branches::Branches;
 use super::entry::Entry;
 use super::handle::TransactionMessage;
-use super::parts::Parts;
+use super::parts::TransactionParts;
 use crate::coordinator::worker::backoff::Backoff;
 use crate::gate::Pass;
 use crate::postgres::Superseded;
@@ -73,7 +73,7 @@ type Running<S> = Pin<Box<dyn Future<Output = (S, Done)> + Send>>;
 
 /// See the module.
 pub(super) struct Worker<S, B> {
-    parts: Parts<B>,
+    parts: TransactionParts<B>,
     /// `None` during a call.
     store: Option<S>,
     running: Option<Running<S>>,
@@ -109,7 +109,7 @@ pub(super) struct Worker<S, B> {
 }
 
 impl<S: TransactionStore, B: Branches> Worker<S, B> {
-    pub(super) fn new(parts: Parts<B>, store: S, backoff: Backoff) -> Worker<S, B> {
+    pub(super) fn new(parts: TransactionParts<B>, store: S, backoff: Backoff) -> Worker<S, B> {
         Worker {
             parts,
             store: Some(store),
@@ -178,9 +178,11 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         self.parts.clock.monotonic_ns()
     }
 
-    /// The service's clock.
+    /// The service's clock, in microseconds as PostgreSQL keeps it: an answer has the times that
+    /// its repeat will have.
     fn now(&self) -> Timestamp {
-        Timestamp::from_nanosecond(self.parts.clock.now_ns().into()).expect("before the year 2554")
+        let now_us = i64::try_from(self.parts.clock.now_ns() / 1_000).expect("a date of today");
+        Timestamp::from_microsecond(now_us).expect("a date of today")
     }
 
     /// Looks at every transaction that has been woken, and starts the next call of the store.

@@ -32,7 +32,7 @@ CREATE TABLE approvals_tb (
     decider_reason text,
     decided_at timestamp with time zone,
     carried_out_at timestamp with time zone,
-    CONSTRAINT approvals_tb_action_check CHECK ((action = ANY (ARRAY['resolve'::text, 'resume'::text, 'external'::text, 'hold'::text]))),
+    CONSTRAINT approvals_tb_action_check CHECK ((action = ANY (ARRAY['resolve'::text, 'resume'::text, 'external'::text, 'hold'::text, 'transaction'::text]))),
     CONSTRAINT approvals_tb_check CHECK (((decider IS NULL) = (state = ANY (ARRAY[1, 4])))),
     CONSTRAINT approvals_tb_check1 CHECK (((decider_reason IS NULL) = (decider IS NULL))),
     CONSTRAINT approvals_tb_check2 CHECK (((decided_at IS NULL) = (decider IS NULL))),

@@ -11,8 +11,9 @@ use ubscore::http::auth::{Owner, Role};
 use super::{Example, NAME};
 use crate::harness::{COIN, Server, Site, eventually, said, token};
 
-const BUYER: u64 = 1001;
-const SELLER: u64 = 1002;
+/// None of them is a user that a development server endows.
+const BUYER: u64 = 2001;
+const SELLER: u64 = 2002;
 const ENVELOPES: u64 = 9000;
 
 /// A site that knows the participant.
@@ -39,7 +40,7 @@ fn caller(site: &Site, url: &str, order: u32, price: &str) -> Command {
     let mut python = Command::new("python3");
     python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/transaction.py"));
     python.env("UBSCORE_TOKEN", token(1, Owner::new("trade").map(Role::Service)));
-    python.args([order.to_string().as_str(), "--buyer", "1001", "--seller", "1002"]);
+    python.args([order.to_string().as_str(), "--buyer", "2001", "--seller", "2002"]);
     python.args(["--price", price, "--envelope", "20", "--envelopes-of", "9000"]);
     python.args(["--owner", "trade", "--database", &site.url(), "--url", url]);
     python.args(["--patience", "120"]);

@@ -66,6 +66,7 @@ impl Desk {
         }
         let mut desk = Desk { site, server: None, start: 0 };
         desk.start();
+        desk.server().deposit(USED[2], "USDT", "500");
         for user in USED {
             desk.server().transfer_ended(user, Way::ToSpot, "100");
         }
@@ -191,19 +192,21 @@ impl Desk {
         USED.into_iter().map(|user| (user, self.server().usdt(user))).collect()
     }
 
-    /// What is there, cents.
+    /// The whole balance, cents.
     pub(super) fn balance(&self, user: u64, store: &str) -> u128 {
         let Balance { funding, spot, .. } = self.server().usdt(user);
         let units = if store == "FUNDING" { funding } else { spot };
         units.unwrap_or(0) / CENT
     }
 
-    /// What is apart, cents.
+    /// The frozen amount, cents.
     pub(super) fn frozen(&self, user: u64, store: &str) -> u128 {
         let reply = self.server().get(user, "/api/v1/balances").json();
         let rows = reply["balances"].as_array().expect("a list");
         let row = rows.iter().find(|row| row["asset"] == json!("USDT")).expect("USDT");
-        units(text(&row[store.to_lowercase()]["frozen"])) / CENT
+        let frozen = &row[store.to_lowercase()]["frozen"];
+        // No account holds nothing.
+        frozen.as_str().map_or(0, units) / CENT
     }
 
     /// The users with another balance than before: changes of Funding and Spot, cents.

@@ -420,6 +420,7 @@ impl Start<'_> {
             &postgres,
             incarnation.number,
             (&coordinator, &spot),
+            &settings.admin,
             (self.clock, settings.halt.gate()),
             self.tasks,
         )?;

@@ -13,11 +13,12 @@ use crate::coordinator::Coordinator;
 use crate::entropy::SystemEntropy;
 use crate::gate::Gate;
 use crate::participant::Participants;
+use crate::postgres::admin::Admin;
 use crate::postgres::transactions::database::TransactionDatabase;
 use crate::stores::writer::Postgres;
 use crate::task::Tasks;
 use crate::transactions::parties::Parties;
-use crate::transactions::{Options, Parts, Transactions, start};
+use crate::transactions::{Options, TransactionParts, Transactions, start};
 
 /// Starts the worker, and returns its handle. The watermark waits from now on until the unfinished
 /// transactions are read.
@@ -29,6 +30,7 @@ pub(super) fn begin<F: Adapter>(
     postgres: &Postgres,
     incarnation: u64,
     (coordinator, spot): (&Arc<Coordinator<Spot, F>>, &Arc<Spot>),
+    admin: &Admin,
     (clock, gate): (&Arc<dyn Clock>, Arc<Gate>),
     tasks: &mut Tasks,
 ) -> anyhow::Result<Transactions> {
@@ -36,8 +38,13 @@ pub(super) fn begin<F: Adapter>(
     let store = TransactionDatabase::new(postgres.address.clone(), postgres.limits, incarnation);
     let numbers = coordinator.transaction_numbers();
     let of_transfers = Arc::clone(coordinator);
-    let parts = Parts {
-        branches: Arc::new(Parties::new(Arc::clone(coordinator), Arc::clone(spot), services)),
+    let parts = TransactionParts {
+        branches: Arc::new(Parties::new(
+            Arc::clone(coordinator),
+            Arc::clone(spot),
+            services,
+            admin.clone(),
+        )),
         clock: Arc::clone(clock),
         entropy: Box::new(SystemEntropy::default()),
         gate,

@@ -20,7 +20,7 @@ use crate::http::service::{Caller, Intake, Service, Transfers};
 use crate::http::transaction_answer::{position, transaction_state};
 use crate::http::transaction_body::{TransactionOperatorBody, TransactionShownBody};
 use crate::postgres::reads::transactions::TransactionFilter;
-use crate::transaction::{Conclusion, TransactionRow, TransactionState};
+use crate::transaction::{TransactionRow, TransactionState, TransactionVerdict};
 use crate::transactions::TransactionReply;
 use domain::code::Code;
 use domain::transfer::{Cid, ReqId};
@@ -180,7 +180,7 @@ pub(super) async fn abort_now(service: &Service, id: &str, note: AuditNote) -> O
 
 async fn carry_out(service: &Service, row: TransactionRow, note: AuditNote) -> Outcome {
     let Service { transfers, transactions, .. } = service;
-    if row.state.verdict() == Some(Conclusion::Commit) {
+    if row.state.verdict() == Some(TransactionVerdict::Commit) {
         let message = format!("The transaction is {}.", row.state.name());
         return Err(Refusal::because(Code::TransactionDecided, message));
     }

@@ -106,7 +106,7 @@ RETURNS JSONB LANGUAGE sql STABLE AS $$
         'by', p_by, 'reason', p_reason)))
 $$;
 
--- Accepts round p_round, or tells of what stands under the name. The arrays have one element for
+-- Accepts round p_round, or tells of the row under the name. The arrays have one element for
 -- each branch. Returns 'new', 'taken', 'repeated', 'held' (a foreign session holds the row), or a
 -- refusal: 'conflict', 'decided', 'aborted', 'rounds' (the decider takes no further one), 'order',
 -- 'untried', 'repaired' (a row without an owner has its tx_id), 'number' (the order number or the id is of no use).
@@ -332,7 +332,7 @@ BEGIN
 END
 $$;
 
--- The places of Funding that a confirmed transaction has booked: what each has paid and was paid.
+-- The places of Funding that a confirmed transaction has booked: paid and received by each.
 CREATE FUNCTION transaction_booked(p_id UUID)
 RETURNS TABLE (user_id BIGINT, asset_id INTEGER, taken NUMERIC, brought NUMERIC)
 LANGUAGE sql STABLE AS $$
@@ -369,7 +369,7 @@ BEGIN
                 THEN d.order_number >= (SELECT watermark FROM engine_state)
                 ELSE h.state <> 40 OR h.order_number <> d.order_number
                      OR (h.user_id, h.asset_id) IS DISTINCT FROM (d.user_id, d.asset_id)
-                     -- What a user passes on from what arrives is in no hold: the sums count.
+                     -- Money that a user passes on as it arrives is in no hold: the sums count.
                      OR h.brought::numeric - h.taken::numeric
                         IS DISTINCT FROM d.brought - d.taken END
      ORDER BY d.order_number, d.user_id, d.asset_id;

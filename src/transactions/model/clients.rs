@@ -42,6 +42,7 @@ pub(super) async fn client(
         client.transaction(TransactionName { owner: "model".to_owned(), tx_id }).await;
         client.pause(6_000).await;
     }
+    world.lock().clients -= 1;
 }
 
 impl Client<'_> {
@@ -132,6 +133,14 @@ impl Client<'_> {
             let send = async |handle: Transactions, wait| handle.round(round.clone(), wait).await;
             if self.chance.percent(8) {
                 // It goes away without an answer, or aborts meanwhile.
+                break;
+            }
+            if decider == Decider::Caller && self.chance.percent(15) {
+                // It does not wait for the answer, and decides all the same.
+                let handle = self.handle.lock().clone();
+                if let Some(handle) = handle {
+                    drop(send(handle, Duration::ZERO).await);
+                }
                 break;
             }
             self.insist(send).await;

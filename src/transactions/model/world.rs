@@ -12,13 +12,18 @@ use domain::transfer::ReqId;
 
 use super::is_service;
 use crate::transaction::{
-    BranchState, Conclusion, Party, TransactionName, TransactionRow, TransactionState,
+    BranchState, Party, TransactionName, TransactionRow, TransactionState, TransactionVerdict,
 };
 use crate::transactions::rounds::is_used_up;
 use domain::transfer::Participant;
 
 pub(super) use self::parties::ModelBranches;
 pub(super) use self::rows::ModelStore;
+
+/// The first broken law of a run.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct BrokenLaw(String);
 
 /// A bug that is planted in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +53,7 @@ pub(super) type Holder = (u64, u32);
 pub(super) struct Reserve {
     rounds: BTreeMap<u8, bool>,
     apart: BTreeMap<Holder, u128>,
-    end: Option<Conclusion>,
+    end: Option<TransactionVerdict>,
 }
 
 /// A branch at its service.
@@ -64,6 +69,8 @@ pub(super) struct World {
     pub(super) bug: Option<Bug>,
     incarnation: u64,
     pub(super) calm: bool,
+    /// Clients that have not ended.
+    pub(super) clients: u64,
     pub(super) rows: BTreeMap<ReqId, TransactionRow>,
     names: BTreeMap<TransactionName, ReqId>,
     fingerprints: BTreeMap<(ReqId, u8), [u8; 16]>,
@@ -76,7 +83,7 @@ pub(super) struct World {
     services: BTreeMap<String, ServiceRecord>,
     /// The first broken law.
     broken: Option<String>,
-    /// Names whose abort was told as done.
+    /// Names with an abort that was answered as done.
     told_aborted: Vec<TransactionName>,
     told_committed: Vec<TransactionName>,
     /// Effects of calls that were given up, by time, ns.
@@ -98,6 +105,7 @@ impl World {
             bug,
             incarnation: 0,
             calm: false,
+            clients: 0,
             rows: BTreeMap::new(),
             names: BTreeMap::new(),
             fingerprints: BTreeMap::new(),
@@ -144,8 +152,8 @@ impl World {
 
     pub(super) fn told(&mut self, name: &TransactionName, state: TransactionState) {
         match state.verdict() {
-            Some(Conclusion::Commit) => self.told_committed.push(name.clone()),
-            Some(Conclusion::Abort) => self.told_aborted.push(name.clone()),
+            Some(TransactionVerdict::Commit) => self.told_committed.push(name.clone()),
+            Some(TransactionVerdict::Abort) => self.told_aborted.push(name.clone()),
             None => {}
         }
     }
@@ -168,16 +176,21 @@ impl World {
         ends
     }
 
+    /// Whether every client has ended, and every transaction.
+    pub(super) fn rests(&self) -> bool {
+        self.clients == 0 && self.rows.values().all(|row| row.state.is_terminal())
+    }
+
     /// The laws at rest.
-    pub(super) fn judge(&mut self) -> Result<(), String> {
+    pub(super) fn judge(&mut self) -> Result<(), BrokenLaw> {
         self.pass(u64::MAX);
         if let Some(broken) = &self.broken {
-            return Err(broken.clone());
+            return Err(BrokenLaw(broken.clone()));
         }
         let (mut funding, mut spot) = (World::new(None).funding, World::new(None).spot);
         for row in self.rows.values() {
             if !row.state.is_terminal() {
-                return Err(format!("not final: {row:?}"));
+                return Err(BrokenLaw(format!("not final: {row:?}")));
             }
             self.judge_branches(row)?;
             if row.state == TransactionState::Done {
@@ -188,38 +201,38 @@ impl World {
         for (name, id) in &self.names {
             let verdict = self.rows[id].state.verdict();
             let other = match verdict {
-                Some(Conclusion::Commit) => &self.told_aborted,
+                Some(TransactionVerdict::Commit) => &self.told_aborted,
                 _ => &self.told_committed,
             };
             if other.contains(name) {
-                return Err(format!("{name:?} was told otherwise than {verdict:?}"));
+                return Err(BrokenLaw(format!("{name:?} was answered otherwise than {verdict:?}")));
             }
         }
         if let Some(hold) = self.holds.values().find(|hold| hold.apart() > 0) {
-            return Err(format!("apart on Funding: {hold:?}"));
+            return Err(BrokenLaw(format!("apart on Funding: {hold:?}")));
         }
         let apart = |reserve: &&Reserve| reserve.apart.values().any(|amount| *amount > 0);
         if let Some(reserve) = self.reserves.values().find(apart) {
-            return Err(format!("apart on Spot: {reserve:?}"));
+            return Err(BrokenLaw(format!("apart on Spot: {reserve:?}")));
         }
         if self.funding != funding {
-            return Err(format!("Funding has {:?}, must be {funding:?}", self.funding));
+            return Err(BrokenLaw(format!("Funding has {:?}, must be {funding:?}", self.funding)));
         }
         if self.spot != spot {
-            return Err(format!("Spot has {:?}, must be {spot:?}", self.spot));
+            return Err(BrokenLaw(format!("Spot has {:?}, must be {spot:?}", self.spot)));
         }
         Ok(())
     }
 
     /// A transaction is booked by all of its parties or by none.
-    fn judge_branches(&self, row: &TransactionRow) -> Result<(), String> {
+    fn judge_branches(&self, row: &TransactionRow) -> Result<(), BrokenLaw> {
         for branch in &row.branches {
             let is_fit = match (row.state, is_used_up(row, branch.round)) {
                 (TransactionState::Done, false) => branch.state == BranchState::Confirmed,
                 _ => matches!(branch.state, BranchState::Refused | BranchState::Cancelled),
             };
             if !is_fit {
-                return Err(format!("{:?} of {:?}", branch, row.state));
+                return Err(BrokenLaw(format!("{:?} of {:?}", branch, row.state)));
             }
             if !is_service(&branch.party) {
                 continue;
@@ -232,7 +245,7 @@ impl World {
                 }
             };
             if !is_fit {
-                return Err(format!("{:?} is {record:?} at its service", branch));
+                return Err(BrokenLaw(format!("{:?} is {record:?} at its service", branch)));
             }
         }
         Ok(())

@@ -44,21 +44,21 @@ fn with(
 
 /// The steps as words, in order.
 fn steps(row: &TransactionRow, known: Known) -> String {
-    let word = |next: &Next| match next {
-        Next::Ask(question) => {
+    let word = |next: &TransactionStep| match next {
+        TransactionStep::Ask(question) => {
             format!("{} {} {}", question.word.name(), question.party.name(), question.round)
         }
-        Next::Close(branches) => {
+        TransactionStep::Close(branches) => {
             let names = branches.iter().map(|(party, round)| format!("{} {round}", party.name()));
             format!("close {}", names.collect::<Vec<_>>().join(" "))
         }
-        Next::Pass(passage) => match passage.code {
+        TransactionStep::Pass(passage) => match passage.code {
             Some(code) => format!("{} {code} by {}", passage.to.name(), passage.by),
             None => format!("{} by {}", passage.to.name(), passage.by),
         },
-        Next::Seal => "seal".to_owned(),
-        Next::Wait(Awaited::Caller) => "wait for the caller".to_owned(),
-        Next::Wait(Awaited::Person) => "wait for a person".to_owned(),
+        TransactionStep::Seal => "seal".to_owned(),
+        TransactionStep::Wait(StepWait::Caller) => "wait for the caller".to_owned(),
+        TransactionStep::Wait(StepWait::Person) => "wait for a person".to_owned(),
     };
     decide(row, known, at(500)).iter().map(word).collect::<Vec<_>>().join(", ")
 }
@@ -126,16 +126,21 @@ fn a_refused_round_of_legs_is_taken_back_alone() {
     assert_eq!(steps(&row, Known::default()), "set back FUNDING 2");
     row = with(row, TransactionState::Open, &[T, T, X, R]);
     assert_eq!(steps(&row, Known::default()), "wait for the caller");
+    assert!(is_tried(&row), "round 1 is");
+    let only = with(whole(Decider::Caller), TransactionState::Open, &[T, R, X]);
+    assert!(!is_tried(&only), "nothing is tried");
 }
 
 #[test]
 fn age_aborts_what_is_open_and_nothing_else() {
     let row = whole(Decider::Last);
     let late = |row: &TransactionRow| decide(row, Known::default(), at(1_001));
-    assert_eq!(late(&row), [Next::Pass(abort(BY_AGE, Code::TransactionExpired, None))]);
+    assert_eq!(late(&row), [TransactionStep::Pass(abort(BY_AGE, Code::TransactionExpired, None))]);
     use BranchState::{Tried as T, Trying as N};
     let deciding = with(row, TransactionState::Deciding, &[T, T, T, N]);
-    assert!(matches!(&late(&deciding)[..], [Next::Ask(question)] if question.word == Word::Commit));
+    assert!(
+        matches!(&late(&deciding)[..], [TransactionStep::Ask(question)] if question.word == Word::Commit)
+    );
 }
 
 /// Goal: an abort closes exactly those branches that were never asked.
@@ -191,8 +196,8 @@ proptest! {
             let nexts = decide(&entry.row, entry.known, now);
             prop_assert!(!nexts.is_empty() || entry.row.state.is_terminal(), "turn {}", turn);
             for next in nexts {
-                let Next::Ask(question) = next else {
-                    prop_assert_eq!(next, Next::Wait(Awaited::Caller));
+                let TransactionStep::Ask(question) = next else {
+                    prop_assert_eq!(next, TransactionStep::Wait(StepWait::Caller));
                     continue;
                 };
                 check_order(&entry.row, &question)?;

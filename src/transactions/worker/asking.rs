@@ -19,7 +19,7 @@ use crate::transaction::Party;
 use crate::transactions::ask::{self, ask, words};
 use crate::transactions::branches::{Branches, Heard};
 use crate::transactions::entry::Tries;
-use crate::transactions::step::{Next, Question, Word};
+use crate::transactions::step::{Question, TransactionStep, Word};
 use domain::transfer::ReqId;
 
 /// A question under way.
@@ -72,8 +72,9 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let now_ns = self.now_ns();
         let Some(entry) = self.entries.get(&id) else { return };
         let nexts = entry.nexts(&entry.row, entry.known, now).into_iter();
-        let questions: Vec<Question> =
-            nexts.filter_map(|next| if let Next::Ask(q) = next { Some(q) } else { None }).collect();
+        let questions: Vec<Question> = nexts
+            .filter_map(|next| if let TransactionStep::Ask(q) = next { Some(q) } else { None })
+            .collect();
         for question in questions {
             let Some(entry) = self.entries.get_mut(&id) else { return };
             let place = place(&question);

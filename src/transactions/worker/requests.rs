@@ -12,7 +12,8 @@ use crate::crash;
 use crate::postgres::Superseded;
 use crate::postgres::transactions::{Accepted, RoundAccept, TransactionError, TransactionStore};
 use crate::transaction::{
-    Conclusion, Decider, TransactionName, TransactionRound, TransactionRow, TransactionState,
+    Decider, TransactionName, TransactionRound, TransactionRow, TransactionState,
+    TransactionVerdict,
 };
 use crate::transactions::branches::Branches;
 use crate::transactions::entry::{Waiter, Want, Wish, answer, may_commit};
@@ -366,12 +367,16 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             Err(TransactionRefusal { row: Some(Box::new(row)), ..refusal })
         };
         match (row.state, row.state.verdict()) {
-            (_, Some(Conclusion::Commit)) => client.answer(refused(row, "It is committed.")),
+            (_, Some(TransactionVerdict::Commit)) => {
+                client.answer(refused(row, "It is committed."))
+            }
             (TransactionState::Deciding, _) => {
                 let detail = "The last participant has been asked, and its answer decides.";
                 client.answer(refused(row, detail));
             }
-            (_, Some(Conclusion::Abort)) => self.attach(row, Some(client), Want::Abort, true, None),
+            (_, Some(TransactionVerdict::Abort)) => {
+                self.attach(row, Some(client), Want::Abort, true, None)
+            }
             (_, None) if self.parts.gate.is_closed() => client.answer(halted()),
             (_, None) => {
                 let wish = Some(Wish::Abort { by, reason });

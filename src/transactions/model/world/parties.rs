@@ -13,7 +13,7 @@ use super::super::Chance;
 use super::super::time::VirtualClock;
 use super::{Bug, Holder, ServiceRecord, World, shares};
 use crate::clock::Clock;
-use crate::transaction::Conclusion;
+use crate::transaction::TransactionVerdict;
 use crate::transactions::branches::{Branches, Heard, ServiceWord, SpotWord};
 use crate::transactions::step::Word;
 
@@ -112,9 +112,10 @@ impl World {
         let answer = match word.word {
             Word::Try => match (reserve.end, reserve.rounds.get(&word.round)) {
                 (Some(_), _) if !late => Heard::refused(Code::TransactionAborted),
-                (_, Some(true)) => Heard::done(),
-                (_, Some(false)) => Heard::refused(Code::InsufficientBalance),
-                (_, None) => {
+                (None, Some(true)) => Heard::done(),
+                (None, Some(false)) => Heard::refused(Code::InsufficientBalance),
+                // New, or the planted bug: it is carried out behind an end.
+                (_, _) => {
                     let shares = shares(&word.legs);
                     let lacking = |(holder, (apart, _)): (&Holder, &(u128, u128))| {
                         let has = reserve.apart.get(holder).copied().unwrap_or_default();
@@ -137,8 +138,8 @@ impl World {
                 }
             },
             Word::Confirm => match reserve.end {
-                Some(Conclusion::Commit) => Heard::done(),
-                Some(Conclusion::Abort) => {
+                Some(TransactionVerdict::Commit) => Heard::done(),
+                Some(TransactionVerdict::Abort) => {
                     self.broke(format!("SETTLE behind RELEASE: {word:?}"));
                     Heard::Unknown { why: "a violation".to_owned() }
                 }
@@ -150,13 +151,13 @@ impl World {
                         }
                         *self.spot.entry(holder).or_default() += arriving;
                     }
-                    reserve.end = Some(Conclusion::Commit);
+                    reserve.end = Some(TransactionVerdict::Commit);
                     Heard::done()
                 }
             },
             Word::Cancel => match reserve.end {
-                Some(Conclusion::Abort) => Heard::done(),
-                Some(Conclusion::Commit) => {
+                Some(TransactionVerdict::Abort) => Heard::done(),
+                Some(TransactionVerdict::Commit) => {
                     self.broke(format!("RELEASE behind SETTLE: {word:?}"));
                     Heard::Unknown { why: "a violation".to_owned() }
                 }
@@ -164,7 +165,7 @@ impl World {
                     for (holder, amount) in std::mem::take(&mut reserve.apart) {
                         *self.spot.entry(holder).or_default() += amount;
                     }
-                    reserve.end = Some(Conclusion::Abort);
+                    reserve.end = Some(TransactionVerdict::Abort);
                     Heard::done()
                 }
             },

@@ -16,8 +16,8 @@ use crate::postgres::transactions::{
     Accepted, MoveResult, RoundAccept, TransactionError, TransactionMove, TransactionStore,
 };
 use crate::transaction::{
-    BranchState, Conclusion, Decider, TransactionName, TransactionPassage, TransactionRow,
-    TransactionState,
+    BranchState, Decider, TransactionName, TransactionPassage, TransactionRow, TransactionState,
+    TransactionVerdict,
 };
 use crate::transactions::apply;
 use crate::transactions::rounds::is_used_up;
@@ -167,8 +167,10 @@ impl World {
             };
         }
         match row.state.verdict() {
-            Some(Conclusion::Abort) => return refused(Code::TransactionAborted, Some(row.clone())),
-            Some(Conclusion::Commit) => {
+            Some(TransactionVerdict::Abort) => {
+                return refused(Code::TransactionAborted, Some(row.clone()));
+            }
+            Some(TransactionVerdict::Commit) => {
                 return refused(Code::TransactionDecided, Some(row.clone()));
             }
             None => {}
