@@ -31,7 +31,8 @@ use super::unproven::Unproven;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::repair_writer::transaction::{Bring, TransactionRepair};
 use crate::transaction::{
-    Branch, BranchState, Conclusion, Party, TransactionLeg, TransactionRow, TransactionState,
+    Branch, BranchState, Party, TransactionLeg, TransactionRow, TransactionState,
+    TransactionVerdict,
 };
 
 /// The repairs of transactions that the log proves.
@@ -269,7 +270,7 @@ pub(super) fn lost(
     let places = branches().flat_map(|branch| &branch.legs);
     let accounts = places.flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]).collect();
     let mut steps = Vec::new();
-    if row.state.verdict() == Some(Conclusion::Abort) {
+    if row.state.verdict() == Some(TransactionVerdict::Abort) {
         steps.push(posting(Op::Release, row.rounds.max(1), &[])?);
     } else {
         let last = counting().map(|branch| branch.round).max().ok_or(Unproven::Contradiction)?;

@@ -23,7 +23,7 @@ use wal::{Directory, Reader, Sequence};
 use super::error::Error;
 use super::mismatch::{Kind, Mismatch};
 use crate::transaction::{
-    Branch, BranchState, Conclusion, Party, REPAIRED, ROUNDS_MAX, TransactionRow,
+    Branch, BranchState, Party, REPAIRED, ROUNDS_MAX, TransactionRow, TransactionVerdict,
 };
 
 /// A posting by name in the log.
@@ -71,7 +71,7 @@ fn contradiction(logged: &NamedRecord, row: Option<&TransactionRow>) -> Option<S
     let verdict = row.state.verdict();
     let wrong_state = || Some(format!("has it as {}", row.state.name()));
     match (named.op, logged.is_success()) {
-        (Op::Reserve, _) if verdict != Some(Conclusion::Abort) && round > row.rounds => {
+        (Op::Reserve, _) if verdict != Some(TransactionVerdict::Abort) && round > row.rounds => {
             Some(format!("has it with {} rounds, and this is round {round}", row.rounds))
         }
         (Op::Reserve, done) => {
@@ -86,8 +86,10 @@ fn contradiction(logged: &NamedRecord, row: Option<&TransactionRow>) -> Option<S
                 format!("has its branch on Spot in round {round} as {state}")
             })
         }
-        (Op::Settle | Op::Post, true) if verdict != Some(Conclusion::Commit) => wrong_state(),
-        (Op::Release, _) if verdict != Some(Conclusion::Abort) => wrong_state(),
+        (Op::Settle | Op::Post, true) if verdict != Some(TransactionVerdict::Commit) => {
+            wrong_state()
+        }
+        (Op::Release, _) if verdict != Some(TransactionVerdict::Abort) => wrong_state(),
         _ => None,
     }
 }
@@ -109,9 +111,9 @@ pub(super) fn judge_row(row: &TransactionRow, ledger: &Ledger) -> Vec<Mismatch> 
     let branches = || row.branches.iter().filter(|branch| branch.party == party);
     let apart = ledger.transaction_holds(transaction.number()).next();
     let is_over = row.state.is_terminal()
-        || row.state.verdict() == Some(Conclusion::Abort)
+        || row.state.verdict() == Some(TransactionVerdict::Abort)
             && branches().all(|branch| branch.state.is_terminal());
-    let released = row.state.verdict() == Some(Conclusion::Abort);
+    let released = row.state.verdict() == Some(TransactionVerdict::Abort);
     if let Some(hold) = apart.as_ref().filter(|_| is_over && released) {
         let (state, user, asset) = (row.state.name(), hold.user, hold.asset);
         let claim = format!("has it as {state}, while user {user}, asset {asset} is apart on Spot");
