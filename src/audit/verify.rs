@@ -238,6 +238,8 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
         let strange = strange.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
         verdict.mismatches.extend(strange.chain(unbalanced.into_iter().map(Mismatch::from)));
     }
+    let unequal = reader.unequal_transactions().await?.into_iter();
+    verdict.mismatches.extend(unequal.map(|why| Mismatch::new(Kind::StrangeRow(why))));
     let (watermark, passed) = reader.passed().await?;
     replayed.durable()?;
     verdict.sequence = replayed.ledger.sequence();

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::desk::{Desk, leg, legs};
-use super::{A, B, C};
+use super::desk::{Desk, Service, leg, legs};
+use super::{A, B, C, part};
 use crate::harness::{Site, Way, cut_log, eventually, forgetful, repair};
 
 const APPLY: [&str; 3] = ["--apply", "--reason", "a backup was restored"];
@@ -39,7 +39,7 @@ fn end(desk: &Desk, tx_id: &str, word: &str, state: &str) {
 #[test]
 fn rcv_005_a_restored_database_gets_its_transactions_from_the_log() {
     let mut desk = Desk::new();
-    for tx_id in ["paid", "dropped", "kept"] {
+    for tx_id in ["paid", "dropped", "kept", "longer", "wider"] {
         prepare(&desk, tx_id, &both());
     }
     desk.kill();
@@ -53,7 +53,14 @@ fn rcv_005_a_restored_database_gets_its_transactions_from_the_log() {
     }
     end(&desk, "new-paid", "commit", "DONE");
     end(&desk, "new-dropped", "abort", "CANCELLED");
-    assert_eq!(desk.changes(&before), [(A, -300, 100), (B, 300, -200), (C, 0, 100)]);
+    let second = json!({"round": 2, "legs": legs(&[
+        leg("FUNDING", A, B, "1"), leg("SPOT", A, C, "1"),
+    ])});
+    for tx_id in ["longer", "wider"] {
+        prepare(&desk, tx_id, &second);
+    }
+    end(&desk, "longer", "commit", "DONE");
+    assert_eq!(desk.changes(&before), [(A, -700, 200), (B, 700, -400), (C, 0, 200)]);
     desk.kill();
 
     let (code, said) = restored.start_refused();
@@ -63,6 +70,8 @@ fn rcv_005_a_restored_database_gets_its_transactions_from_the_log() {
     for (tx_id, word) in [
         ("paid", "move it to COMMITTED"),
         ("dropped", "move it to ABORTED"),
+        ("longer", "move it to COMMITTED"),
+        ("wider", "move it to ABORTED"),
         ("new-paid", "again as DONE"),
         ("new-dropped", "again as CANCELLED"),
         ("new-open", "again as ABORTED"),
@@ -73,14 +82,14 @@ fn rcv_005_a_restored_database_gets_its_transactions_from_the_log() {
     assert!(!planned.contains("tx_id kept:"), "{planned}");
     let (code, done, why) = repair(&restored, &APPLY);
     assert_eq!(code, Some(0), "{done}{why}");
-    assert!(done.ends_with("repaired transfers=0 transactions=5 left=0\n"), "{done}");
-    assert_eq!(done.matches("\nlook ").count(), 1, "only Funding's part of new-paid: {done}");
+    assert!(done.ends_with("repaired transfers=0 transactions=7 left=0\n"), "{done}");
+    assert_eq!(done.matches("\nlook ").count(), 2, "Funding's parts of two: {done}");
     let (_, again, _) = repair(&restored, &["--plan"]);
     assert_eq!(again, "planned transfers=0 left=0\n");
 
     desk.moves_to(restored);
     end(&desk, "kept", "commit", "DONE");
-    assert_eq!(desk.changes(&before), [(A, -600, 300), (B, 600, -400), (C, 0, 100)]);
+    assert_eq!(desk.changes(&before), [(A, -900, 400), (B, 900, -600), (C, 0, 200)]);
     // Its service asks again: it is booked once.
     for tx_id in ["new-paid", "new-open"] {
         let reply = desk.post(&format!("/{tx_id}/prepare"), &spot("1"));
@@ -223,5 +232,62 @@ fn rcv_008_the_watermark_passes_no_unfinished_transaction() {
     end(&desk, "open", "commit", "DONE");
     passes(number("open"));
     desk.site().wait_for_rest();
+    desk.close();
+}
+
+/// RCV-005. Goal: a backup holds every state, and its copy goes on elsewhere. Method: a transaction
+/// in each state, one of them with an open hold on Spot; services that answer only behind the
+/// restore.
+#[test]
+fn rcv_005_a_backup_holds_transactions_in_every_state() {
+    let done = || Some(json!({"outcome": "done"}));
+    let coupons = Service::start(move |action, _| if action == "try" { done() } else { None });
+    let bank = Service::start(|_, _| None);
+    let services = [("COUPONS", "veto", &coupons), ("BANK", "last", &bank)];
+    let mut desk = Desk::with(&services);
+    let before = desk.balances();
+    prepare(&desk, "done", &both());
+    end(&desk, "done", "commit", "DONE");
+    prepare(&desk, "cancelled", &both());
+    end(&desk, "cancelled", "abort", "CANCELLED");
+    prepare(&desk, "open", &both());
+    let with_coupons = |tx_id: &str| {
+        let mut body = both();
+        body["participants"] = json!([part("coupons")]);
+        prepare(&desk, tx_id, &body);
+    };
+    with_coupons("committed");
+    desk.post("/committed/commit", &json!({"wait_ms": 100}));
+    with_coupons("aborted");
+    desk.post("/aborted/abort", &json!({"wait_ms": 100}));
+    let mut last = json!({"tx_id": "deciding", "last": part("bank"), "wait_ms": 100});
+    last["legs"] = both()["legs"].clone();
+    desk.post("", &last);
+    for (tx_id, state) in
+        [("committed", "COMMITTED"), ("aborted", "ABORTED"), ("deciding", "DECIDING")]
+    {
+        desk.is(tx_id, state);
+    }
+    let (directory, elsewhere) = (desk.site().fresh_path("backup"), desk.site().elsewhere());
+    let runs = |site: &Site, word: &str| {
+        let output = site.tool([word]).arg(&directory).output().expect("the binary");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+        said
+    };
+    runs(desk.site(), "backup");
+    desk.kill();
+    let said = runs(&elsewhere, "restore");
+    assert!(said.contains("ok mismatches=0 "), "{said}");
+    for service in [&coupons, &bank] {
+        service.answers(move |_, _| done());
+    }
+    desk.moves_to(elsewhere);
+    end(&desk, "open", "commit", "DONE");
+    for (tx_id, state) in [("committed", "DONE"), ("aborted", "CANCELLED"), ("deciding", "DONE")] {
+        desk.ends(tx_id, state);
+    }
+    assert_eq!(desk.changes(&before), [(A, -1200, 800), (B, 1200, -800)]);
     desk.close();
 }

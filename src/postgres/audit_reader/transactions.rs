@@ -41,6 +41,32 @@ impl AuditReader {
         Ok(found)
     }
 
+    /// Assets of which confirmed transactions have brought more or less to Funding than they have
+    /// taken, as sentences. Nothing is known while one is being confirmed.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn unequal_transactions(&mut self) -> Result<Vec<String>, Error> {
+        let client = self.client().await?;
+        let sums = "SELECT asset_id, sum(moved)::text FROM ( \
+               SELECT asset_id, transaction_brought - transaction_taken AS moved FROM watermark_totals \
+               UNION ALL \
+               SELECT asset_id, brought - taken FROM funding_holds WHERE state = 40 \
+                  AND order_number >= (SELECT watermark FROM engine_state)) AS parts \
+             WHERE NOT EXISTS (SELECT FROM transactions_tb WHERE state = 30) \
+             GROUP BY asset_id HAVING sum(moved) <> 0 ORDER BY asset_id";
+        let mut found = Vec::new();
+        for row in client.query(sums, &[]).await? {
+            let (asset, moved): (i32, &str) = (row.try_get(0)?, row.try_get(1)?);
+            found.push(format!(
+                "asset {asset}: on Funding, transactions have brought {moved} smallest units more \
+                 than they have taken"
+            ));
+        }
+        self.client = Some(client);
+        Ok(found)
+    }
+
     /// At most 1,000 transactions with order numbers above `after`, in their order; of those below
     /// `watermark` only the unfinished ones.
     ///
