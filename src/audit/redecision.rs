@@ -280,7 +280,7 @@ pub struct LostPosting {
     pub accounts: BTreeSet<(UserId, AssetId)>,
 }
 
-/// What one group decides again, in one piece.
+/// A piece of one group, decided again as a whole.
 enum Item<'a> {
     Transfer(&'a Lacking),
     Posting(&'a LostPosting),

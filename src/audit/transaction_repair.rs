@@ -6,7 +6,7 @@
 //! | RESERVE, no end | nothing | the row is written as ABORTED; the service releases it |
 //! | RELEASE, or refusals alone | nothing | the row is written as CANCELLED |
 //! | SETTLE | OPEN, DECIDING | COMMITTED; the service confirms the rest |
-//! | RELEASE, or a RESERVE of a round that is lost | OPEN, DECIDING | ABORTED; the service releases |
+//! | RELEASE, or a round that is lost | OPEN, DECIDING | ABORTED; the service releases |
 //!
 //! The log names neither owner nor Funding's part. The owner of a row that is written is
 //! [`crate::transaction::REPAIRED`], and no service may take its tx_id again. Legs of Funding that

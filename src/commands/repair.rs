@@ -32,7 +32,7 @@ use crate::postgres;
 use crate::postgres::adopt::Asked;
 use crate::postgres::repair_writer::transaction::TransactionRepair;
 use crate::postgres::repair_writer::{
-    Author, CutRepair, Repaired, Repairs, carry_out, fence, refuse_other_cause, renumber,
+    Author, CutRepair, Fates, Repaired, Repairs, carry_out, fence, refuse_other_cause, renumber,
 };
 use crate::stores::{Target, with_stores};
 
@@ -111,27 +111,9 @@ async fn repair(
                 let all = Repairs { transfers: repairs, externals, transactions };
                 let done = carry_out(address, limits, &catalog, log, latest, all, author).await;
                 let done = done.context("write PostgreSQL")?;
-                for (repair, repaired) in repairs.iter().zip(done.transfers) {
-                    match repaired {
-                        Repaired::Done => say(verb, repair)?,
-                        Repaired::Short | Repaired::Occupied => count -= 1,
-                    }
-                }
-                for (repair, repaired) in externals.iter().zip(done.externals) {
-                    match repaired {
-                        Repaired::Done => say(verb, repair)?,
-                        Repaired::Short | Repaired::Occupied => outside -= 1,
-                    }
-                }
-                for (repair, repaired) in transactions.iter().zip(done.transactions) {
-                    match repaired {
-                        Repaired::Done => {
-                            say(verb, repair)?;
-                            print_looks(repair, &mut say)?;
-                        }
-                        Repaired::Short | Repaired::Occupied => by_name -= 1,
-                    }
-                }
+                let failed = print_fates(&planned, &done, verb, &mut say)?;
+                (count, outside) = (count - failed[0], outside - failed[1]);
+                by_name -= failed[2];
             }
             if restore {
                 let closed = closed.take().context("it was opened above")?;
@@ -185,6 +167,39 @@ fn print_restored(
         say(verb, renumbering)?;
     }
     halted.as_ref().map_or(Ok(()), |reason| say("halted", reason))
+}
+
+/// Prints each change that was made. Returns the numbers of the others: of transfers, of external
+/// operations, and of transactions.
+fn print_fates(
+    planned: &Plan,
+    fates: &Fates,
+    verb: &str,
+    mut say: impl FnMut(&str, &dyn Display) -> std::io::Result<()>,
+) -> std::io::Result<[usize; 3]> {
+    let mut failed = [0; 3];
+    for (repair, repaired) in planned.repairs.iter().zip(&fates.transfers) {
+        match repaired {
+            Repaired::Done => say(verb, repair)?,
+            Repaired::Short | Repaired::Occupied => failed[0] += 1,
+        }
+    }
+    for (repair, repaired) in planned.externals.iter().zip(&fates.externals) {
+        match repaired {
+            Repaired::Done => say(verb, repair)?,
+            Repaired::Short | Repaired::Occupied => failed[1] += 1,
+        }
+    }
+    for (repair, repaired) in planned.transactions.iter().zip(&fates.transactions) {
+        match repaired {
+            Repaired::Done => {
+                say(verb, repair)?;
+                print_looks(repair, &mut say)?;
+            }
+            Repaired::Short | Repaired::Occupied => failed[2] += 1,
+        }
+    }
+    Ok(failed)
 }
 
 /// Prints the parts of a transaction that only people can end.

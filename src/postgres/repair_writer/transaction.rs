@@ -14,7 +14,7 @@ use crate::transaction::{REPAIRED, TransactionLeg, TransactionState};
 use domain::code::Code;
 use domain::transfer::ReqId;
 
-/// What brings one transaction back.
+/// The repair of one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionRepair {
     /// Its name.
@@ -37,7 +37,7 @@ pub struct TransactionRepair {
     pub log_sequence: Sequence,
     /// When its first record was written, ns since the Unix epoch.
     pub time_ns: u64,
-    /// What an operator must look at afterwards.
+    /// Parts that only people can end, a sentence each.
     pub looks: Vec<String>,
 }
 

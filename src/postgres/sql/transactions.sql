@@ -109,7 +109,8 @@ $$;
 -- Accepts round p_round, or tells of the row under the name. The arrays have one element for
 -- each branch. Returns 'new', 'taken', 'repeated', 'held' (a foreign session holds the row), or a
 -- refusal: 'conflict', 'decided', 'aborted', 'rounds' (the decider takes no further one), 'order',
--- 'untried', 'repaired' (a row without an owner has its tx_id), 'number' (the order number or the id is of no use).
+-- 'untried', 'repaired' (a row without an owner has its tx_id), 'number' (the
+-- order number or the id is of no use).
 CREATE FUNCTION transaction_accept(
     p_incarnation BIGINT, p_id UUID, p_order_number BIGINT, p_owner TEXT, p_tx_id TEXT,
     p_round SMALLINT, p_decide SMALLINT, p_at TIMESTAMPTZ, p_expires_at TIMESTAMPTZ,
