@@ -168,14 +168,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let mut done = BTreeSet::new();
     let (mut lost, mut named) = (Vec::new(), HashMap::new());
     let claims = claims_of(&mut verdict.mismatches);
-    let postings = match &past {
-        Some(past) => lost_postings(&mut plan, &mut reader, claims, (&ledger, past.from)).await?,
-        None => {
-            let why = Unproven::NoRecord;
-            plan.left.extend(claims.into_values().map(|mismatch| (mismatch, why)));
-            Vec::new()
-        }
-    };
+    let postings = lost_postings(&mut plan, &mut reader, claims, (&ledger, past.as_ref())).await?;
     for mismatch in verdict.mismatches {
         let Some(req_id) = mismatch.req_id else {
             plan.left.push((mismatch, Unproven::NoTransfer));
@@ -256,13 +249,18 @@ async fn lost_postings(
     plan: &mut Plan,
     reader: &mut AuditReader,
     claims: BTreeMap<ReqId, Mismatch>,
-    (ledger, from): (&Ledger, Sequence),
+    (ledger, past): (&Ledger, Option<&Past>),
 ) -> Result<Vec<(Mismatch, LostPosting)>, Error> {
+    let Some(Past { from, .. }) = past else {
+        let left = claims.into_values().map(|mismatch| (mismatch, Unproven::NoRecord));
+        plan.left.extend(left);
+        return Ok(Vec::new());
+    };
     let rows = reader.transactions(claims.keys().copied()).await?;
     let mut postings = Vec::new();
     for (transaction, mismatch) in claims {
         let row = rows.get(&transaction).ok_or(Unproven::NoRecord);
-        match row.and_then(|row| transaction_repair::lost(row, ledger, from)) {
+        match row.and_then(|row| transaction_repair::lost(row, ledger, *from)) {
             Ok(lost) if plan.repeated() == Repeated::All => postings.push((mismatch, lost)),
             Ok(_) => {}
             Err(why) => plan.left.push((mismatch, why)),
