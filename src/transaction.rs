@@ -19,6 +19,9 @@ use domain::transfer::{Cid, Participant, ReqId};
 
 /// The most rounds of one transaction.
 pub const ROUNDS_MAX: u8 = 8;
+/// The owner in a row that a repair has written from the log, which does not name owners. No token
+/// has this name.
+pub const REPAIRED: &str = "?";
 /// The most bytes of the name of a participant.
 pub const PARTICIPANT_BYTES_MAX: usize = 32;
 /// The most bytes of a payload, as JSON.

@@ -4,6 +4,7 @@
 mod desk;
 #[cfg(feature = "crash")]
 mod kills;
+mod lost;
 
 use std::time::Duration;
 

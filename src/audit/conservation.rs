@@ -8,7 +8,7 @@
 //! - Every Funding balance is the sum of all operations on it.
 //! - The frozen part of every Funding balance is the sum of its open holds.
 //! - The state of every transfer fits the operations that both stores hold for it ([`super::fit`]).
-//! - Every record of the log has its transfer.
+//! - Every record of the log has its transfer, or its transaction ([`super::transactions`]).
 //!
 //! Together these are the law of conservation: Funding + Spot + in flight = deposits - withdrawals,
 //! for every account.
@@ -35,6 +35,7 @@ use super::failover::alert_lost_mark;
 use super::fit::{Fit, Operations, Seen, fit};
 use super::mismatch::{Kind, Mismatch};
 use super::settled::{self, Settled};
+use super::transactions::{self, NamedRecord};
 use crate::adapters::spot::Spot;
 use crate::postgres::audit_reader::{AuditReader, Ending, Page};
 use crate::postgres::store::Transfer;
@@ -130,11 +131,13 @@ struct Unkept {
     outcomes: HashMap<(ReqId, Op), Recorded>,
     /// External operations, by order number.
     externals: BTreeMap<u64, ExternalRecord>,
+    /// Postings by name: transaction, operation, round.
+    named: BTreeMap<(ReqId, Op, u8), NamedRecord>,
 }
 
 impl Unkept {
     fn len(&self) -> usize {
-        self.outcomes.len() + self.externals.len()
+        self.outcomes.len() + self.externals.len() + self.named.len()
     }
 
     /// Adds the outcome of a record, if it has one.
@@ -148,6 +151,14 @@ impl Unkept {
                 let time_ns = record.time_ns;
                 let logged = ExternalRecord { external, sequence, time_ns };
                 self.externals.insert(external.order_number, logged);
+                return Ok(());
+            }
+            Entry::Named(named) => {
+                let (op, round, time_ns) = (named.op, named.round, record.time_ns);
+                let logged = NamedRecord { named, sequence, time_ns };
+                if let Some(transaction) = logged.transaction() {
+                    self.named.insert((transaction, op, round), logged);
+                }
                 return Ok(());
             }
             _ => return Ok(()),
@@ -457,6 +468,7 @@ impl<S: SpotReader> Audit<S> {
                 externals::judge(logged, rows.get(number), &catalog)
             });
         report.mismatches.extend(lost);
+        report.mismatches.extend(self.compare_named().await?);
         let ending = match (self.read_only, report.mismatches.is_empty()) {
             (true, _) => Ending::GoOn,
             (false, true) => Ending::Keep(self.read),
@@ -477,6 +489,18 @@ impl<S: SpotReader> Audit<S> {
             Ending::Again => self.open.extend(open),
         }
         Ok(report)
+    }
+
+    /// Compares the postings by name that were read with the rows of their transactions. A row is
+    /// committed before its records are written.
+    async fn compare_named(&mut self) -> Result<Vec<Mismatch>, Error> {
+        let logged = &self.unkept.named;
+        let names: BTreeSet<ReqId> = logged.keys().map(|(transaction, ..)| *transaction).collect();
+        let rows = self.rows.transactions(names).await?;
+        let judged = logged.iter().filter_map(|((transaction, ..), logged)| {
+            transactions::judge(logged, rows.get(transaction))
+        });
+        Ok(judged.collect())
     }
 }
 

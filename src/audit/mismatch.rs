@@ -134,6 +134,28 @@ pub enum Kind {
         /// Its name.
         idem_key: String,
     },
+    /// A posting by name and the transaction in PostgreSQL do not fit.
+    Transaction {
+        /// The transaction.
+        transaction: ReqId,
+        /// The operation of the record.
+        op: Op,
+        /// The record.
+        sequence: Sequence,
+        /// The state of it in PostgreSQL, for people.
+        there: String,
+    },
+    /// A transaction's row claims a decision of UBSCore that has no record.
+    TransactionLost {
+        /// The transaction.
+        transaction: ReqId,
+        /// RESERVE, SETTLE or RELEASE.
+        op: Op,
+        /// The round.
+        round: u8,
+        /// The claim of the row, for people.
+        claim: String,
+    },
     /// The sums of external operations below the watermark differ.
     ExternalSums {
         /// In PostgreSQL.
@@ -264,6 +286,16 @@ impl Mismatch {
             Kind::ExternalDiffers { op, idem_key } => format!(
                 "{} {idem_key} is recorded in the log with another order number, user, asset, \
                  amount or decision",
+                op.name()
+            ),
+            Kind::Transaction { transaction, op, sequence, there } => format!(
+                "transaction {transaction}: its {} is record {sequence} of the log, but PostgreSQL \
+                 {there}",
+                op.name()
+            ),
+            Kind::TransactionLost { transaction, op, round, claim } => format!(
+                "transaction {transaction}: PostgreSQL {claim} in round {round}, but the log has no \
+                 {} of it",
                 op.name()
             ),
             Kind::ExternalSums { rows, records } => {

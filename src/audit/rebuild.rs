@@ -131,7 +131,7 @@ pub async fn plan(stores: &Stores, asked: &Asked, mut ledger: Ledger) -> Result<
         rebuild.renumberings.extend(renumbering(transfer, &ledger));
     }
     rebuild.open.sort_by_key(|transfer| transfer.intent.order_number);
-    let rehearsed = rehearse(&mut ledger, lost, &paying, &[], (&catalog, Repeated::All));
+    let rehearsed = rehearse(&mut ledger, (lost, &[]), &paying, &[], (&catalog, Repeated::All));
     rebuild.steps = rehearsed.steps;
     rebuild.left.extend(rehearsed.left);
     // The client may know an end that PostgreSQL has not got yet. Only a success can have been

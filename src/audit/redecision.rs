@@ -26,6 +26,7 @@ use engine::command::Command;
 use engine::entry::Entry;
 use engine::external::Outside;
 use engine::ledger::{Answer, Ledger, Step};
+use engine::named::{Named, NamedPosting, NamedStep};
 use engine::order::Order;
 use engine::recorded::Recorded;
 use engine::text::Text;
@@ -41,6 +42,7 @@ use crate::postgres::store::Transfer;
 use domain::account::{AccountStatus, UserId};
 use domain::asset::{Asset, AssetId, Catalog};
 use domain::code::Code;
+use domain::posting::Breakdown;
 use domain::transfer::{Claim, Decision, Intent, Op, Participant, ReqId};
 
 /// One step on UBSCore. Steps are carried out in their order.
@@ -97,10 +99,19 @@ pub enum PlanStep {
         /// DEPOSIT or REFUND.
         op: Op,
     },
+    /// Decide a posting by name again. It must succeed.
+    Post {
+        /// RESERVE, SETTLE or RELEASE.
+        op: Op,
+        /// The posting.
+        posting: Box<NamedPosting>,
+    },
 }
 
 impl PlanStep {
     /// The command to UBSCore.
+    ///
+    /// Panics for [`PlanStep::Post`], which is published by name.
     pub fn command(&self) -> Command {
         match self {
             PlanStep::Learn(asset) => Command::RegisterAsset {
@@ -127,14 +138,19 @@ impl PlanStep {
                 Command::Refuse { order: Order::new(intent, *op), code: *code }
             }
             PlanStep::Ask { intent, op } => Command::Order(Order::new(intent, *op)),
+            PlanStep::Post { .. } => unreachable!("{self} is published by name"),
         }
     }
 
     /// Whether this is the expected answer of UBSCore.
     pub fn is_answer(&self, answer: &Answer) -> bool {
         match (self, answer) {
-            (PlanStep::Decide { .. } | PlanStep::Ask { .. }, Answer::Done) => false,
+            (
+                PlanStep::Decide { .. } | PlanStep::Ask { .. } | PlanStep::Post { .. },
+                Answer::Done,
+            ) => false,
             (_, Answer::Done) => true,
+            (PlanStep::Post { .. }, Answer::Named(answer)) => answer.decision == Decision::Success,
             (PlanStep::Decide { decision, .. }, Answer::Decided(recorded)) => {
                 recorded.decision == *decision
             }
@@ -154,7 +170,16 @@ impl PlanStep {
             | PlanStep::CarryOutside { .. }
             | PlanStep::Raise { .. }
             | PlanStep::SetStatus { .. }
-            | PlanStep::Ask { .. } => None,
+            | PlanStep::Ask { .. }
+            | PlanStep::Post { .. } => None,
+        }
+    }
+
+    /// The transaction that proves this step by its row.
+    pub fn transaction(&self) -> Option<ReqId> {
+        match self {
+            PlanStep::Post { posting, .. } => Some(posting.transaction),
+            _ => None,
         }
     }
 }
@@ -206,6 +231,13 @@ impl fmt::Display for PlanStep {
                 named(intent),
                 op.name()
             ),
+            PlanStep::Post { op, posting } => write!(
+                out,
+                "transaction {}, tx_id {}: have its {} on Spot decided again",
+                posting.transaction,
+                posting.tx_id.as_str(),
+                op.name()
+            ),
             PlanStep::Ask { intent, op } => {
                 let op = op.name();
                 write!(
@@ -232,6 +264,51 @@ impl Lacking {
     fn step(&self) -> PlanStep {
         let (intent, op, decision) = (self.intent.clone(), self.op, self.decision);
         PlanStep::Decide { intent, op, decision }
+    }
+}
+
+/// Postings by name that PostgreSQL proves and UBSCore lacks: all of one transaction.
+#[derive(Clone, Debug)]
+pub struct LostPosting {
+    /// The transaction.
+    pub transaction: ReqId,
+    /// The newest record that PostgreSQL names for it.
+    pub sequence: Sequence,
+    /// In this order.
+    pub steps: Vec<PlanStep>,
+    /// The balances of its legs.
+    pub accounts: BTreeSet<(UserId, AssetId)>,
+}
+
+/// A piece of one group, decided again as a whole.
+enum Item<'a> {
+    Transfer(&'a Lacking),
+    Posting(&'a LostPosting),
+}
+
+impl Item<'_> {
+    fn name(&self) -> ReqId {
+        match self {
+            Item::Transfer(lacking) => lacking.intent.req_id,
+            Item::Posting(lost) => lost.transaction,
+        }
+    }
+
+    fn steps(&self) -> Vec<PlanStep> {
+        match self {
+            Item::Transfer(lacking) => vec![lacking.step()],
+            Item::Posting(lost) => lost.steps.clone(),
+        }
+    }
+
+    /// The WITHDRAW of a transfer comes before its REFUND.
+    fn place(&self) -> (Sequence, u64, Op) {
+        match self {
+            Item::Transfer(Lacking { sequence, intent, op, .. }) => {
+                (*sequence, intent.order_number, *op)
+            }
+            Item::Posting(lost) => (lost.sequence, 0, Op::Settle),
+        }
     }
 }
 
@@ -357,11 +434,12 @@ fn is_returned(lacking: &[Lacking], asked: Option<Op>) -> bool {
 
 /// Decides everything again on `ledger`, and consumes it.
 ///
+/// `postings`: lost ones of transactions. All balances that they touch are one group.
 /// `pending`: payments to Spot that the coordinator would ask for. `statuses`: account statuses
 /// that were set after the cut.
 pub fn rehearse(
     ledger: &mut Ledger,
-    lacking: Vec<Lacking>,
+    (lacking, postings): (Vec<Lacking>, &[LostPosting]),
     pending: &[(Intent, Op)],
     statuses: &[LostStatus],
     (catalog, repeated): (&Catalog, Repeated),
@@ -379,13 +457,15 @@ pub fn rehearse(
         let account = (lacking.intent.user, lacking.intent.asset);
         groups.entry(account).or_default().push(lacking);
     }
+    let joint: BTreeSet<_> = postings.iter().flat_map(|lost| &lost.accounts).copied().collect();
     // A start registers all assets; a rehearsal only those that it uses.
     let asked = pending.iter().filter(|_| credits).map(|(intent, _)| intent.asset);
     let asked = asked.chain(returned.iter().map(|lacking| lacking.intent.asset));
-    let assets: BTreeSet<AssetId> = groups.keys().map(|(_, asset)| *asset).chain(asked).collect();
+    let assets: BTreeSet<AssetId> =
+        groups.keys().chain(&joint).map(|(_, asset)| *asset).chain(asked).collect();
     let learn = assets.iter().filter_map(|asset| catalog.by_id(*asset));
     let learn = learn.map(|asset| PlanStep::Learn(asset.clone()));
-    let concerned: BTreeSet<UserId> = groups.keys().map(|(user, _)| *user).collect();
+    let concerned: BTreeSet<UserId> = groups.keys().chain(&joint).map(|(user, _)| *user).collect();
     // An account that was active for a while must be active when the decisions of that time are
     // repeated.
     let open = statuses.iter().filter(|lost| lost.was_active);
@@ -396,10 +476,18 @@ pub fn rehearse(
         why: "as it was for a while".to_owned(),
     });
     rehearsed.steps.extend(learn.chain(open).filter(|step| stage.carries_out(step)));
-    for (account, mut group) in groups {
-        // The WITHDRAW of a transfer comes before its REFUND.
-        group.sort_by_key(|lacking| (lacking.sequence, lacking.intent.order_number, lacking.op));
-        let pending = pending.iter().filter(|(intent, _)| (intent.user, intent.asset) == account);
+    let mut items = BTreeMap::<BTreeSet<(UserId, AssetId)>, Vec<Item<'_>>>::new();
+    for (account, group) in &groups {
+        let key = if joint.contains(account) { joint.clone() } else { BTreeSet::from([*account]) };
+        items.entry(key).or_default().extend(group.iter().map(Item::Transfer));
+    }
+    if !postings.is_empty() {
+        items.entry(joint).or_default().extend(postings.iter().map(Item::Posting));
+    }
+    for (accounts, mut group) in items {
+        group.sort_by_key(Item::place);
+        let pending =
+            pending.iter().filter(|(intent, _)| accounts.contains(&(intent.user, intent.asset)));
         match stage.group(&group, pending) {
             Ok(steps) => rehearsed.steps.extend(steps),
             Err(left) => rehearsed.left.extend(left),
@@ -453,6 +541,9 @@ impl Stage<'_> {
     /// Carries out a step if its decision comes out the same. Otherwise changes nothing and returns
     /// the reason.
     fn decides(&mut self, step: &PlanStep) -> Result<(), Unproven> {
+        if let PlanStep::Post { op, posting } = step {
+            return self.posts(*op, posting);
+        }
         match self.ledger.step(&step.command()) {
             Step::Append(entry) => {
                 let Entry::Order { decision, .. } = entry else {
@@ -475,6 +566,23 @@ impl Stage<'_> {
         }
     }
 
+    /// The same of a posting by name.
+    fn posts(&mut self, op: Op, posting: &NamedPosting) -> Result<(), Unproven> {
+        let (mut named, mut parts) = (Named::new(op, posting), Breakdown::default());
+        match self.ledger.decide_named(&mut named, &mut parts) {
+            NamedStep::Append if named.decision == Decision::Success => {
+                let sequence = self.ledger.sequence() + 1;
+                self.ledger.apply_named(&named, &parts, sequence, 0);
+                Ok(())
+            }
+            NamedStep::Append => Err(refusal(named.decision)),
+            NamedStep::Known(_) => Err(Unproven::Decided),
+            NamedStep::Violation(why) => Err(Unproven::Violation(why)),
+            NamedStep::Full(_) => Err(Unproven::Full),
+            NamedStep::Forgotten => Err(Unproven::Forgotten),
+        }
+    }
+
     /// Carries out a WITHDRAW and its REFUND, or neither if its money is not there, which a venue
     /// may bring. Only room can part them; another run then decides the REFUND.
     fn returns(&mut self, unit: &[Lacking], pending: &[(Intent, Op)]) -> Vec<PlanStep> {
@@ -489,31 +597,30 @@ impl Stage<'_> {
     /// the balance is then left as well.
     fn group<'a>(
         &mut self,
-        group: &[Lacking],
+        group: &[Item<'_>],
         mut pending: impl Iterator<Item = &'a (Intent, Op)>,
     ) -> Result<Vec<PlanStep>, Vec<(ReqId, Unproven)>> {
-        let step = Lacking::step;
-        let mut steps = Vec::new();
-        let mut waiting: Vec<&Lacking> = group.iter().collect();
+        let (mut steps, mut decided) = (Vec::new(), 0);
+        let mut waiting: Vec<&Item<'_>> = group.iter().collect();
         let mut refused = BTreeMap::new();
         loop {
             let before = waiting.len();
             // One operation may bring the money that another needs.
-            waiting.retain(|lacking| {
-                let step = step(lacking);
-                match self.decides(&step) {
+            waiting.retain(|item| {
+                let piece = item.steps();
+                match piece.iter().try_for_each(|step| self.decides(step)) {
                     Ok(()) => {
-                        steps.push(step);
+                        steps.extend(piece);
+                        decided += 1;
                         false
                     }
                     Err(why) => {
-                        refused.insert(lacking.intent.req_id, why);
+                        refused.insert(item.name(), why);
                         true
                     }
                 }
             });
             if waiting.is_empty() {
-                let decided = steps.iter().filter(|step| step.transfer().is_some()).count();
                 assert_eq!(decided, group.len(), "each operation is decided once");
                 return Ok(steps);
             }
@@ -526,12 +633,12 @@ impl Stage<'_> {
                 steps.push(step);
             }
         }
-        let stuck: BTreeSet<ReqId> = waiting.iter().map(|lacking| lacking.intent.req_id).collect();
+        let stuck: BTreeSet<ReqId> = waiting.iter().map(|item| item.name()).collect();
         let why = |req_id: &ReqId| match stuck.contains(req_id) {
             true => refused[req_id],
             false => Unproven::SameBalance,
         };
-        let names: BTreeSet<ReqId> = group.iter().map(|lacking| lacking.intent.req_id).collect();
+        let names: BTreeSet<ReqId> = group.iter().map(Item::name).collect();
         Err(names.into_iter().map(|req_id| (req_id, why(&req_id))).collect())
     }
 }
@@ -686,8 +793,13 @@ mod tests {
         let pays = (intent(5, FundingToSpot, 30), Op::Deposit);
         let pending = std::slice::from_ref(&pays);
         let mut rehearsed = ledger();
-        let Rehearsed { steps, left } =
-            rehearse(&mut rehearsed, lacking.clone(), pending, &[], (&catalog(), Repeated::All));
+        let Rehearsed { steps, left } = rehearse(
+            &mut rehearsed,
+            (lacking.clone(), &[]),
+            pending,
+            &[],
+            (&catalog(), Repeated::All),
+        );
         assert_eq!(left, BTreeMap::new());
         assert_eq!(rehearsed.balances(), [(7, USDT.0, 20)]);
         assert_eq!(steps.len(), 7, "{steps:?}");
@@ -703,7 +815,7 @@ mod tests {
 
         lacking.extend(wanted(6, SpotToFunding, 21, State::Committed, 8));
         let Rehearsed { steps, left } =
-            rehearse(&mut ledger(), lacking, pending, &[], (&catalog(), Repeated::All));
+            rehearse(&mut ledger(), (lacking, &[]), pending, &[], (&catalog(), Repeated::All));
         assert!(steps.iter().all(|step| matches!(step, PlanStep::Learn(_))), "{steps:?}");
         assert_eq!(left.len(), 5);
         assert!(left.values().any(|why| *why == Unproven::Insufficient), "{left:?}");
@@ -742,7 +854,7 @@ mod tests {
         let again = (&catalog(), Repeated::Credits);
         let rehearsed = rehearse(
             &mut ledger,
-            credits,
+            (credits, &[]),
             std::slice::from_ref(&pays),
             std::slice::from_ref(&active),
             again,
@@ -755,7 +867,7 @@ mod tests {
         assert!(!rehearsed.steps.iter().any(froze), "{:?}", rehearsed.steps);
         // Once more there is nothing to do.
         let pending = std::slice::from_ref(&pays);
-        let none = rehearse(&mut ledger, Vec::new(), pending, &[active], again);
+        let none = rehearse(&mut ledger, (Vec::new(), &[]), pending, &[active], again);
         assert_eq!((none.steps, none.left), (Vec::new(), BTreeMap::new()));
     }
 
@@ -774,12 +886,12 @@ mod tests {
             let mut lacking = wanted(1, FundingToSpot, 50, State::Committed, 4);
             lacking.extend(pair.clone());
             let mut ledger = ledger();
-            let short = rehearse(&mut ledger, lacking, &pending, &[], (&catalog, credits));
+            let short = rehearse(&mut ledger, (lacking, &[]), &pending, &[], (&catalog, credits));
             assert_eq!((ledger.balances(), short.left), (vec![(7, USDT.0, 50)], BTreeMap::new()));
             let lacking = wanted(3, FundingToSpot, 50, State::Committed, 6);
-            let more = rehearse(&mut ledger, lacking, &[], &[], (&catalog, credits));
+            let more = rehearse(&mut ledger, (lacking, &[]), &[], &[], (&catalog, credits));
             assert_eq!(more.steps.len(), 1, "{:?}", more.steps);
-            let done = rehearse(&mut ledger, pair, &pending, &[], (&catalog, credits));
+            let done = rehearse(&mut ledger, (pair, &[]), &pending, &[], (&catalog, credits));
             assert_eq!((done.steps.len(), done.left), (2, BTreeMap::new()), "{:?}", done.steps);
             assert_eq!(ledger.balances(), [(7, USDT.0, 100)]);
         }

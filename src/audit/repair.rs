@@ -31,13 +31,17 @@ use super::error::Error;
 use super::externals;
 use super::lost_venues::{Awaited, awaited};
 use super::mismatch::{Kind, Mismatch};
-use super::redecision::{PlanStep, Rehearsed, Repeated, lacking, pending, rehearse, renumbering};
+use super::redecision::{
+    LostPosting, PlanStep, Rehearsed, Repeated, lacking, pending, rehearse, renumbering,
+};
 use super::settled;
+use super::transaction_repair;
 use super::unproven::Unproven;
 use super::verify::{Stores, compare};
 use crate::postgres::audit_reader::{AuditReader, Ending, Page};
 use crate::postgres::cut::{Past, Witness};
 use crate::postgres::repair_writer::external::{ExternalRepair, Way};
+use crate::postgres::repair_writer::transaction::TransactionRepair;
 use crate::postgres::repair_writer::{Posting, Renumbering, TransferRepair};
 use domain::account::UserId;
 use domain::asset::AssetId;
@@ -70,6 +74,8 @@ pub struct Plan {
     pub renumberings: Vec<Renumbering>,
     /// External operations that PostgreSQL has lost and the log proves.
     pub externals: Vec<ExternalRepair>,
+    /// Transactions that PostgreSQL has lost or has undecided, and the log proves.
+    pub transactions: Vec<TransactionRepair>,
     /// Damaged rows of Funding's journal: the totals of the audit begin anew behind them.
     pub damaged: Vec<Mismatch>,
 }
@@ -80,6 +86,12 @@ impl Plan {
         let again: BTreeSet<ReqId> =
             self.steps.iter().filter_map(PlanStep::transfer).map(|intent| intent.req_id).collect();
         self.repairs.len() + again.len() + self.renumberings.len()
+    }
+
+    /// The number of transactions that are repaired or decided again.
+    pub fn by_name(&self) -> usize {
+        let again: BTreeSet<ReqId> = self.steps.iter().filter_map(PlanStep::transaction).collect();
+        self.transactions.len() + again.len()
     }
 
     /// The decisions that this plan repeats.
@@ -132,6 +144,10 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     verdict.mismatches.retain(|mismatch| !outside.explains(mismatch));
     plan.externals = outside.repairs;
     plan.left.extend(outside.left);
+    let by_name = transaction_repair::plan(&log, &mut reader).await?;
+    verdict.mismatches.retain(|mismatch| !by_name.explains(mismatch));
+    plan.transactions = by_name.repairs;
+    plan.left.extend(by_name.left);
     let logged = tokio::task::block_in_place(|| read_log(&log, &names))?;
     let (watermark, passed) = reader.passed().await?;
     let pages = reader.open(&names).await?.pages;
@@ -151,6 +167,8 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let unbalanced: HashSet<_> = accounts.filter_map(|m| m.user.zip(m.asset)).collect();
     let mut done = BTreeSet::new();
     let (mut lost, mut named) = (Vec::new(), HashMap::new());
+    let claims = claims_of(&mut verdict.mismatches);
+    let postings = lost_postings(&mut plan, &mut reader, claims, (&ledger, past.as_ref())).await?;
     for mismatch in verdict.mismatches {
         let Some(req_id) = mismatch.req_id else {
             plan.left.push((mismatch, Unproven::NoTransfer));
@@ -197,18 +215,58 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     plan.open_cut = *open;
     let numbered = witness.transfers_from(*from, Some(*until), &catalog).await?;
     plan.renumberings = numbered.iter().filter_map(|t| renumbering(t, &ledger)).collect();
-    let pending: Vec<_> = match lost.is_empty() && repeated == Repeated::All {
+    let nothing = lost.is_empty() && postings.is_empty() && repeated == Repeated::All;
+    let pending: Vec<_> = match nothing {
         true => Vec::new(),
         false => {
             witness.transfers_paying_spot(&catalog).await?.iter().filter_map(pending).collect()
         }
     };
-    let rehearsed = rehearse(&mut ledger, lost, &pending, statuses, (&catalog, repeated));
+    let (found, postings): (Vec<_>, Vec<_>) = postings.into_iter().unzip();
+    named.extend(postings.iter().map(|lost: &LostPosting| lost.transaction).zip(found));
+    let both = (lost, postings.as_slice());
+    let rehearsed = rehearse(&mut ledger, both, &pending, statuses, (&catalog, repeated));
     take_rehearsed(&mut plan, rehearsed, named);
     // Before the venues have sent, the debits are missing.
     let sums = sums(&ledger).into_iter().filter(|_| repeated == Repeated::All);
     plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
     Ok(plan)
+}
+
+/// Takes the findings about claims of transactions out: one of each.
+fn claims_of(mismatches: &mut Vec<Mismatch>) -> BTreeMap<ReqId, Mismatch> {
+    let is_claim = |found: &mut Mismatch| matches!(found.kind, Kind::TransactionLost { .. });
+    let claims = mismatches.extract_if(.., is_claim).filter_map(|found| match found.kind {
+        Kind::TransactionLost { transaction, .. } => Some((transaction, found)),
+        _ => None,
+    });
+    claims.collect()
+}
+
+/// The postings by name that the rows of these transactions prove, each with its finding. While
+/// venues must send first, none is repeated.
+async fn lost_postings(
+    plan: &mut Plan,
+    reader: &mut AuditReader,
+    claims: BTreeMap<ReqId, Mismatch>,
+    (ledger, past): (&Ledger, Option<&Past>),
+) -> Result<Vec<(Mismatch, LostPosting)>, Error> {
+    let Some(Past { from, .. }) = past else {
+        let left = claims.into_values().map(|mismatch| (mismatch, Unproven::NoRecord));
+        plan.left.extend(left);
+        return Ok(Vec::new());
+    };
+    let rows = reader.transactions(claims.keys().copied()).await?;
+    let mut postings = Vec::new();
+    for (transaction, mismatch) in claims {
+        let row = rows.get(&transaction).ok_or(Unproven::NoRecord);
+        match row.and_then(|row| transaction_repair::lost(row, ledger, *from)) {
+            Ok(lost) if plan.repeated() == Repeated::All => postings.push((mismatch, lost)),
+            Ok(_) => {}
+            Err(why) => plan.left.push((mismatch, why)),
+        }
+    }
+    Ok(postings)
 }
 
 /// Adds the decisions of a rehearsal. `named`: the mismatch of each transfer.

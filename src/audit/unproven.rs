@@ -54,6 +54,14 @@ pub enum Unproven {
     /// The idem_key was decided again.
     #[error("PostgreSQL has another decision for its idem_key")]
     OtherIdemKey,
+    /// The records of a transaction and its row do not belong together.
+    #[error(
+        "PostgreSQL has it with another body, or the log an operation that no service asks for"
+    )]
+    OtherTransaction,
+    /// PostgreSQL has decided a transaction the other way.
+    #[error("PostgreSQL has decided it the other way, or tells of a branch otherwise")]
+    OtherVerdict,
     /// Totals below the watermark differ after all repairs.
     #[error("no repeated decision explains it")]
     Unexplained,

@@ -1,7 +1,7 @@
 //! The same comparison without a running UBSCore. The log and its newest snapshot are replayed,
 //! everything is compared at once, and nothing is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,8 +21,10 @@ use super::externals::Held;
 use super::legs::{LegSums, judge, mismatch};
 use super::mismatch::{Kind, Mismatch};
 use super::settled;
+use super::transactions;
 use crate::postgres::audit_reader::{AuditReader, Findings};
 use crate::postgres::incarnation::{self, identity_text};
+use crate::transaction::TransactionRow;
 use domain::asset::Catalog;
 use domain::transfer::{Op, ReqId};
 
@@ -225,6 +227,7 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
     }
     verdict.mismatches.extend(found.into_values());
     let (mut reader, mut replayed) = audit.into_parts();
+    verdict.mismatches.extend(claims(&mut reader, &mut replayed).await?);
     let [mut balances, totals] = reader.recount().await?;
     balances.unbalanced.retain(|one| {
         let account = (Some(one.user), Some(one.asset));
@@ -235,6 +238,8 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
         let strange = strange.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
         verdict.mismatches.extend(strange.chain(unbalanced.into_iter().map(Mismatch::from)));
     }
+    let unequal = reader.unequal_transactions().await?.into_iter();
+    verdict.mismatches.extend(unequal.map(|why| Mismatch::new(Kind::StrangeRow(why))));
     let (watermark, passed) = reader.passed().await?;
     replayed.durable()?;
     verdict.sequence = replayed.ledger.sequence();
@@ -250,6 +255,28 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
         verdict.mismatches.extend(settled::compare(&passed, &settled, &catalog.load()));
     }
     Ok((verdict, replayed.ledger))
+}
+
+/// Compares the rows of transactions with the records that they claim. Rows are read before the
+/// log: what they tell is recorded then.
+async fn claims(reader: &mut AuditReader, replayed: &mut Replayed) -> Result<Vec<Mismatch>, Error> {
+    let (mut found, watermark) = (Vec::new(), replayed.ledger.watermark());
+    let apart = replayed.ledger.facts().filter_map(|fact| match fact {
+        Fact::Hold(hold) => ReqId::new(hold.transaction),
+        _ => None,
+    });
+    let apart: BTreeSet<ReqId> = apart.collect();
+    let mut page: Vec<TransactionRow> =
+        reader.transactions(apart.iter().copied()).await?.into_values().collect();
+    let mut after = 0;
+    loop {
+        replayed.durable()?;
+        found.extend(page.iter().flat_map(|row| transactions::judge_row(row, &replayed.ledger)));
+        page = reader.transactions_above(after, watermark).await?;
+        let Some(last) = page.last() else { return Ok(found) };
+        after = last.order_number;
+        page.retain(|row| !apart.contains(&row.id));
+    }
 }
 
 fn outcome_of(fact: Fact) -> Option<(ReqId, Op, Recorded)> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use engine::ledger::Answer;
-use engine::ring::Overloaded;
+use engine::ring::{Overloaded, Pending};
 use engine::{Closed, Engine, Handle};
 use serde_json::json;
 use wal::Identity;
@@ -30,8 +30,9 @@ use crate::format::Format;
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
+use crate::postgres::repair_writer::transaction::TransactionRepair;
 use crate::postgres::repair_writer::{
-    Author, CutRepair, Repaired, carry_out, fence, refuse_other_cause, renumber,
+    Author, CutRepair, Fates, Repaired, Repairs, carry_out, fence, refuse_other_cause, renumber,
 };
 use crate::stores::{Target, with_stores};
 
@@ -82,6 +83,7 @@ async fn repair(
         }
     };
     let (mut count, mut outside) = (planned.transfers(), planned.externals.len());
+    let mut by_name = planned.by_name();
     let (word, verb) = if author.is_some() { ("repaired", "done") } else { ("planned", "would") };
     if let Some(behind) = &planned.behind {
         let incarnation = planned.incarnation;
@@ -96,7 +98,8 @@ async fn repair(
             let write_postgres = planned.behind.is_some()
                 || !planned.damaged.is_empty()
                 || !planned.repairs.is_empty()
-                || !planned.externals.is_empty();
+                || !planned.externals.is_empty()
+                || !planned.transactions.is_empty();
             let restore =
                 !planned.steps.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
             let latest = planned.incarnation.max(target.answered_incarnation());
@@ -104,21 +107,13 @@ async fn repair(
                 let Target { address, limits, .. } = target;
                 let (catalog, repairs) = (stores.catalog.load(), &planned.repairs);
                 let externals = &planned.externals;
-                let both = (repairs.as_slice(), externals.as_slice());
-                let done = carry_out(address, limits, &catalog, log, latest, both, author).await;
-                let (done, done_outside) = done.context("write PostgreSQL")?;
-                for (repair, repaired) in repairs.iter().zip(done) {
-                    match repaired {
-                        Repaired::Done => say(verb, repair)?,
-                        Repaired::Short | Repaired::Occupied => count -= 1,
-                    }
-                }
-                for (repair, repaired) in externals.iter().zip(done_outside) {
-                    match repaired {
-                        Repaired::Done => say(verb, repair)?,
-                        Repaired::Short | Repaired::Occupied => outside -= 1,
-                    }
-                }
+                let transactions = &planned.transactions;
+                let all = Repairs { transfers: repairs, externals, transactions };
+                let done = carry_out(address, limits, &catalog, log, latest, all, author).await;
+                let done = done.context("write PostgreSQL")?;
+                let failed = print_fates(&planned, &done, verb, &mut say)?;
+                (count, outside) = (count - failed[0], outside - failed[1]);
+                by_name -= failed[2];
             }
             if restore {
                 let closed = closed.take().context("it was opened above")?;
@@ -137,6 +132,9 @@ async fn repair(
             for line in lines(&planned) {
                 say(verb, line)?;
             }
+            for repair in &planned.transactions {
+                print_looks(repair, &mut say)?;
+            }
         }
     }
     // The engine may have held the lock.
@@ -152,7 +150,7 @@ async fn repair(
         say("left", left)?;
     }
     print_waits(&planned, say)?;
-    print_end(args.format, word, (count, outside), left.len(), out)?;
+    print_end(args.format, word, (count, outside, by_name), left.len(), out)?;
     Ok(left.len())
 }
 
@@ -169,6 +167,50 @@ fn print_restored(
         say(verb, renumbering)?;
     }
     halted.as_ref().map_or(Ok(()), |reason| say("halted", reason))
+}
+
+/// Prints each change that was made. Returns the numbers of the others: of transfers, of external
+/// operations, and of transactions.
+fn print_fates(
+    planned: &Plan,
+    fates: &Fates,
+    verb: &str,
+    mut say: impl FnMut(&str, &dyn Display) -> std::io::Result<()>,
+) -> std::io::Result<[usize; 3]> {
+    let mut failed = [0; 3];
+    for (repair, repaired) in planned.repairs.iter().zip(&fates.transfers) {
+        match repaired {
+            Repaired::Done => say(verb, repair)?,
+            Repaired::Short | Repaired::Occupied => failed[0] += 1,
+        }
+    }
+    for (repair, repaired) in planned.externals.iter().zip(&fates.externals) {
+        match repaired {
+            Repaired::Done => say(verb, repair)?,
+            Repaired::Short | Repaired::Occupied => failed[1] += 1,
+        }
+    }
+    for (repair, repaired) in planned.transactions.iter().zip(&fates.transactions) {
+        match repaired {
+            Repaired::Done => {
+                say(verb, repair)?;
+                print_looks(repair, &mut say)?;
+            }
+            Repaired::Short | Repaired::Occupied => failed[2] += 1,
+        }
+    }
+    Ok(failed)
+}
+
+/// Prints the parts of a transaction that only people can end.
+fn print_looks(
+    repair: &TransactionRepair,
+    mut say: impl FnMut(&str, &dyn Display) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    for look in &repair.looks {
+        say("look", &format_args!("transaction {}: {look}", repair.transaction))?;
+    }
+    Ok(())
 }
 
 /// Prints the venues that must send first, and the next step.
@@ -216,6 +258,7 @@ fn lines(planned: &Plan) -> Vec<&dyn Display> {
     let mut lines: Vec<&dyn Display> = Vec::new();
     lines.extend(planned.repairs.iter().map(|repair| repair as &dyn Display));
     lines.extend(planned.externals.iter().map(|repair| repair as &dyn Display));
+    lines.extend(planned.transactions.iter().map(|repair| repair as &dyn Display));
     lines.extend(planned.steps.iter().map(|step| step as &dyn Display));
     lines.extend(planned.renumberings.iter().map(|renumbering| renumbering as &dyn Display));
     lines
@@ -232,6 +275,9 @@ fn still_open(planned: &Plan) -> Vec<String> {
         let why = "insufficient Funding balance, or the idem_key is already used";
         left.push(format!("{repair}: {why}"));
     }
+    for repair in &planned.transactions {
+        left.push(format!("{repair}: its order number or its name is already used"));
+    }
     for step in &planned.steps {
         left.push(format!("{step}: found only after the repair; repair again"));
     }
@@ -242,7 +288,7 @@ fn still_open(planned: &Plan) -> Vec<String> {
 fn print_end(
     format: Format,
     word: &str,
-    (count, outside): (usize, usize),
+    (count, outside, by_name): (usize, usize, usize),
     found: usize,
     out: &mut impl Write,
 ) -> std::io::Result<()> {
@@ -252,11 +298,16 @@ fn print_end(
                 0 => String::new(),
                 count => format!(" external={count}"),
             };
-            writeln!(out, "{word} transfers={count}{also} left={found}")?;
+            let more = match by_name {
+                0 => String::new(),
+                count => format!(" transactions={count}"),
+            };
+            writeln!(out, "{word} transfers={count}{also}{more} left={found}")?;
         }
         Format::Json => {
             let end = json!({
-                "kind": "end", "verdict": word, "transfers": count, "external": outside, "left": found,
+                "kind": "end", "verdict": word, "transfers": count, "external": outside,
+                "transactions": by_name, "left": found,
             });
             writeln!(out, "{end}")?;
         }
@@ -365,8 +416,10 @@ pub(super) async fn decide(engine: &Engine, steps: &[PlanStep]) -> anyhow::Resul
         crash::point("repair_before_step");
         let carried = rest.iter().take_while(|step| matches!(step, PlanStep::Carry { .. })).count();
         let (together, behind) = rest.split_at(carried.clamp(1, handle.share()));
-        let commands = together.iter().map(PlanStep::command);
-        let submitted = handle.submit_all(commands, clock.now_ns());
+        let submitted = match together {
+            [step] => vec![put(&mut handle, step, clock.now_ns())],
+            _ => handle.submit_all(together.iter().map(PlanStep::command), clock.now_ns()),
+        };
         for (step, submitted) in together.iter().zip(submitted) {
             let answer = match submitted {
                 Ok(pending) => pending.await.ok().context("UBSCore has stopped")?,
@@ -383,6 +436,14 @@ pub(super) async fn decide(engine: &Engine, steps: &[PlanStep]) -> anyhow::Resul
     Ok(())
 }
 
+/// Publishes a step.
+fn put(handle: &mut Handle, step: &PlanStep, time_ns: u64) -> Result<Pending, Overloaded> {
+    match step {
+        PlanStep::Post { op, posting } => handle.submit_named(*op, posting, time_ns),
+        step => handle.submit(step.command(), time_ns),
+    }
+}
+
 /// Until there is room: nothing has happened, the next segment is not ready yet, or there is no
 /// room for it.
 async fn ask_again(
@@ -395,7 +456,7 @@ async fn ask_again(
         let waited = Duration::from_nanos(clock.monotonic_ns() - began);
         ensure!(waited < ROOM_WAIT, "{step}: UBSCore has no room for it");
         clock.sleep(ROOM_PAUSE).await;
-        if let Ok(pending) = handle.submit(step.command(), clock.now_ns()) {
+        if let Ok(pending) = put(handle, step, clock.now_ns()) {
             let answer = pending.await.ok().context("UBSCore has stopped")?;
             if answer != Answer::Overloaded {
                 return Ok(answer);

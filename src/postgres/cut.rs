@@ -90,7 +90,10 @@ pub struct CutVenue {
 /// # Errors
 /// PostgreSQL is away, or has a row that cannot be read.
 pub(super) async fn venues(client: &impl GenericClient) -> Result<(Vec<CutVenue>, bool), Error> {
-    let any = client.query_one("SELECT posted FROM engine_state", &[]).await?.try_get(0)?;
+    // Services post as well. A venue that neither store names, beside them, is found at its Open.
+    let posted = "SELECT posted AND NOT EXISTS (SELECT FROM transaction_branches \
+                                                 WHERE participant = 'SPOT') FROM engine_state";
+    let any = client.query_one(posted, &[]).await?.try_get(0)?;
     let venues = "SELECT substring(subject FROM '^venue ([0-9]+)$')::bigint, \
                     (max(substring(detail FROM '^answers=([0-9]+)$')::numeric) \
                       FILTER (WHERE action = $1 AND is_later))::text, \

@@ -2,6 +2,7 @@
 //! their Funding operations. All in one transaction, which no other process writes beside.
 
 pub mod external;
+pub mod transaction;
 
 use std::fmt;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use tokio_postgres::{Client, GenericClient, Transaction};
 use wal::{Identity, Sequence};
 
 use self::external::ExternalRepair;
+use self::transaction::TransactionRepair;
 use super::admin::audit;
 use super::columns::{self, Id, Numeric, amount_number, asset_number, bigint, code_number};
 use super::cut::{CLOSED, CREDITED, THEN, other_cause};
@@ -282,7 +284,29 @@ async fn supersede(
     }
 }
 
-/// Carries out all repairs of transfers and of external operations, or none where PostgreSQL fails; each that cannot be is left
+/// The repairs of one run.
+#[derive(Clone, Copy, Debug)]
+pub struct Repairs<'a> {
+    /// Of transfers.
+    pub transfers: &'a [TransferRepair],
+    /// Of external operations.
+    pub externals: &'a [ExternalRepair],
+    /// Of transactions.
+    pub transactions: &'a [TransactionRepair],
+}
+
+/// The fate of each of [`Repairs`], in the order given.
+#[derive(Clone, Debug, Default)]
+pub struct Fates {
+    /// Of transfers.
+    pub transfers: Vec<Repaired>,
+    /// Of external operations.
+    pub externals: Vec<Repaired>,
+    /// Of transactions.
+    pub transactions: Vec<Repaired>,
+}
+
+/// Carries out all repairs, or none where PostgreSQL fails; each that cannot be is left
 /// out. No earlier process can write any more. `log`: the one that proves them. `incarnation`: the latest one that has ever
 /// been. Returns the fate of each mending, in the order given.
 ///
@@ -294,9 +318,9 @@ pub async fn carry_out(
     catalog: &Catalog,
     log: Identity,
     incarnation: u64,
-    (repairs, externals): (&[TransferRepair], &[ExternalRepair]),
+    Repairs { transfers: repairs, externals, transactions }: Repairs<'_>,
     author: Author<'_>,
-) -> Result<(Vec<Repaired>, Vec<Repaired>), Error> {
+) -> Result<Fates, Error> {
     // The totals of the audit are counted anew, which takes its time.
     let limits = Limits { statement_timeout: Duration::ZERO, ..*limits };
     let mut client: Client = connect(config, &limits).await?;
@@ -306,6 +330,10 @@ pub async fn carry_out(
     let count = match outside {
         0 => format!("{transfers} transfers"),
         _ => format!("{transfers} transfers, {outside} external operations"),
+    };
+    let count = match transactions.len() {
+        0 => count,
+        more => format!("{count}, {more} transactions"),
     };
     author.audit(&transaction, "PostgreSQL", &count).await?;
     let mut flight = ToolFlight::begin(&transaction).await?;
@@ -354,11 +382,15 @@ pub async fn carry_out(
             break;
         }
     }
+    let mut all_transactions = Vec::with_capacity(transactions.len());
+    for repair in transactions {
+        all_transactions.push(transaction::write_repair(&transaction, repair, author).await?);
+    }
     flight.write(&transaction).await?;
     // A row of an operation may have been deleted and written again. Its totals would count twice.
     transaction.execute("SELECT audit_begin_anew()", &[]).await?;
     transaction.commit().await?;
-    Ok((all, all_outside))
+    Ok(Fates { transfers: all, externals: all_outside, transactions: all_transactions })
 }
 
 async fn write_repair(

@@ -85,7 +85,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "transaction",
         ],
     ),
-    ("audit", &["adapters", "alert", "clock", "config", "gate", "postgres", "telemetry"]),
+    (
+        "audit",
+        &["adapters", "alert", "clock", "config", "gate", "postgres", "telemetry", "transaction"],
+    ),
     (
         "http",
         &[

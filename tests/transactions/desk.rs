@@ -50,7 +50,12 @@ impl Desk {
 
     /// With participants: the name in the environment, the kind, and the service.
     pub(super) fn with(services: &[(&str, &str, &Service)]) -> Desk {
-        let mut site = Site::new()
+        Desk::on(Site::new(), services)
+    }
+
+    /// The same on a site with settings of its own.
+    pub(super) fn on(site: Site, services: &[(&str, &str, &Service)]) -> Desk {
+        let mut site = site
             .with("UBSCORE__TRANSACTIONS__TICK_MS", 50)
             .with("UBSCORE__TRANSACTIONS__PARTICIPANT_TIMEOUT_MS", 1_000)
             .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 200);
@@ -111,6 +116,14 @@ impl Desk {
 
     pub(super) fn kill(&mut self) {
         self.server.take().expect("it runs").kill();
+    }
+
+    /// Goes on with another site, which no server runs on.
+    pub(super) fn moves_to(&mut self, site: Site) {
+        assert!(self.server.is_none(), "its server has ended");
+        self.site = site;
+        self.start();
+        assert_eq!(self.server().ready(), 200, "{}", self.server().said());
     }
 
     /// Waits until the server has ended by itself.

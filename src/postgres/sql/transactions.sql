@@ -109,7 +109,8 @@ $$;
 -- Accepts round p_round, or tells of the row under the name. The arrays have one element for
 -- each branch. Returns 'new', 'taken', 'repeated', 'held' (a foreign session holds the row), or a
 -- refusal: 'conflict', 'decided', 'aborted', 'rounds' (the decider takes no further one), 'order',
--- 'untried', 'number' (the order number or the id is of no use).
+-- 'untried', 'repaired' (a row without an owner has its tx_id), 'number' (the
+-- order number or the id is of no use).
 CREATE FUNCTION transaction_accept(
     p_incarnation BIGINT, p_id UUID, p_order_number BIGINT, p_owner TEXT, p_tx_id TEXT,
     p_round SMALLINT, p_decide SMALLINT, p_at TIMESTAMPTZ, p_expires_at TIMESTAMPTZ,
@@ -125,6 +126,12 @@ BEGIN
     IF NOT FOUND THEN
         IF p_round <> 1 THEN
             RETURN 'order';
+        END IF;
+        -- A repair has written it from the log, which does not name owners. It may be this one, and
+        -- must not be booked twice.
+        PERFORM FROM transactions_tb WHERE owner = '?' AND tx_id = p_tx_id;
+        IF FOUND THEN
+            RETURN 'repaired';
         END IF;
         -- UBSCore may have forgotten outcomes below the watermark.
         INSERT INTO transactions_tb (transaction_id, order_number, owner, tx_id, state, decide,
@@ -195,6 +202,7 @@ BEGIN
            transaction_passage((-10)::smallint, p_at, p_by, p_reason)
            || transaction_passage((-20)::smallint, p_at, p_by, p_reason)
      WHERE p_order_number >= (SELECT watermark FROM engine_state)
+       AND NOT EXISTS (SELECT FROM transactions_tb WHERE owner = '?' AND tx_id = p_tx_id)
     ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END

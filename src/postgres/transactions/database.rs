@@ -322,6 +322,11 @@ fn judged(
                 let detail = format!("round {number} of a transaction without a first round");
                 Ok(refused(Code::InvalidRequest, detail, None))
             }
+            "repaired" => {
+                let detail = "a transaction with this tx_id was written again from the log, which \
+                              does not name owners: ask an operator";
+                Ok(refused(Code::TxIdConflict, detail.to_owned(), None))
+            }
             // Its row is never deleted.
             _ => Err(TransactionError::Unknown("a row was there, and is gone".to_owned())),
         };

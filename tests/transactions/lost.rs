@@ -1,0 +1,293 @@
+//! PostgreSQL or the log is behind the other one: each transaction is named, and ends by a repair.
+
+use serde_json::{Value, json};
+
+use super::desk::{Desk, Service, leg, legs};
+use super::{A, B, C, part};
+use crate::harness::{Site, Way, cut_log, eventually, forgetful, repair};
+
+const APPLY: [&str; 3] = ["--apply", "--reason", "a backup was restored"];
+
+/// A round of both stores, decided by its caller.
+fn both() -> Value {
+    json!({"round": 1, "decide": "caller", "ttl_ms": 90_000, "legs": legs(&[
+        leg("FUNDING", A, B, "3"), leg("SPOT", B, A, "2"),
+    ])})
+}
+
+/// A round of Spot alone.
+fn spot(amount: &str) -> Value {
+    json!({"round": 1, "decide": "caller", "ttl_ms": 90_000, "legs": legs(&[
+        leg("SPOT", A, C, amount),
+    ])})
+}
+
+fn prepare(desk: &Desk, tx_id: &str, body: &Value) {
+    let reply = desk.post(&format!("/{tx_id}/prepare"), body);
+    assert_eq!(reply.status, 200, "{tx_id}: {reply:?}");
+}
+
+fn end(desk: &Desk, tx_id: &str, word: &str, state: &str) {
+    let reply = desk.post(&format!("/{tx_id}/{word}"), &json!({}));
+    assert_eq!(reply.status, 200, "{tx_id}: {reply:?}");
+    desk.ends(tx_id, state);
+}
+
+/// RCV-005. Goal: transactions that a restored PostgreSQL lacks, or has undecided, are named and
+/// end: what Spot has settled stays settled, and nothing stays apart. Method: a copy of the
+/// database between the prepare and the end of some, and before others; the log goes on.
+#[test]
+fn rcv_005_a_restored_database_gets_its_transactions_from_the_log() {
+    let mut desk = Desk::new();
+    for tx_id in ["paid", "dropped", "kept", "longer", "wider"] {
+        prepare(&desk, tx_id, &both());
+    }
+    desk.kill();
+    let restored = desk.site().with_copied_database();
+    desk.start();
+    let before = desk.balances();
+    end(&desk, "paid", "commit", "DONE");
+    end(&desk, "dropped", "abort", "CANCELLED");
+    for (tx_id, amount) in [("new-paid", "1"), ("new-dropped", "4"), ("new-open", "8")] {
+        prepare(&desk, tx_id, &spot(amount));
+    }
+    end(&desk, "new-paid", "commit", "DONE");
+    end(&desk, "new-dropped", "abort", "CANCELLED");
+    let second = json!({"round": 2, "legs": legs(&[
+        leg("FUNDING", A, B, "1"), leg("SPOT", A, C, "1"),
+    ])});
+    for tx_id in ["longer", "wider"] {
+        prepare(&desk, tx_id, &second);
+    }
+    end(&desk, "longer", "commit", "DONE");
+    assert_eq!(desk.changes(&before), [(A, -700, 200), (B, 700, -400), (C, 0, 200)]);
+    desk.kill();
+
+    let (code, said) = restored.start_refused();
+    assert_eq!(code, 70, "{said}");
+    let (code, planned, why) = repair(&restored, &["--plan"]);
+    assert_eq!(code, Some(0), "{planned}{why}");
+    for (tx_id, word) in [
+        ("paid", "move it to COMMITTED"),
+        ("dropped", "move it to ABORTED"),
+        ("longer", "move it to COMMITTED"),
+        ("wider", "move it to ABORTED"),
+        ("new-paid", "again as DONE"),
+        ("new-dropped", "again as CANCELLED"),
+        ("new-open", "again as ABORTED"),
+    ] {
+        let line = planned.lines().find(|line| line.contains(&format!("tx_id {tx_id}:")));
+        assert!(line.is_some_and(|line| line.contains(word)), "{tx_id} {word}: {planned}");
+    }
+    assert!(!planned.contains("tx_id kept:"), "{planned}");
+    let (code, done, why) = repair(&restored, &APPLY);
+    assert_eq!(code, Some(0), "{done}{why}");
+    assert!(done.ends_with("repaired transfers=0 transactions=7 left=0\n"), "{done}");
+    assert_eq!(done.matches("\nlook ").count(), 2, "Funding's parts of two: {done}");
+    let (_, again, _) = repair(&restored, &["--plan"]);
+    assert_eq!(again, "planned transfers=0 left=0\n");
+
+    desk.moves_to(restored);
+    end(&desk, "kept", "commit", "DONE");
+    assert_eq!(desk.changes(&before), [(A, -900, 400), (B, 900, -600), (C, 0, 200)]);
+    // Its service asks again: it is booked once.
+    for tx_id in ["new-paid", "new-open"] {
+        let reply = desk.post(&format!("/{tx_id}/prepare"), &spot("1"));
+        assert_eq!(reply.refusal(), (409, "TX_ID_CONFLICT".to_owned()), "{tx_id}");
+    }
+    desk.close();
+}
+
+/// RCV-005. Goal: decisions on Spot that a cut of the log has lost are made again as the rows of
+/// their transactions prove. Method: a cut behind one RESERVE: its RELEASE is lost, and so are
+/// RESERVE and SETTLE of a paid transaction, and the RESERVE of an open one.
+#[test]
+fn rcv_005_a_cut_log_gets_its_transactions_from_postgresql() {
+    let mut desk = Desk::new();
+    let before = desk.balances();
+    prepare(&desk, "dropped", &both());
+    let kept = "SELECT max(log_sequence) + 1 FROM transaction_branches";
+    let from = desk.site().sql_value(kept).parse().expect("a record");
+    prepare(&desk, "paid", &both());
+    prepare(&desk, "kept", &both());
+    end(&desk, "paid", "commit", "DONE");
+    end(&desk, "dropped", "abort", "CANCELLED");
+    desk.kill();
+    cut_log(desk.site(), from);
+    let (code, planned, why) = repair(desk.site(), &["--plan"]);
+    assert_eq!(code, Some(0), "{planned}{why}");
+    for (tx_id, words) in
+        [("paid", &["RESERVE", "SETTLE"][..]), ("dropped", &["RELEASE"]), ("kept", &["RESERVE"])]
+    {
+        for word in words {
+            let line = format!("tx_id {tx_id}: have its {word} on Spot decided again");
+            assert!(planned.contains(&line), "{line}: {planned}");
+        }
+    }
+    let (code, done, why) = repair(desk.site(), &APPLY);
+    assert_eq!(code, Some(0), "{done}{why}");
+    assert!(done.ends_with("repaired transfers=0 transactions=3 left=0\n"), "{done}");
+    desk.start();
+    assert_eq!(desk.server().resume("repaired").status, 200);
+    end(&desk, "kept", "commit", "DONE");
+    assert_eq!(desk.changes(&before), [(A, -600, 400), (B, 600, -400)]);
+    desk.close();
+}
+
+/// RCV-006. Goal: a planted difference between the log and the row of a transaction halts, and is
+/// named with its transaction and record. Method: a row in another state, and a row that is gone.
+#[test]
+fn rcv_006_a_planted_state_of_a_transaction_is_named_and_halts() {
+    let desk = Desk::new();
+    prepare(&desk, "paid", &spot("1"));
+    end(&desk, "paid", "commit", "DONE");
+    prepare(&desk, "dropped", &spot("1"));
+    end(&desk, "dropped", "abort", "CANCELLED");
+    let server = desk.server();
+    for (tx_id, change, word) in [
+        ("paid", "UPDATE transactions_tb SET state = -20 WHERE tx_id = 'paid'", "CANCELLED"),
+        ("dropped", "UPDATE transactions_tb SET state = 40 WHERE tx_id = 'dropped'", "DONE"),
+        ("paid", "DELETE FROM transactions_tb WHERE tx_id = 'paid'", "no such transaction"),
+    ] {
+        let id = desk.site().sql_value(&format!(
+            "SELECT ulid_text(transaction_id) FROM transactions_tb WHERE tx_id = '{tx_id}'"
+        ));
+        desk.site().sql(&format!(
+            "DROP TABLE IF EXISTS was; \
+             CREATE TABLE was AS SELECT * FROM transactions_tb WHERE tx_id = '{tx_id}'; \
+             SET session_replication_role = replica; {change}"
+        ));
+        eventually("a halt", || (server.ready() == 503).then_some(()));
+        let refused = server.resume("hope");
+        assert_eq!(refused.status, 503, "{refused:?}");
+        for part in [format!("transaction {id}").as_str(), "record", word] {
+            assert!(server.said().contains(part), "{tx_id} {part}: {}", server.said());
+        }
+        desk.site().sql(&format!(
+            "SET session_replication_role = replica; \
+             DELETE FROM transactions_tb WHERE tx_id = '{tx_id}'; \
+             INSERT INTO transactions_tb SELECT * FROM was"
+        ));
+        assert_eq!(server.resume("undone").status, 200);
+    }
+    desk.close();
+}
+
+/// RCV-006. Goal: no false alarm under load. Method: an audit that runs at once again, beside
+/// transactions of several rounds, committed and aborted, from some threads.
+#[test]
+fn rcv_006_no_round_of_the_audit_alarms_falsely_under_load() {
+    let site = Site::new().with("UBSCORE__CONSERVATION__EVERY_MS", 10);
+    let desk = Desk::on(site, &[]);
+    let before = desk.balances();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let desk = &desk;
+            scope.spawn(move || {
+                for number in 0..20 {
+                    let tx_id = format!("load-{thread}-{number}");
+                    let mut cent = both();
+                    cent["legs"] = legs(&[leg("FUNDING", A, B, "0.01"), leg("SPOT", B, A, "0.01")]);
+                    prepare(desk, &tx_id, &cent);
+                    let second = json!({"round": 2, "legs": legs(&[leg("SPOT", A, C, "0.01")])});
+                    prepare(desk, &tx_id, &second);
+                    let word = if number % 2 == 0 { "commit" } else { "abort" };
+                    let reply = desk.post(&format!("/{tx_id}/{word}"), &json!({}));
+                    assert!(reply.status < 300, "{tx_id}: {reply:?}");
+                }
+            });
+        }
+    });
+    desk.rests();
+    assert_eq!(desk.changes(&before), [(A, -40, 0), (B, 40, -40), (C, 0, 40)]);
+    assert_eq!(desk.server().ready(), 200, "{}", desk.server().said());
+    assert!(!desk.server().said().contains("conservation_violated"), "{}", desk.server().said());
+    desk.close();
+}
+
+/// RCV-008. Goal: the watermark passes no unfinished transaction, and passes an ended one. Method:
+/// outcomes are kept for a moment only; transfers behind an open transaction.
+#[test]
+fn rcv_008_the_watermark_passes_no_unfinished_transaction() {
+    let desk = Desk::on(forgetful(Site::new()), &[]);
+    prepare(&desk, "first", &both());
+    end(&desk, "first", "commit", "DONE");
+    prepare(&desk, "open", &both());
+    let number = |tx_id: &str| -> u64 {
+        let number = format!("SELECT order_number FROM transactions_tb WHERE tx_id = '{tx_id}'");
+        desk.site().sql_value(&number).parse().expect("a number")
+    };
+    let mark = || desk.site().sql_value("SELECT watermark FROM engine_state").parse::<u64>();
+    let passes = |number: u64| {
+        eventually("the watermark to pass", || {
+            desk.server().transfer_ended(A, Way::ToSpot, "0.01");
+            (mark().expect("a number") > number).then_some(())
+        });
+    };
+    passes(number("first"));
+    for _ in 0..5 {
+        desk.server().transfer_ended(A, Way::ToSpot, "0.01");
+    }
+    assert!(mark().expect("a number") <= number("open"));
+    end(&desk, "open", "commit", "DONE");
+    passes(number("open"));
+    desk.site().wait_for_rest();
+    desk.close();
+}
+
+/// RCV-005. Goal: a backup holds every state, and its copy goes on elsewhere. Method: a transaction
+/// in each state, one of them with an open hold on Spot; services that answer only behind the
+/// restore.
+#[test]
+fn rcv_005_a_backup_holds_transactions_in_every_state() {
+    let done = || Some(json!({"outcome": "done"}));
+    let coupons = Service::start(move |action, _| if action == "try" { done() } else { None });
+    let bank = Service::start(|_, _| None);
+    let services = [("COUPONS", "veto", &coupons), ("BANK", "last", &bank)];
+    let mut desk = Desk::with(&services);
+    let before = desk.balances();
+    prepare(&desk, "done", &both());
+    end(&desk, "done", "commit", "DONE");
+    prepare(&desk, "cancelled", &both());
+    end(&desk, "cancelled", "abort", "CANCELLED");
+    prepare(&desk, "open", &both());
+    let with_coupons = |tx_id: &str| {
+        let mut body = both();
+        body["participants"] = json!([part("coupons")]);
+        prepare(&desk, tx_id, &body);
+    };
+    with_coupons("committed");
+    desk.post("/committed/commit", &json!({"wait_ms": 100}));
+    with_coupons("aborted");
+    desk.post("/aborted/abort", &json!({"wait_ms": 100}));
+    let mut last = json!({"tx_id": "deciding", "last": part("bank"), "wait_ms": 100});
+    last["legs"] = both()["legs"].clone();
+    desk.post("", &last);
+    for (tx_id, state) in
+        [("committed", "COMMITTED"), ("aborted", "ABORTED"), ("deciding", "DECIDING")]
+    {
+        desk.is(tx_id, state);
+    }
+    let (directory, elsewhere) = (desk.site().fresh_path("backup"), desk.site().elsewhere());
+    let runs = |site: &Site, word: &str| {
+        let output = site.tool([word]).arg(&directory).output().expect("the binary");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+        said
+    };
+    runs(desk.site(), "backup");
+    desk.kill();
+    let said = runs(&elsewhere, "restore");
+    assert!(said.contains("ok mismatches=0 "), "{said}");
+    for service in [&coupons, &bank] {
+        service.answers(move |_, _| done());
+    }
+    desk.moves_to(elsewhere);
+    end(&desk, "open", "commit", "DONE");
+    for (tx_id, state) in [("committed", "DONE"), ("aborted", "CANCELLED"), ("deciding", "DONE")] {
+        desk.ends(tx_id, state);
+    }
+    assert_eq!(desk.changes(&before), [(A, -1200, 800), (B, 1200, -800)]);
+    desk.close();
+}
