@@ -140,14 +140,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     if verdict.mismatches.is_empty() && past.is_none() {
         return Ok(plan);
     }
-    let outside = externals(&log, &mut reader).await?;
-    verdict.mismatches.retain(|mismatch| !outside.explains(mismatch));
-    plan.externals = outside.repairs;
-    plan.left.extend(outside.left);
-    let by_name = transaction_repair::plan(&log, &mut reader).await?;
-    verdict.mismatches.retain(|mismatch| !by_name.explains(mismatch));
-    plan.transactions = by_name.repairs;
-    plan.left.extend(by_name.left);
+    explain(&mut plan, &mut verdict.mismatches, &log, &mut reader).await?;
     let logged = tokio::task::block_in_place(|| read_log(&log, &names))?;
     let (watermark, passed) = reader.passed().await?;
     let pages = reader.open(&names).await?.pages;
@@ -231,6 +224,25 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let sums = sums(&ledger).into_iter().filter(|_| repeated == Repeated::All);
     plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
     Ok(plan)
+}
+
+/// Plans the repairs of external operations and of transactions, and takes the findings out that
+/// they explain.
+async fn explain(
+    plan: &mut Plan,
+    mismatches: &mut Vec<Mismatch>,
+    log: &Path,
+    reader: &mut AuditReader,
+) -> Result<(), Error> {
+    let outside = externals(log, reader).await?;
+    mismatches.retain(|mismatch| !outside.explains(mismatch));
+    plan.externals = outside.repairs;
+    plan.left.extend(outside.left);
+    let by_name = transaction_repair::plan(log, reader).await?;
+    mismatches.retain(|mismatch| !by_name.explains(mismatch));
+    plan.transactions = by_name.repairs;
+    plan.left.extend(by_name.left);
+    Ok(())
 }
 
 /// Takes the findings about claims of transactions out: one of each.
