@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use domain::account::UserId;
+use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::hold::{HoldAct, HoldKey, HoldOrder};
-use domain::transfer::{Amount, Decision, External, Op};
+use domain::transfer::{Decision, Op};
 use serde_json::{Value, json};
 use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
-use ubscore::postgres::store::{Call, Failure, Reply, Standing, Store};
+use ubscore::postgres::store::{Call, External, Failure, Reply, Standing, Store};
 use ubscore::postgres::{self, Address, Limits};
 
 use crate::harness::{
