@@ -193,7 +193,7 @@ fn a_balance_is_begun_and_set_apart_in_one_flight() {
     assert_eq!(act(&mut acting, order("t1", PAYER, pays(1, 100))), DONE);
     assert_eq!(act(&mut acting, order("t1", PAYER, settle(100, 0))), DONE);
     let brought = Call::External(External {
-        idem_key: "from the outside".to_owned(),
+        idem_key: "from-the-outside".to_owned(),
         op: Op::ExtDeposit,
         user: UserId::new(FROM_OUTSIDE).expect("not zero"),
         asset: USDT,
