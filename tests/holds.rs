@@ -13,6 +13,7 @@ use domain::transfer::{Decision, Op};
 use serde_json::{Value, json};
 use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
+use ubscore::postgres::incarnation::ORDER_NUMBER_BITS;
 use ubscore::postgres::store::{Call, External, Failure, Reply, Standing, Store};
 use ubscore::postgres::{self, Address, Limits};
 
@@ -189,17 +190,19 @@ fn a_balance_is_begun_and_set_apart_in_one_flight() {
     const FROM_PAYER: u64 = 5002;
     let site = Site::new();
     site.start().stop();
-    let mut acting = store(&site);
+    let incarnation = site.begin(&LIMITS, 1).number;
+    let journal = database(&site.target(), LIMITS, incarnation, 0);
+    let mut acting = store_over(journal, incarnation, 64);
     assert_eq!(act(&mut acting, order("t1", PAYER, pays(1, 100))), DONE);
     assert_eq!(act(&mut acting, order("t1", PAYER, settle(100, 0))), DONE);
     let brought = Call::External(External {
-        idem_key: "from the outside".to_owned(),
+        idem_key: "from-the-outside".to_owned(),
         op: Op::ExtDeposit,
         user: UserId::new(FROM_OUTSIDE).expect("not zero"),
         asset: USDT,
         amount: Amount::new(100 * COIN).expect("not zero"),
         actor: "a test".to_owned(),
-        order_number: NUMBER + 1,
+        order_number: (incarnation << ORDER_NUMBER_BITS) + 1,
     });
     let settled = Call::Hold(order("t1", FROM_PAYER, settle(0, 100)));
     for (brings, user) in [(brought, FROM_OUTSIDE), (settled, FROM_PAYER)] {

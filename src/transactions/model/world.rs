@@ -163,7 +163,7 @@ impl World {
         let stands = self.rows.get(&row.id);
         let is_sealed = row.sealed && stands.is_some_and(|stands| stands.sealed);
         if row.state == TransactionState::Committed && !is_sealed {
-            self.broke(format!("{:?} was told a commit that may be lost", row.name));
+            self.broke(format!("an answer has a commit of {:?} that may be lost", row.name));
         }
         self.told(&row.name, row.state);
     }
