@@ -6,9 +6,9 @@
 //! [`unproven`] (why a finding is left to the operator), [`conservation`] (the rounds of the audit:
 //! new rows and records, and a part of the old ones), [`rounds`] (when a round runs, and its
 //! consequences), [`settled`] (totals below the watermark), [`externals`] (external operations
-//! against their records), [`transactions`] (postings by name
-//! against the rows of transactions), [`transaction_repair`] (transactions that PostgreSQL has lost),
-//! [`failover`] (PostgreSQL is another server, or has gone back),
+//! against their records), [`transactions`] (postings by name against the rows of transactions),
+//! [`transaction_repair`] (transactions that PostgreSQL has lost), [`failover`] (PostgreSQL is
+//! another server, or has gone back),
 //! [`verify`] (the rounds on a log that is only read), [`repair`] (transfers that PostgreSQL has
 //! lost and the log proves), [`redecision`] (decisions that a cut of the log has lost and
 //! PostgreSQL proves), [`lost_venues`] (venues that must send again after a cut), [`rebuild`] (a

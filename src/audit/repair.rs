@@ -155,9 +155,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     };
     let lacking_sums = sums(&ledger);
     verdict.mismatches.retain(|mismatch| !lacking_sums.contains(mismatch));
-    let accounts = verdict.mismatches.iter();
-    let accounts = accounts.filter(|mismatch| (mismatch.req_id, mismatch.external) == (None, None));
-    let unbalanced: HashSet<_> = accounts.filter_map(|m| m.user.zip(m.asset)).collect();
+    let unbalanced = unbalanced(&verdict.mismatches);
     let mut done = BTreeSet::new();
     let (mut lost, mut named) = (Vec::new(), HashMap::new());
     let claims = claims_of(&mut verdict.mismatches);
@@ -209,12 +207,11 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let numbered = witness.transfers_from(*from, Some(*until), &catalog).await?;
     plan.renumberings = numbered.iter().filter_map(|t| renumbering(t, &ledger)).collect();
     let nothing = lost.is_empty() && postings.is_empty() && repeated == Repeated::All;
-    let pending: Vec<_> = match nothing {
+    let paying = match nothing {
         true => Vec::new(),
-        false => {
-            witness.transfers_paying_spot(&catalog).await?.iter().filter_map(pending).collect()
-        }
+        false => witness.transfers_paying_spot(&catalog).await?,
     };
+    let pending: Vec<_> = paying.iter().filter_map(pending).collect();
     let (found, postings): (Vec<_>, Vec<_>) = postings.into_iter().unzip();
     named.extend(postings.iter().map(|lost: &LostPosting| lost.transaction).zip(found));
     let both = (lost, postings.as_slice());
@@ -224,6 +221,13 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let sums = sums(&ledger).into_iter().filter(|_| repeated == Repeated::All);
     plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
     Ok(plan)
+}
+
+/// The balances that no transfer and no external operation explains.
+fn unbalanced(mismatches: &[Mismatch]) -> HashSet<(UserId, AssetId)> {
+    let accounts = mismatches.iter();
+    let accounts = accounts.filter(|mismatch| (mismatch.req_id, mismatch.external) == (None, None));
+    accounts.filter_map(|mismatch| mismatch.user.zip(mismatch.asset)).collect()
 }
 
 /// Plans the repairs of external operations and of transactions, and takes the findings out that

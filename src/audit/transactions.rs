@@ -120,7 +120,7 @@ pub(super) fn judge_row(row: &TransactionRow, ledger: &Ledger) -> Vec<Mismatch> 
         add(Op::Release, row.rounds, claim);
         return found;
     }
-    // UBSCore may have forgotten what has ended.
+    // UBSCore may have forgotten an ended one.
     if row.order_number < ledger.watermark() && apart.is_none() {
         return found;
     }
