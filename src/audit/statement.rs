@@ -12,7 +12,7 @@
 //! archive has them, one line per asset, EARLIER, is the sum of the postings up to the oldest
 //! snapshot.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 
 use engine::entry::Entry;
@@ -544,22 +544,58 @@ fn in_log_order(movements: Vec<Movement>) -> Vec<Movement> {
 
 /// Adds up from zero. Movements close together are taken in the order in which the recorded
 /// balances fit: a time is taken before the lock of the row, so two that waited for each other may
-/// be in the wrong order.
+/// be in the wrong order, and all movements of a flight have one time. Where a balance stood twice,
+/// the first walk may pass a circle of movements; it is inserted where its balance stood.
 fn chain(movements: Vec<Movement>) -> Vec<Movement> {
-    let mut rest = std::collections::VecDeque::from(movements);
+    let mut rest = VecDeque::from(movements);
     let sum: i128 = rest.iter().map(|movement| movement.effect).sum();
     let mut chained = Vec::with_capacity(rest.len());
-    let mut balance = 0;
+    walk(&mut rest, 0, &mut chained);
     while !rest.is_empty() {
+        if !insert_circle(&mut rest, &mut chained) {
+            // It fits nowhere. It is added up all the same, and is a mismatch.
+            let balance = chained.last().map_or(0, |last: &Movement| last.balance);
+            let movement = rest.pop_front().expect("not empty");
+            let balance = balance + movement.effect;
+            chained.push(Movement { balance, ..movement });
+            walk(&mut rest, balance, &mut chained);
+        }
+    }
+    let balance = chained.last().map_or(0, |last| last.balance);
+    assert_eq!(balance, sum, "the order changes no sum");
+    chained
+}
+
+/// Moves the movements that fit, one behind the other from `balance` on, to the end of `chained`.
+fn walk(rest: &mut VecDeque<Movement>, mut balance: i128, chained: &mut Vec<Movement>) {
+    loop {
         let fits =
             |movement: &Movement| movement.recorded.is_none_or(|r| r == balance + movement.effect);
-        let next = rest.iter().take(REORDER_MAX).position(fits).unwrap_or(0);
-        let movement = rest.remove(next).expect("not empty");
+        let Some(next) = rest.iter().take(REORDER_MAX).position(fits) else { return };
+        let movement = rest.remove(next).expect("in range");
         balance += movement.effect;
         chained.push(Movement { balance, ..movement });
     }
-    assert_eq!(balance, sum, "the order changes no sum");
-    chained
+}
+
+/// Inserts movements of `rest` that lead from a balance of the last ones back to it. Returns
+/// whether there were any.
+fn insert_circle(rest: &mut VecDeque<Movement>, chained: &mut Vec<Movement>) -> bool {
+    for index in 0..rest.len().min(REORDER_MAX) {
+        let Some(recorded) = rest[index].recorded else { continue };
+        let before = recorded - rest[index].effect;
+        let earliest = chained.len().saturating_sub(REORDER_MAX);
+        let stood = chained[earliest..].iter().rposition(|movement| movement.balance == before);
+        let Some(place) = stood.map(|place| earliest + place + 1) else { continue };
+        let (mut left, mut circle) = (rest.clone(), Vec::new());
+        walk(&mut left, before, &mut circle);
+        if circle.last().is_some_and(|last| last.balance == before) {
+            *rest = left;
+            chained.splice(place..place, circle);
+            return true;
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -591,6 +627,20 @@ mod tests {
         let found = vec![movement(1, 10, 10), movement(2, -4, 16), movement(3, 10, 20)];
         let balances: Vec<i128> = chain(found).iter().map(|movement| movement.balance).collect();
         assert_eq!(balances, [10, 20, 16]);
+    }
+
+    #[test]
+    fn a_circle_that_the_first_walk_passed_is_inserted() {
+        // All of one flight. The walk goes from 9 to 5 at once, and leaves 9, 8, 9 behind.
+        let found = vec![
+            movement(1, 10, 10),
+            movement(2, -1, 9),
+            movement(2, -4, 5),
+            movement(2, 1, 9),
+            movement(2, -1, 8),
+        ];
+        let balances: Vec<i128> = chain(found).iter().map(|movement| movement.balance).collect();
+        assert_eq!(balances, [10, 9, 8, 9, 5]);
     }
 
     #[test]
