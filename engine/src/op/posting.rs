@@ -357,10 +357,11 @@ fn owner_of(ledger: &Ledger, key: Option<HoldKey>, parts: &Breakdown) -> u64 {
 /// of the postings.
 #[inline]
 pub(super) fn book_transfer(ledger: &mut Ledger, op: Op, user: u64, asset: u32, amount: u64) {
-    if ledger.status(user).is_none() {
+    let (before, after) = ledger.balances.set_totals(user, asset, |totals| totals.with(op, amount));
+    // Nobody has a balance without an account.
+    if before.is_none() && ledger.status(user).is_none() {
         ledger.set_status(user, AccountStatus::Active);
     }
-    let (before, after) = ledger.balances.set_totals(user, asset, |totals| totals.with(op, amount));
     ledger.exchange(before, after);
     let entry = ledger.assets.get_mut(&asset).expect("an order of an unknown asset is refused");
     // The balance is part of it, and a u128 holds 2^64 of the largest amounts.
