@@ -31,7 +31,7 @@ use super::unproven::Unproven;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::repair_writer::transaction::{Bring, TransactionRepair};
 use crate::transaction::{
-    Branch, BranchState, Party, TransactionLeg, TransactionRow, TransactionState,
+    Branch, BranchState, LegPlace, Party, TransactionLeg, TransactionRow, TransactionState,
     TransactionVerdict,
 };
 
@@ -172,11 +172,14 @@ fn move_on(
     looks: &mut Vec<String>,
 ) -> Result<(Bring, Vec<TransactionLeg>), Unproven> {
     let known = accepted(row, &proof.refused);
-    // Legs of rounds that PostgreSQL lacks.
-    let lost = match legs.strip_prefix(known.as_slice()) {
-        Some(lost) => lost.to_vec(),
-        None if legs.is_empty() => Vec::new(),
-        None => return Err(Unproven::OtherTransaction),
+    // Legs of rounds that PostgreSQL lacks. The log knows them as Spot sees them.
+    let as_spot = |legs: &[TransactionLeg]| -> Vec<Leg> {
+        legs.iter().map(|leg| leg.in_store(Participant::Spot)).collect()
+    };
+    let lost = match as_spot(&legs).starts_with(&as_spot(&known)) {
+        true => legs[known.len()..].to_vec(),
+        false if legs.is_empty() => Vec::new(),
+        false => return Err(Unproven::OtherTransaction),
     };
     if row.state.verdict().is_some() {
         return Err(Unproven::OtherVerdict);
@@ -196,8 +199,10 @@ fn move_on(
         let TransactionLeg { from, to, asset, amount } = leg;
         looks.push(format!(
             "Spot has booked it, and Funding has lost its hold: book {amount} smallest units of \
-             asset {} from user {from} to user {to} by hand",
-            asset.0
+             asset {} from {} to {} by hand",
+            asset.0,
+            from.value(Participant::Funding),
+            to.value(Participant::Funding)
         ));
     }
     if proof.rounds > row.rounds {
@@ -222,11 +227,19 @@ fn accepted(row: &TransactionRow, refused: &[u8]) -> Vec<TransactionLeg> {
     accepted_by(of_spot.filter(|branch| !is_refused(branch.round)))
 }
 
-/// The legs of a record: all between available amounts.
+/// The legs of a record. The log does not tell the place of Funding that is opposite: it is outside.
 fn legs_of(legs: &[Leg]) -> Result<Vec<TransactionLeg>, Unproven> {
+    let store = Participant::Spot;
+    let place = |place: Place| match place {
+        Place::Outside => Some(LegPlace::Outside),
+        Place::Available(user) => Some(LegPlace::Available { store, user: UserId::new(user)? }),
+        Place::Frozen { user, purpose } => {
+            Some(LegPlace::Frozen { store, user: UserId::new(user)?, purpose })
+        }
+        Place::Hold(_) => None,
+    };
     let leg = |leg: &Leg| {
-        let user = |user: Option<u64>| user.and_then(UserId::new);
-        let (from, to) = (user(leg.from.user())?, user(leg.to.user())?);
+        let (from, to) = (place(leg.from)?, place(leg.to)?);
         Some(TransactionLeg { from, to, asset: AssetId(leg.asset), amount: leg.amount })
     };
     let all: Option<Vec<TransactionLeg>> = legs.iter().map(leg).collect();
@@ -254,13 +267,8 @@ pub(super) fn lost(
     let legs: Vec<TransactionLeg> = accepted_by(counting());
     let tx_id = TxId::new(row.name.tx_id.as_str()).ok_or(Unproven::UnreadableRow)?;
     let posting = |op, round, legs: &[TransactionLeg]| -> Result<PlanStep, Unproven> {
-        let place = |user: UserId| Place::Available(user.number());
-        let leg = |leg: &TransactionLeg| {
-            let TransactionLeg { from, to, asset, amount } = *leg;
-            Leg { from: place(from), to: place(to), asset: asset.0, amount }
-        };
         let mut all = Posting::new();
-        for leg in legs.iter().map(leg) {
+        for leg in legs.iter().map(|leg| leg.in_store(Participant::Spot)) {
             all.try_push(leg).map_err(|_| Unproven::UnreadableRow)?;
         }
         let (transaction, order_number, user) = (row.id, row.order_number, 0);
@@ -268,7 +276,9 @@ pub(super) fn lost(
         Ok(PlanStep::Post { op, posting: Box::new(posting) })
     };
     let places = branches().flat_map(|branch| &branch.legs);
-    let accounts = places.flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]).collect();
+    let account = |place: LegPlace, asset| Some((place.user_in(Participant::Spot)?, asset));
+    let both = |leg: &TransactionLeg| [account(leg.from, leg.asset), account(leg.to, leg.asset)];
+    let accounts = places.flat_map(both).flatten().collect();
     let mut steps = Vec::new();
     if row.state.verdict() == Some(TransactionVerdict::Abort) {
         steps.push(posting(Op::Release, row.rounds.max(1), &[])?);

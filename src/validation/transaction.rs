@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{amount, check_active, known_asset};
 use crate::config::participants::ParticipantKind;
 use crate::transaction::{
-    Decider, PAYLOAD_BYTES_MAX, ROUNDS_MAX, TransactionLeg, TransactionName, TransactionRound,
+    Decider, LegPlace, OUTSIDE, PAYLOAD_BYTES_MAX, ROUNDS_MAX, TransactionLeg, TransactionName,
+    TransactionRound,
 };
 use domain::account::{AccountType, USER_ID_MAX, UserId};
 use domain::asset::Catalog;
@@ -28,8 +29,6 @@ pub use self::draft::{
 pub const LEGS_MAX: usize = 16;
 /// The amount that names all that is left. Not taken.
 const ALL: &str = "ALL";
-/// The place outside of both stores. Not taken.
-const OUTSIDE: &str = "OUTSIDE";
 
 /// Why a round is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -195,35 +194,30 @@ impl RoundForm {
     /// # Errors
     /// The code of the first check that fails.
     pub fn round(&self, catalog: &Catalog, units_max: u64) -> Result<TransactionRound, RoundError> {
-        let (mut funding, mut spot) = (Vec::new(), Vec::new());
+        let mut legs = Vec::new();
         if self.legs.is_empty() {
             let detail = "legs must have a leg.".to_owned();
             return Err(RoundError { code: Code::InvalidPosting, detail });
         }
         for (index, leg) in self.legs.iter().enumerate() {
-            let (store, leg) = leg.check(catalog, units_max).map_err(|(code, detail)| {
+            let leg = leg.check(catalog, units_max).map_err(|(code, detail)| {
                 RoundError::leg(index, code, detail.unwrap_or(code.message()))
             })?;
-            let legs = match store {
-                Participant::Funding => &mut funding,
-                Participant::Spot => &mut spot,
-            };
             legs.push(leg);
-            if legs.len() > LEGS_MAX {
+            let of_store = |store: Participant| legs.iter().filter(|leg| leg.is_in(store)).count();
+            if of_store(Participant::Funding).max(of_store(Participant::Spot)) > LEGS_MAX {
                 let detail = format!("legs must have at most {LEGS_MAX} of each store.");
                 return Err(RoundError { code: Code::InvalidPosting, detail });
             }
         }
-        check_sums(&funding)?;
-        check_sums(&spot)?;
+        check_sums(&legs)?;
         let pair = |service: &ServiceDraft| (service.name.clone(), service.payload.clone());
         let mut round = TransactionRound {
             name: self.name.clone(),
             round: self.round,
             decider: self.decider,
             ttl_ms: self.ttl_ms,
-            funding,
-            spot,
+            legs,
             services: self.services.iter().map(pair).collect(),
             last: self.last.as_ref().map(pair),
             fingerprint: [0; 16],
@@ -256,12 +250,12 @@ impl LegForm {
         Ok(LegForm { from: place("from", from)?, to: place("to", to)?, asset, amount })
     }
 
-    /// The store and the leg, or a code with a sentence if there is more to say.
+    /// The leg, or a code with a sentence if there is more to say.
     fn check(
         &self,
         catalog: &Catalog,
         units_max: u64,
-    ) -> Result<(Participant, TransactionLeg), (Code, Option<&'static str>)> {
+    ) -> Result<TransactionLeg, (Code, Option<&'static str>)> {
         let invalid = |detail| (Code::InvalidPosting, Some(detail));
         let stores = [&self.from, &self.to].map(|(place, _)| {
             if place.purpose.is_some() {
@@ -280,7 +274,8 @@ impl LegForm {
             let detail = "A leg between FUNDING and SPOT is not supported: it is a transfer.";
             return Err(invalid(detail));
         }
-        let (from, to) = (self.from.1, self.to.1);
+        let place = |user| LegPlace::Available { store, user };
+        let (from, to) = (place(self.from.1), place(self.to.1));
         if from == to {
             return Err(invalid("From and to are the same place."));
         }
@@ -293,7 +288,7 @@ impl LegForm {
             Code::InvalidAmount if is_zero(&self.amount) => invalid("The amount is zero."),
             code => (code, None),
         })?;
-        Ok((store, TransactionLeg { from, to, asset: asset.id, amount: amount.units() }))
+        Ok(TransactionLeg { from, to, asset: asset.id, amount: amount.units() })
     }
 }
 
@@ -359,12 +354,13 @@ fn check_services(
     Ok(())
 }
 
-/// The sum that one user pays or is paid in one asset must fit a balance.
+/// The sum that one place pays or is paid in one asset must fit a balance.
 fn check_sums(legs: &[TransactionLeg]) -> Result<(), RoundError> {
     let mut sums: BTreeMap<_, u64> = BTreeMap::new();
     for leg in legs {
-        for (user, pays) in [(leg.from, true), (leg.to, false)] {
-            let sum = sums.entry((user, leg.asset, pays)).or_default();
+        for (place, pays) in [(leg.from, true), (leg.to, false)] {
+            let Some(user) = place.user() else { continue };
+            let sum = sums.entry((place, leg.asset, pays)).or_default();
             *sum = sum.checked_add(leg.amount).ok_or_else(|| RoundError {
                 code: Code::Overflow,
                 detail: format!("The legs of user {user} add up to too much."),
@@ -455,8 +451,10 @@ mod tests {
         let round = round(&body).expect("a round");
         assert_eq!((round.name.owner.as_str(), round.name.tx_id.as_str()), ("envelopes", "tx-1"));
         assert_eq!((round.round, round.decider, round.ttl_ms), (1, Decider::Caller, OPEN_MAX_MS));
-        assert_eq!((round.spot.len(), round.spot[0].amount), (2, 150_000_000));
-        assert_eq!((round.funding.len(), round.funding[0].amount), (1, 1));
+        let spot = round.legs_in(Participant::Spot);
+        assert_eq!((spot.len(), spot[0].amount), (2, 150_000_000));
+        let funding = round.legs_in(Participant::Funding);
+        assert_eq!((funding.len(), funding[0].amount), (1, 1));
         let names: Vec<&str> = round.services.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["a", "b"], "in the order of the names");
     }

@@ -336,6 +336,14 @@ BEGIN
 END
 $$;
 
+-- The user of a leg's place in a branch of p_participant; NULL for a place that is not the store's
+-- own. A plain number is the store's own available balance.
+CREATE FUNCTION leg_user(p_place JSONB, p_participant TEXT) RETURNS BIGINT
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN jsonb_typeof(p_place) = 'number' THEN p_place::bigint
+                WHEN p_place ->> 'account' = p_participant THEN (p_place ->> 'user')::bigint END
+$$;
+
 -- The places of Funding that a confirmed transaction has booked: paid and received by each.
 CREATE FUNCTION transaction_booked(p_id UUID)
 RETURNS TABLE (user_id BIGINT, asset_id INTEGER, taken NUMERIC, brought NUMERIC)
@@ -343,10 +351,12 @@ LANGUAGE sql STABLE AS $$
     SELECT side.user_id, side.asset_id, sum(side.taken), sum(side.brought)
       FROM transaction_branches b
      CROSS JOIN LATERAL jsonb_to_recordset(b.legs)
-           AS l ("from" BIGINT, "to" BIGINT, asset INTEGER, amount NUMERIC)
-     CROSS JOIN LATERAL (VALUES (l."from", l.asset, l.amount, 0), (l."to", l.asset, 0, l.amount))
+           AS l ("from" JSONB, "to" JSONB, asset INTEGER, amount NUMERIC)
+     CROSS JOIN LATERAL (VALUES (leg_user(l."from", 'FUNDING'), l.asset, l.amount, 0),
+                                (leg_user(l."to", 'FUNDING'), l.asset, 0, l.amount))
            AS side (user_id, asset_id, taken, brought)
      WHERE b.transaction_id = p_id AND b.participant = 'FUNDING' AND b.state = 40
+       AND side.user_id IS NOT NULL
      GROUP BY side.user_id, side.asset_id
 $$;
 

@@ -270,11 +270,16 @@ fn book(row: &TransactionRow, store: Participant, balances: &mut BTreeMap<Holder
             continue;
         }
         for leg in &branch.legs {
+            let (asset, amount) = (leg.asset.0, u128::from(leg.amount));
             // It may go below zero between two legs: only the end counts.
-            let from = balances.entry((leg.from.number(), leg.asset.0)).or_default();
-            *from = from.wrapping_sub(leg.amount.into());
-            let to = balances.entry((leg.to.number(), leg.asset.0)).or_default();
-            *to = to.wrapping_add(leg.amount.into());
+            if let Some(user) = leg.from.user_in(store) {
+                let from = balances.entry((user.number(), asset)).or_default();
+                *from = from.wrapping_sub(amount);
+            }
+            if let Some(user) = leg.to.user_in(store) {
+                let to = balances.entry((user.number(), asset)).or_default();
+                *to = to.wrapping_add(amount);
+            }
         }
     }
 }
