@@ -96,6 +96,8 @@ pub enum Answer {
         units: u128,
         /// All holds and freezes of it, smallest units.
         held: u128,
+        /// All that transactions have brought to it from outside less what they have taken there.
+        crossed: i128,
         /// The last record that this sum includes.
         sequence: wal::Sequence,
     },
@@ -451,6 +453,12 @@ impl Ledger {
     /// All holds and freezes of an asset, smallest units; 0 for an unknown one.
     pub(crate) fn total_held(&self, asset: u32) -> u128 {
         self.assets.get(&asset).map_or(0, |entry| entry.held)
+    }
+
+    /// Money of an asset that transactions have brought from outside less what they have taken
+    /// there, smallest units.
+    pub fn crossed(&self, asset: u32) -> i128 {
+        self.assets.get(&asset).map_or(0, |entry| entry.crossed)
     }
 
     /// The status of a Spot account, if there is one.
