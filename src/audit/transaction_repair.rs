@@ -10,7 +10,9 @@
 //!
 //! The log names neither owner nor Funding's part. The owner of a row that is written is
 //! [`crate::transaction::REPAIRED`], and no service may take its tx_id again. Legs of Funding that
-//! are lost are named for an operator: nothing proves that a service's money moved there.
+//! are lost are named for an operator: nothing proves that a service's money moved there. Of a leg
+//! between the stores the log has Spot's side. Its other side counts as outside of both, until an
+//! operator books it on Funding as an external operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -157,11 +159,27 @@ fn bring_back(
             let what = "Spot has booked it; ask its service for the legs of Funding, which the log \
                         does not have, and book them by hand";
             looks.push(what.to_owned());
+            looks.extend(legs.iter().filter_map(crossed));
             (Bring::Done, legs)
         }
         (None, Some(_), _) | (None, None, None) => (Bring::Cancelled, Vec::new()),
         (None, None, Some(_)) => (Bring::Aborted, legs),
     }
+}
+
+/// The sentence about a leg of Spot with its other side outside; `None` for a leg within Spot.
+fn crossed(leg: &TransactionLeg) -> Option<String> {
+    let TransactionLeg { from, to, asset, amount } = leg;
+    let (user, way, booked) = match (from.user(), to.user()) {
+        (None, Some(user)) => (user, "to", "EXT_WITHDRAW"),
+        (Some(user), None) => (user, "from", "EXT_DEPOSIT"),
+        _ => return None,
+    };
+    Some(format!(
+        "Spot has booked {amount} smallest units of asset {} {way} user {user}, and Funding has lost \
+         the other side: it counts as external until you book an {booked} of it on Funding",
+        asset.0
+    ))
 }
 
 /// For a transaction with a row.
@@ -205,6 +223,7 @@ fn move_on(
             to.value(Participant::Funding)
         ));
     }
+    looks.extend(lost.iter().filter_map(crossed));
     if proof.rounds > row.rounds {
         let first = row.rounds + 1;
         looks.push(format!(
