@@ -661,7 +661,7 @@ mod tests {
             leg(json!("OUTSIDE"), place("FUNDING", 1)),
             leg(place("FUNDING", 3), json!("OUTSIDE")),
         ];
-        let both = round(&with("legs", json!([crossing, outside].concat()))).expect("a round");
+        let both = round(&with("legs", json!([crossing.clone(), outside.clone()].concat()))).expect("a round");
         let count = |store| both.legs_in(store).len();
         assert_eq!([Participant::Funding, Participant::Spot].map(count), [4, 2]);
         let spot = both.legs_in(Participant::Spot)[0].in_store(Participant::Spot);
