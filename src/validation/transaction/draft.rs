@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{
-    Array, ArrayBuilder, Object, ObjectBuilder, OneOf, OneOfBuilder, Ref, Type,
+    Array, ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, Ref, Schema, Type,
 };
 
 use crate::transaction::{Decider, OUTSIDE};
@@ -184,9 +184,10 @@ fn legs_schema() -> Array {
 }
 
 /// A user's balance, or the outside of both accounts, which is opposite FUNDING alone.
-fn place_schema() -> OneOf {
+fn place_schema() -> Schema {
     let outside = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([OUTSIDE]));
-    OneOfBuilder::new().item(Ref::from_schema_name("Place")).item(outside).build()
+    let place = Ref::from_schema_name("Place");
+    Schema::OneOf(OneOfBuilder::new().item(place).item(outside).build())
 }
 
 fn services_schema() -> Array {
