@@ -25,6 +25,7 @@ pub mod journal;
 mod layer;
 pub mod limits;
 pub mod log;
+mod names;
 pub mod ops;
 pub mod outcomes;
 pub mod participants;

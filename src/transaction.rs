@@ -9,13 +9,15 @@
 //!                                                         +--> REFUSED
 //! ```
 
+mod leg;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use domain::account::UserId;
-use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Cid, Participant, ReqId};
+
+pub use self::leg::{LegError, LegPlace, OUTSIDE, TransactionLeg, read_legs, write_legs};
 
 /// The most rounds of one transaction.
 pub const ROUNDS_MAX: u8 = 8;
@@ -259,20 +261,6 @@ pub struct TransactionName {
     pub tx_id: Cid,
 }
 
-/// One movement between two users of one store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "LegColumns", try_from = "LegColumns")]
-pub struct TransactionLeg {
-    /// The user that pays.
-    pub from: UserId,
-    /// The user that is paid.
-    pub to: UserId,
-    /// The asset.
-    pub asset: AssetId,
-    /// Smallest units, above 0.
-    pub amount: u64,
-}
-
 /// A branch: the part of one party in one round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Branch {
@@ -365,10 +353,8 @@ pub struct TransactionRound {
     pub decider: Decider,
     /// Of the first round: how long it may stay undecided, milliseconds.
     pub ttl_ms: u64,
-    /// Legs of Funding.
-    pub funding: Vec<TransactionLeg>,
-    /// Legs of Spot.
-    pub spot: Vec<TransactionLeg>,
+    /// In the order of the request.
+    pub legs: Vec<TransactionLeg>,
     /// Services that try, with their payloads, in the order of their names.
     pub services: Vec<(String, serde_json::Value)>,
     /// The service without a try.
@@ -378,14 +364,19 @@ pub struct TransactionRound {
 }
 
 impl TransactionRound {
+    /// The legs of one store. A leg between the stores is in both.
+    pub fn legs_in(&self, store: Participant) -> Vec<TransactionLeg> {
+        self.legs.iter().filter(|leg| leg.is_in(store)).copied().collect()
+    }
+
     /// The branches of this round before anything is asked.
     pub fn branches(&self) -> Vec<Branch> {
-        let branch = |party, legs: &[TransactionLeg], payload: &serde_json::Value, last| Branch {
+        let branch = |party, legs: Vec<TransactionLeg>, payload: &serde_json::Value, last| Branch {
             party,
             round: self.round,
             state: BranchState::Trying,
             last,
-            legs: legs.to_vec(),
+            legs,
             payload: payload.clone(),
             code: None,
             leg: None,
@@ -393,49 +384,18 @@ impl TransactionRound {
             log_sequence: None,
         };
         let null = serde_json::Value::Null;
-        let stores = [(Participant::Funding, &self.funding), (Participant::Spot, &self.spot)];
-        let stores = stores.into_iter().filter(|(_, legs)| !legs.is_empty());
+        let stores = [Participant::Funding, Participant::Spot];
+        let stores = stores.into_iter().map(|store| (store, self.legs_in(store)));
+        let stores = stores.filter(|(_, legs)| !legs.is_empty());
         let mut branches: Vec<Branch> =
             stores.map(|(store, legs)| branch(Party::Store(store), legs, &null, false)).collect();
         for (name, payload) in &self.services {
-            branches.push(branch(Party::Service(name.clone()), &[], payload, false));
+            branches.push(branch(Party::Service(name.clone()), Vec::new(), payload, false));
         }
         if let Some((name, payload)) = &self.last {
-            branches.push(branch(Party::Service(name.clone()), &[], payload, true));
+            branches.push(branch(Party::Service(name.clone()), Vec::new(), payload, true));
         }
         branches
-    }
-}
-
-/// A leg as JSON: plain numbers, so that people can read them in PostgreSQL.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LegColumns {
-    from: u64,
-    to: u64,
-    asset: u32,
-    amount: u64,
-}
-
-impl From<TransactionLeg> for LegColumns {
-    fn from(leg: TransactionLeg) -> LegColumns {
-        let (from, to, asset) = (leg.from.number(), leg.to.number(), leg.asset.0);
-        LegColumns { from, to, asset, amount: leg.amount }
-    }
-}
-
-/// A leg in PostgreSQL has a number that no user has.
-#[derive(Debug, thiserror::Error)]
-#[error("no user has the number 0")]
-struct NoUser;
-
-impl TryFrom<LegColumns> for TransactionLeg {
-    type Error = NoUser;
-
-    fn try_from(columns: LegColumns) -> Result<TransactionLeg, NoUser> {
-        let user = |number| UserId::new(number).ok_or(NoUser);
-        let LegColumns { from, to, asset, amount } = columns;
-        Ok(TransactionLeg { from: user(from)?, to: user(to)?, asset: AssetId(asset), amount })
     }
 }
 
@@ -491,16 +451,5 @@ mod tests {
             assert_eq!(Party::from_name(name).name(), name);
         }
         assert_eq!(Party::from_name("SPOT"), Party::Store(Participant::Spot));
-    }
-
-    #[test]
-    fn a_leg_in_postgresql_is_readable() {
-        let user = |number| UserId::new(number).expect("a user");
-        let leg =
-            TransactionLeg { from: user(1001), to: user(1002), asset: AssetId(3), amount: 250 };
-        let text = serde_json::to_string(&leg).expect("JSON");
-        assert_eq!(text, r#"{"from":1001,"to":1002,"asset":3,"amount":250}"#);
-        assert_eq!(serde_json::from_str::<TransactionLeg>(&text).expect("a leg"), leg);
-        assert!(serde_json::from_str::<TransactionLeg>(&text.replace("1001", "0")).is_err());
     }
 }

@@ -155,7 +155,6 @@ fn mlt_005_a_wrong_round_is_refused_and_nothing_is_written() {
         (with("legs", json!([])), "INVALID_POSTING"),
         (with("legs", json!(vec![leg(); 17])), "INVALID_POSTING"),
         (with("legs/0/to/user_id", json!(USER)), "INVALID_POSTING"),
-        (with("legs/0/to/account", json!("SPOT")), "INVALID_POSTING"),
         (with("legs/0/to/account", json!("WALLET")), "INVALID_POSTING"),
         (with("legs/0/to/purpose", json!("DISPUTE")), "INVALID_POSTING"),
         (with("legs/0/amount", json!("0")), "INVALID_POSTING"),

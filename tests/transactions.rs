@@ -1,6 +1,7 @@
 //! Transactions over both stores, services and callers, on the real binary and a real PostgreSQL.
 //! Each test ends with the sums of all users and with `ubscore verify`.
 
+mod crossing;
 mod desk;
 #[cfg(feature = "crash")]
 mod kills;

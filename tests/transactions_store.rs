@@ -9,8 +9,8 @@ use ubscore::postgres::transactions::{
     TransactionStore,
 };
 use ubscore::transaction::{
-    BranchState, Decider, Party, TransactionLeg, TransactionName, TransactionRound, TransactionRow,
-    TransactionState,
+    BranchState, Decider, LegPlace, Party, TransactionLeg, TransactionName, TransactionRound,
+    TransactionRow, TransactionState,
 };
 
 use domain::account::UserId;
@@ -146,8 +146,13 @@ fn named(tx_id: &str) -> TransactionName {
 }
 
 fn leg(from: u64, to: u64, amount: u64) -> TransactionLeg {
+    leg_in(Participant::Funding, from, to, amount)
+}
+
+fn leg_in(store: Participant, from: u64, to: u64, amount: u64) -> TransactionLeg {
     let user = |number| UserId::new(number).expect("a user");
-    TransactionLeg { from: user(from), to: user(to), asset: AssetId(3), amount }
+    let place = |number| LegPlace::Available { store, user: user(number) };
+    TransactionLeg { from: place(from), to: place(to), asset: AssetId(3), amount }
 }
 
 /// A round with one leg of Funding.
@@ -157,8 +162,7 @@ fn round(tx_id: &str, number: u8, decider: Decider) -> TransactionRound {
         round: number,
         decider,
         ttl_ms: 60_000,
-        funding: vec![leg(1001, 1002, 250 * u64::from(number))],
-        spot: Vec::new(),
+        legs: vec![leg(1001, 1002, 250 * u64::from(number))],
         services: Vec::new(),
         last: None,
         fingerprint: [number; 16],

@@ -66,11 +66,10 @@ pub enum Error {
     Traded {
         /// The asset.
         asset: u32,
-        /// The sum over all balances, smallest units; not 0.
+        /// The sum over all balances less what has come from outside, smallest units; not 0.
         brought: i128,
     },
-    /// A transaction has holds and no open RESERVE, or one without holds, or two, or two holds of
-    /// one balance.
+    /// A transaction has holds and no open RESERVE, or two, or two holds of one balance.
     #[error("transaction {transaction:032x}: {why}")]
     Transaction {
         /// The transaction.
@@ -174,6 +173,15 @@ impl Builder {
                 let before = std::mem::replace(&mut entry.outside, outside);
                 once(before != Outside::default())
             }
+            Fact::Crossed { brought, .. } if brought == 0 || brought.unsigned_abs() > TOTAL_MAX => {
+                return impossible("a sum is above every log's, or 0");
+            }
+            Fact::Crossed { asset, brought } => {
+                let Some(entry) = self.ledger.assets.get_mut(&asset) else {
+                    return impossible("no such asset");
+                };
+                once(std::mem::replace(&mut entry.crossed, brought) != 0)
+            }
             Fact::Watermark { order_number } => {
                 once(self.watermark.replace(order_number).is_some())
             }
@@ -272,7 +280,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Holds add up to the held amounts, and postings have neither made nor lost money.
+    /// Holds add up to the held amounts, and postings have neither made nor lost money: they have
+    /// brought what has come from outside.
     fn recount(&self) -> Result<(), Error> {
         let Builder { ledger, .. } = self;
         let mut found = BTreeMap::<(u64, u32), u128>::new();
@@ -280,7 +289,9 @@ impl Builder {
             let sum = found.entry((hold.user, hold.asset)).or_default();
             *sum = sum.saturating_add(hold.amount());
         }
-        let mut traded = BTreeMap::<u32, i128>::new();
+        let crossed = ledger.assets.iter().filter(|(_, entry)| entry.crossed != 0);
+        let mut traded: BTreeMap<u32, i128> =
+            crossed.map(|(&asset, entry)| (asset, -entry.crossed)).collect();
         for balance in ledger.balances.rows().iter().filter(|balance| balance.sums != 0) {
             let (user, asset) = (balance.user, balance.asset);
             let sums = ledger.balances.sums(balance);
@@ -297,7 +308,8 @@ impl Builder {
         }
     }
 
-    /// Each transaction with holds has one open RESERVE, and each open RESERVE has holds.
+    /// Each transaction with holds has one open RESERVE. An open RESERVE whose money comes from
+    /// outside has no holds.
     fn recount_transactions(&self) -> Result<(), Error> {
         let mut open = BTreeSet::new();
         for NamedFact { transaction, .. } in self.ledger.outcomes.open() {
@@ -314,7 +326,7 @@ impl Builder {
             alone.then_some(()).ok_or(Error::Transaction { transaction, why })?;
         }
         let why = "its holds are not those of an open RESERVE";
-        let apart = open.symmetric_difference(&held).next();
+        let apart = held.difference(&open).next();
         apart.map_or(Ok(()), |&transaction| Err(Error::Transaction { transaction, why }))
     }
 

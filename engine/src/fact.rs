@@ -21,6 +21,7 @@
 //! | 11 | answer in a window | the fields of `AnswerBytes`; code 0 is a success |
 //! | 12 | outcome of a posting by name | the fields of `NamedBytes`; code 0 is a success |
 //! | 13 | hold of a transaction | the fields of `NamedHoldBytes` in their order |
+//! | 14 | crossed | brought less taken 16, not 0; asset 4: see [`crate::crossed`] |
 
 use std::mem::size_of;
 
@@ -31,6 +32,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::little_endian::{I128, U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::crossed::CrossedBytes;
 use crate::external::{Outside, OutsideBytes};
 use crate::record::{Error, decision_number, decision_of};
 use crate::recorded::Recorded;
@@ -96,6 +98,13 @@ pub enum Fact {
         asset: u32,
         /// All of them, also those with evicted outcomes.
         outside: Outside,
+    },
+    /// Money of an asset that transactions have brought to Spot less what they have taken.
+    Crossed {
+        /// The asset's number.
+        asset: u32,
+        /// Smallest units, not 0.
+        brought: i128,
     },
     /// A hold or a freeze.
     Hold(HoldFact),
@@ -347,6 +356,7 @@ const _: () = assert!(size_of::<NamedHoldBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<HoldBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<VenueBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<OutsideBytes>() <= FACT_BYTES_MAX);
+const _: () = assert!(size_of::<CrossedBytes>() <= FACT_BYTES_MAX);
 
 impl BalanceBytes {
     fn read(&self, held: u128, traded: i128) -> Fact {
@@ -463,6 +473,7 @@ const VENUE: u8 = 10;
 const ANSWER: u8 = 11;
 const NAMED: u8 = 12;
 const NAMED_HOLD: u8 = 13;
+const CROSSED: u8 = 14;
 
 /// Writes `bytes` into `buffer`. Returns their number.
 fn put(buffer: &mut [u8], bytes: &(impl IntoBytes + Immutable)) -> usize {
@@ -581,6 +592,9 @@ impl Fact {
             Fact::Outside { asset, outside } => {
                 (OUTSIDE, put(buffer, &OutsideBytes::new(asset, outside)))
             }
+            Fact::Crossed { asset, brought } => {
+                (CROSSED, put(buffer, &CrossedBytes::new(asset, brought)))
+            }
             Fact::Hold(ref hold) => hold.encode(buffer),
             Fact::Venue(ref venue) => {
                 let text = venue.name.as_bytes();
@@ -627,6 +641,7 @@ impl Fact {
             ANSWER => Some(size_of::<AnswerBytes>()),
             NAMED => Some(size_of::<NamedBytes>()),
             NAMED_HOLD => Some(size_of::<NamedHoldBytes>()),
+            CROSSED => Some(size_of::<CrossedBytes>()),
             _ => None,
         }
     }
@@ -709,6 +724,11 @@ impl Fact {
                 let fixed = OutsideBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
                 let (asset, outside) = fixed.read();
                 Ok(Fact::Outside { asset, outside })
+            }
+            CROSSED => {
+                let fixed = CrossedBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                let (asset, brought) = fixed.read().ok_or_else(malformed)?;
+                Ok(Fact::Crossed { asset, brought })
             }
             _ => Err(malformed()),
         }
@@ -834,9 +854,9 @@ mod tests {
             assert_eq!(Fact::decode(tag, &want), Ok(fact));
         }
         // Of a later version.
-        assert_eq!(Fact::bytes_of(14), None);
-        let unknown = Error::Field { field: "fact tag", number: 14 };
-        assert_eq!(Fact::decode(14, &[]), Err(unknown));
+        assert_eq!(Fact::bytes_of(15), None);
+        let unknown = Error::Field { field: "fact tag", number: 15 };
+        assert_eq!(Fact::decode(15, &[]), Err(unknown));
     }
 
     /// The forms of the facts of transactions, tags 12 and 13, field by field.
@@ -890,6 +910,12 @@ mod tests {
         let freezes = Error::Field { field: "freezes", number: 1 };
         assert_eq!(Fact::decode(12, &decided), Err(freezes));
         assert!(Fact::decode(13, &[0; 60]).is_err(), "no transaction");
+        let crossed = [&(-2_i128).to_le_bytes()[..], &3_u32.to_le_bytes()].concat();
+        assert_eq!(Fact::decode(14, &crossed), Ok(Fact::Crossed { asset: 3, brought: -2 }));
+        let mut buffer = [0; FACT_BYTES_MAX];
+        let (tag, length) = Fact::Crossed { asset: 3, brought: -2 }.encode(&mut buffer);
+        assert_eq!((tag, &buffer[..length]), (14, &crossed[..]));
+        assert!(Fact::decode(14, &[0; 20]).is_err(), "a sum of 0 has no fact");
     }
 
     /// Found by a fuzz target: bytes after a symbol were ignored, so one fact had several forms.

@@ -44,9 +44,10 @@ use crate::ledger::Ledger;
 use crate::record;
 
 /// The newest version of the format. An older one is still written if it has all facts: version 1
-/// has no external operations, version 2 no venues, holds and traded balances, and version 3 no
-/// postings by name.
-pub const VERSION: u32 = 4;
+/// has no external operations, version 2 no venues, holds and traded balances, version 3 no
+/// postings by name, and version 4 no money that transactions brought from outside.
+pub const VERSION: u32 = 5;
+const VERSION_NAMED: u32 = 4;
 const VERSION_VENUES: u32 = 3;
 const VERSION_OUTSIDE: u32 = 2;
 const VERSION_FIRST: u32 = 1;
@@ -325,8 +326,9 @@ impl Iterator for Facts<'_> {
 /// without newer facts.
 fn version_of(ledger: &Ledger) -> u32 {
     let version = |fact: Fact| match fact {
-        Fact::Named(_) => VERSION,
-        Fact::Hold(hold) if hold.transaction != 0 => VERSION,
+        Fact::Crossed { .. } => VERSION,
+        Fact::Named(_) => VERSION_NAMED,
+        Fact::Hold(hold) if hold.transaction != 0 => VERSION_NAMED,
         Fact::Venue(_) | Fact::Hold(_) | Fact::Answer(_) => VERSION_VENUES,
         Fact::Balance { held, traded, .. } if (held, traded) != (0, 0) => VERSION_VENUES,
         Fact::Outside { .. } => VERSION_OUTSIDE,

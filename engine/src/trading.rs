@@ -227,6 +227,11 @@ impl Market {
             }
         }
         assert_eq!(held, BTreeMap::new(), "holds without a balance");
+        for fact in self.ledger.facts() {
+            if let Fact::Crossed { asset, brought } = fact {
+                *traded.entry(asset).or_default() -= brought;
+            }
+        }
         assert!(traded.values().all(|traded| *traded == 0), "{traded:?}");
         assert!(owned.iter().all(|(asset, owned)| self.ledger.total(*asset) == *owned));
         assert_eq!((self.ledger.holds.kept(), self.ledger.hold_count()), (kept, holds));

@@ -100,6 +100,9 @@ pub struct SpotTotal {
     pub units: u128,
     /// All holds and freezes, smallest units.
     pub held: u128,
+    /// All that transactions have brought from outside of Spot less what they have taken there,
+    /// smallest units.
+    pub crossed: i128,
     /// The last record the sum includes.
     pub sequence: Sequence,
 }
@@ -217,6 +220,30 @@ impl Spot {
         }
     }
 
+    /// Reads the record of the SETTLE of each transaction, in their order, `None` if there is none;
+    /// and the watermark, below which outcomes may be forgotten.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn settled(
+        &self,
+        transactions: &[ReqId],
+    ) -> Result<(Vec<Option<Sequence>>, u64), Unanswered> {
+        let query = |transaction: &ReqId| query_named(*transaction, Op::Settle, 1);
+        let found = self.put_all(transactions, query).await?;
+        let found = found.into_iter().map(|answer| match answer {
+            EngineAnswer::QueryNamed(named) => Ok(named.map(|named| named.record)),
+            _ => Err(Unanswered::Silent),
+        });
+        let found = found.collect::<Result<_, _>>()?;
+        // As for `recorded`: behind the queries.
+        match self.put(Command::ReadWatermark).await? {
+            EngineAnswer::Watermark(order_number) => Ok((found, order_number)),
+            EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
+            _ => Err(Unanswered::Silent),
+        }
+    }
+
     /// Reads the sum of all Spot balances of each asset, in the order of `assets`, each at its own
     /// point of the log.
     ///
@@ -225,8 +252,8 @@ impl Spot {
     pub async fn totals(&self, assets: &[AssetId]) -> Result<Vec<SpotTotal>, Unanswered> {
         let read = |asset: &AssetId| Command::ReadTotal { asset: asset.0 };
         let totals = self.put_all(assets, read).await?.into_iter().map(|answer| match answer {
-            EngineAnswer::Total { units, held, sequence } => {
-                Ok(SpotTotal { units, held, sequence })
+            EngineAnswer::Total { units, held, crossed, sequence } => {
+                Ok(SpotTotal { units, held, crossed, sequence })
             }
             _ => Err(Unanswered::Silent),
         });

@@ -267,6 +267,18 @@ impl HoldOwners {
     }
 }
 
+/// The money that a posting by name has brought to Spot from outside, or taken there if below 0: of
+/// each leg that crosses the asset and the amount. A RESERVE and a RELEASE book no leg.
+fn crossings(named: &Named) -> impl Iterator<Item = (u32, i128)> + '_ {
+    let books = named.decision == Decision::Success && matches!(named.op, Op::Settle | Op::Post);
+    let legs = named.legs.iter().filter(move |_| books);
+    legs.filter_map(|leg| match (leg.from, leg.to) {
+        (Place::Outside, _) => Some((leg.asset, i128::from(leg.amount))),
+        (_, Place::Outside) => Some((leg.asset, -i128::from(leg.amount))),
+        _ => None,
+    })
+}
+
 /// For each leg the amount that the legs before it have not brought to its payer: a RESERVE sets it
 /// apart.
 fn lacking(legs: &[Leg]) -> impl Iterator<Item = (usize, &Leg, i128)> {
@@ -296,6 +308,8 @@ struct Sum {
 #[derive(Debug, Default)]
 pub struct LegSums {
     balances: BTreeMap<(u64, u32), Sum>,
+    /// Brought by transactions from outside less taken there, by asset.
+    crossed: BTreeMap<u32, i128>,
     holds: HoldOwners,
     /// Legs out of holds that no record has begun.
     lost: Vec<Wrong>,
@@ -331,8 +345,10 @@ pub enum Part {
     Hold,
     /// Held, against the holds and freezes.
     HoldsOfHeld,
-    /// All users of an asset: postings make and lose nothing.
+    /// All users of an asset: postings make and lose nothing beside what comes from outside.
     TradedOfAsset,
+    /// The sum of what has come from outside, against the legs.
+    Crossed,
     /// A leg out of a hold without a beginning.
     Begun,
 }
@@ -358,6 +374,9 @@ impl Wrong {
             }
             Part::TradedOfAsset => {
                 format!("postings have brought {stated} more than they have taken")
+            }
+            Part::Crossed => {
+                format!("{stated} came from outside, the legs of the log add up to {added}")
             }
             Part::Begun => format!("{names} pays {added}, and no record has begun it"),
         }
@@ -403,13 +422,21 @@ impl LegSums {
                 self.balances.insert((user, asset), Sum { owned, held: signed(held), traded });
             }
             Fact::Hold(ref hold) => self.holds.learn(hold),
+            Fact::Crossed { asset, brought } => {
+                self.crossed.insert(asset, brought);
+            }
             _ => {}
         }
     }
 
     /// Adds the next record of the log, as it is written.
     pub fn add(&mut self, entry: &Entry) {
-        let LegSums { balances, holds, lost } = self;
+        let LegSums { balances, crossed, holds, lost } = self;
+        if let Entry::Named(named) = entry {
+            for (asset, brought) in crossings(named) {
+                *crossed.entry(asset).or_default() += brought;
+            }
+        }
         match entry {
             Entry::Order { order, decision, .. } => {
                 let effect = order.op.effect(*decision, order.amount);
@@ -485,6 +512,16 @@ impl LegSums {
                 }
             }
         }
+        let assets: BTreeMap<u32, ()> =
+            self.crossed.keys().chain(stated.crossed.keys()).map(|asset| (*asset, ())).collect();
+        for asset in assets.into_keys() {
+            let [added, stated] =
+                [self, stated].map(|sums| sums.crossed.get(&asset).copied().unwrap_or_default());
+            if added != stated {
+                let (part, holds) = (Part::Crossed, Vec::new());
+                wrong.push(Wrong { user: None, asset, part, holds, stated, added });
+            }
+        }
         wrong
     }
 
@@ -501,7 +538,11 @@ impl LegSums {
             }
         }
         let mut wrong = Vec::new();
-        let mut traded = BTreeMap::<u32, i128>::new();
+        let mut traded: BTreeMap<u32, i128> = self
+            .crossed
+            .iter()
+            .map(|(asset, brought)| (*asset, brought.saturating_neg()))
+            .collect();
         for (&(user, asset), sum) in &self.balances {
             let (added, holds) = held.remove(&(user, asset)).unwrap_or_default();
             let (part, stated) = (Part::HoldsOfHeld, sum.held);
@@ -739,6 +780,44 @@ mod tests {
         let found = stated.recount();
         assert_eq!(found[0].sentence(0), "postings have brought 3 more than they have taken");
         assert_eq!(parts(found), [Part::TradedOfAsset]);
+    }
+
+    /// Goal: money that a transaction brings from outside is no money that postings have made, and
+    /// a changed sum of it is found. Method: a SETTLE of legs from and to the outside.
+    #[test]
+    fn money_that_crosses_is_counted() {
+        let [one, two] = [1, 2].map(Place::Available);
+        let leg = |from, to, amount| Leg { from, to, asset: ASSET, amount };
+        let legs: Posting =
+            [leg(Place::Outside, one, 40), leg(one, two, 50), leg(two, Place::Outside, 15)]
+                .into_iter()
+                .collect();
+        let named = |op, legs: &Posting| {
+            let named =
+                Named { transaction: 9, op, round: 1, legs: legs.clone(), ..Named::empty() };
+            Entry::Named(Box::new(named))
+        };
+        let log =
+            [funded(1, 500), funded(2, 20), named(Op::Reserve, &legs), named(Op::Settle, &legs)];
+        let added = sums(&log);
+        assert_eq!(added.recount(), Vec::<Wrong>::new());
+        let balance = |user, available, traded, deposits| Fact::Balance {
+            user,
+            asset: ASSET,
+            available,
+            held: 0,
+            traded,
+            totals: Totals { deposits, withdrawals: 0, refunds: 0 },
+        };
+        let facts = |brought| {
+            let balances = [balance(1, 490, -10, 500), balance(2, 55, 35, 20)];
+            LegSums::of(balances.into_iter().chain([Fact::Crossed { asset: ASSET, brought }]))
+        };
+        assert_eq!(added.compare(&facts(25)), Vec::<Wrong>::new());
+        assert_eq!(facts(25).recount(), Vec::<Wrong>::new());
+        let found = added.compare(&facts(24));
+        assert_eq!(found[0].sentence(0), "24 came from outside, the legs of the log add up to 25");
+        assert_eq!(facts(24).recount()[0].part, Part::TradedOfAsset);
     }
 
     #[test]

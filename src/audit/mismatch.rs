@@ -156,6 +156,14 @@ pub enum Kind {
         /// The claim of the row, for people.
         claim: String,
     },
+    /// Transactions have made or lost money of an asset: both stores together have other sums than
+    /// the money from outside.
+    TransactionSums {
+        /// The asset's number.
+        asset: AssetId,
+        /// Smallest units, not 0.
+        made: i128,
+    },
     /// The sums of external operations below the watermark differ.
     ExternalSums {
         /// In PostgreSQL.
@@ -297,6 +305,11 @@ impl Mismatch {
                 "transaction {transaction}: PostgreSQL {claim} in round {round}, but the log has no \
                  {} of it",
                 op.name()
+            ),
+            Kind::TransactionSums { asset, made } => format!(
+                "asset {}: transactions have brought {made} smallest units more to both stores than \
+                 they have taken",
+                asset.0
             ),
             Kind::ExternalSums { rows, records } => {
                 let text = |outside: &Outside| {

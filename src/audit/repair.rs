@@ -244,6 +244,11 @@ async fn explain(
     plan.left.extend(outside.left);
     let by_name = transaction_repair::plan(log, reader).await?;
     mismatches.retain(|mismatch| !by_name.explains(mismatch));
+    let is_lost = |mismatch: &Mismatch| matches!(mismatch.kind, Kind::TransactionLost { .. });
+    // A transaction that one store has lost: its legs that cross are missing in a sum.
+    if !by_name.repairs.is_empty() || mismatches.iter().any(is_lost) {
+        mismatches.retain(|found| !matches!(found.kind, Kind::TransactionSums { .. }));
+    }
     plan.transactions = by_name.repairs;
     plan.left.extend(by_name.left);
     Ok(())

@@ -10,7 +10,9 @@
 //!
 //! The log names neither owner nor Funding's part. The owner of a row that is written is
 //! [`crate::transaction::REPAIRED`], and no service may take its tx_id again. Legs of Funding that
-//! are lost are named for an operator: nothing proves that a service's money moved there.
+//! are lost are named for an operator: nothing proves that a service's money moved there. Of a leg
+//! between the stores the log has Spot's side. Its other side counts as outside of both, until an
+//! operator books it on Funding as an external operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,7 +33,7 @@ use super::unproven::Unproven;
 use crate::postgres::audit_reader::AuditReader;
 use crate::postgres::repair_writer::transaction::{Bring, TransactionRepair};
 use crate::transaction::{
-    Branch, BranchState, Party, TransactionLeg, TransactionRow, TransactionState,
+    Branch, BranchState, LegPlace, Party, TransactionLeg, TransactionRow, TransactionState,
     TransactionVerdict,
 };
 
@@ -157,11 +159,27 @@ fn bring_back(
             let what = "Spot has booked it; ask its service for the legs of Funding, which the log \
                         does not have, and book them by hand";
             looks.push(what.to_owned());
+            looks.extend(legs.iter().filter_map(crossed));
             (Bring::Done, legs)
         }
         (None, Some(_), _) | (None, None, None) => (Bring::Cancelled, Vec::new()),
         (None, None, Some(_)) => (Bring::Aborted, legs),
     }
+}
+
+/// The sentence about a leg of Spot with its other side outside; `None` for a leg within Spot.
+fn crossed(leg: &TransactionLeg) -> Option<String> {
+    let TransactionLeg { from, to, asset, amount } = leg;
+    let (user, way, booked) = match (from.user(), to.user()) {
+        (None, Some(user)) => (user, "to", "EXT_WITHDRAW"),
+        (Some(user), None) => (user, "from", "EXT_DEPOSIT"),
+        _ => return None,
+    };
+    Some(format!(
+        "Spot has booked {amount} smallest units of asset {} {way} user {user}, and Funding has lost \
+         the other side: it counts as external until you book an {booked} of it on Funding",
+        asset.0
+    ))
 }
 
 /// For a transaction with a row.
@@ -172,11 +190,14 @@ fn move_on(
     looks: &mut Vec<String>,
 ) -> Result<(Bring, Vec<TransactionLeg>), Unproven> {
     let known = accepted(row, &proof.refused);
-    // Legs of rounds that PostgreSQL lacks.
-    let lost = match legs.strip_prefix(known.as_slice()) {
-        Some(lost) => lost.to_vec(),
-        None if legs.is_empty() => Vec::new(),
-        None => return Err(Unproven::OtherTransaction),
+    // Legs of rounds that PostgreSQL lacks. The log knows them as Spot sees them.
+    let as_spot = |legs: &[TransactionLeg]| -> Vec<Leg> {
+        legs.iter().map(|leg| leg.in_store(Participant::Spot)).collect()
+    };
+    let lost = match as_spot(&legs).starts_with(&as_spot(&known)) {
+        true => legs[known.len()..].to_vec(),
+        false if legs.is_empty() => Vec::new(),
+        false => return Err(Unproven::OtherTransaction),
     };
     if row.state.verdict().is_some() {
         return Err(Unproven::OtherVerdict);
@@ -196,10 +217,13 @@ fn move_on(
         let TransactionLeg { from, to, asset, amount } = leg;
         looks.push(format!(
             "Spot has booked it, and Funding has lost its hold: book {amount} smallest units of \
-             asset {} from user {from} to user {to} by hand",
-            asset.0
+             asset {} from {} to {} by hand",
+            asset.0,
+            from.value(Participant::Funding),
+            to.value(Participant::Funding)
         ));
     }
+    looks.extend(lost.iter().filter_map(crossed));
     if proof.rounds > row.rounds {
         let first = row.rounds + 1;
         looks.push(format!(
@@ -222,11 +246,19 @@ fn accepted(row: &TransactionRow, refused: &[u8]) -> Vec<TransactionLeg> {
     accepted_by(of_spot.filter(|branch| !is_refused(branch.round)))
 }
 
-/// The legs of a record: all between available amounts.
+/// The legs of a record. The log does not tell the place of Funding that is opposite: it is outside.
 fn legs_of(legs: &[Leg]) -> Result<Vec<TransactionLeg>, Unproven> {
+    let store = Participant::Spot;
+    let place = |place: Place| match place {
+        Place::Outside => Some(LegPlace::Outside),
+        Place::Available(user) => Some(LegPlace::Available { store, user: UserId::new(user)? }),
+        Place::Frozen { user, purpose } => {
+            Some(LegPlace::Frozen { store, user: UserId::new(user)?, purpose })
+        }
+        Place::Hold(_) => None,
+    };
     let leg = |leg: &Leg| {
-        let user = |user: Option<u64>| user.and_then(UserId::new);
-        let (from, to) = (user(leg.from.user())?, user(leg.to.user())?);
+        let (from, to) = (place(leg.from)?, place(leg.to)?);
         Some(TransactionLeg { from, to, asset: AssetId(leg.asset), amount: leg.amount })
     };
     let all: Option<Vec<TransactionLeg>> = legs.iter().map(leg).collect();
@@ -254,13 +286,8 @@ pub(super) fn lost(
     let legs: Vec<TransactionLeg> = accepted_by(counting());
     let tx_id = TxId::new(row.name.tx_id.as_str()).ok_or(Unproven::UnreadableRow)?;
     let posting = |op, round, legs: &[TransactionLeg]| -> Result<PlanStep, Unproven> {
-        let place = |user: UserId| Place::Available(user.number());
-        let leg = |leg: &TransactionLeg| {
-            let TransactionLeg { from, to, asset, amount } = *leg;
-            Leg { from: place(from), to: place(to), asset: asset.0, amount }
-        };
         let mut all = Posting::new();
-        for leg in legs.iter().map(leg) {
+        for leg in legs.iter().map(|leg| leg.in_store(Participant::Spot)) {
             all.try_push(leg).map_err(|_| Unproven::UnreadableRow)?;
         }
         let (transaction, order_number, user) = (row.id, row.order_number, 0);
@@ -268,7 +295,9 @@ pub(super) fn lost(
         Ok(PlanStep::Post { op, posting: Box::new(posting) })
     };
     let places = branches().flat_map(|branch| &branch.legs);
-    let accounts = places.flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]).collect();
+    let account = |place: LegPlace, asset| Some((place.user_in(Participant::Spot)?, asset));
+    let both = |leg: &TransactionLeg| [account(leg.from, leg.asset), account(leg.to, leg.asset)];
+    let accounts = places.flat_map(both).flatten().collect();
     let mut steps = Vec::new();
     if row.state.verdict() == Some(TransactionVerdict::Abort) {
         steps.push(posting(Op::Release, row.rounds.max(1), &[])?);

@@ -7,12 +7,13 @@
 //! | record | the row |
 //! |---|---|
 //! | RESERVE of round n | has n rounds, unless it is aborted; its branch does not contradict |
-//! | SETTLE, POST | COMMITTED or DONE |
+//! | SETTLE, POST | COMMITTED or DONE, with the legs of the record in Spot's branches |
 //! | RELEASE | ABORTED or CANCELLED |
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use domain::posting::Leg;
 use domain::transfer::{Decision, Op, Participant, ReqId};
 use engine::command::Command;
 use engine::entry::Entry;
@@ -89,9 +90,28 @@ fn contradiction(logged: &NamedRecord, row: Option<&TransactionRow>) -> Option<S
         (Op::Settle | Op::Post, true) if verdict != Some(TransactionVerdict::Commit) => {
             wrong_state()
         }
+        (Op::Settle, true) if spot_legs(row) != named.legs.as_slice() => {
+            Some("has it with other legs on Spot".to_owned())
+        }
         (Op::Release, _) if verdict != Some(TransactionVerdict::Abort) => wrong_state(),
         _ => None,
     }
+}
+
+/// The legs that a committed transaction books on Spot, as Spot sees them.
+fn spot_legs(row: &TransactionRow) -> Vec<Leg> {
+    let spot = Participant::Spot;
+    let counts = |branch: &&Branch| match branch.state {
+        BranchState::Confirmed => true,
+        // The legs of a refused round do not count, even before they are set back.
+        BranchState::Tried => {
+            let mut here = row.branches.iter().filter(|other| other.round == branch.round);
+            !here.any(|other| other.state == BranchState::Refused)
+        }
+        BranchState::Trying | BranchState::Refused | BranchState::Cancelled => false,
+    };
+    let of_spot = row.branches.iter().filter(|branch| branch.party == Party::Store(spot));
+    of_spot.filter(counts).flat_map(|branch| &branch.legs).map(|leg| leg.in_store(spot)).collect()
 }
 
 /// The branch of Spot in a round.

@@ -143,8 +143,8 @@ fn show(
         |(branch, part)| {
             let of_branch = [text(&branch["participant"]), text(&branch["round"])];
             rows(part, "legs").iter().map(move |leg| {
-                let keys = ["from", "to", "amount", "asset"];
-                let cells = keys.map(|key| text(&leg[key]));
+                let [from, to] = ["from", "to"].map(|key| place(&leg[key]));
+                let cells = [from, to, text(&leg["amount"]), text(&leg["asset"])];
                 of_branch.iter().cloned().chain(cells).collect::<Vec<String>>()
             })
         },
@@ -155,6 +155,13 @@ fn show(
     let passed = table("history", &["state", "at", "by", "reason"]);
     write!(out, "{}", aligned("  ", &["STATE", "AT", "BY", "REASON"], passed))?;
     Ok(())
+}
+
+/// The place of a leg: a user of the branch's own account, or a place with its name.
+fn place(place: &Value) -> String {
+    let Some(account) = place.get("account") else { return text(place) };
+    let frozen = place.get("purpose").map(|purpose| format!(" frozen {}", text(purpose)));
+    format!("{} {}{}", text(account), text(&place["user"]), frozen.unwrap_or_default())
 }
 
 /// The name and the state, in one line.

@@ -53,6 +53,7 @@ impl TransactionDesk {
         let kinds = config.participants.iter();
         let kinds = kinds.filter_map(|(name, participant)| Some((name.clone(), participant.kind?)));
         let open_max_ms = config.transactions.open_max_ms;
-        TransactionDesk { worker, participants: kinds.collect(), open_max_ms }
+        let outside_owners = config.transactions.outside_owners.iter().cloned().collect();
+        TransactionDesk { worker, participants: kinds.collect(), open_max_ms, outside_owners }
     }
 }

@@ -1,6 +1,6 @@
 //! The service behind the listeners: its parts, and the steps that every request begins with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,6 +131,8 @@ pub struct TransactionDesk {
     pub participants: BTreeMap<String, ParticipantKind>,
     /// The longest time in which a transaction may stay undecided, milliseconds.
     pub open_max_ms: u64,
+    /// The services that may move money from and to the outside.
+    pub outside_owners: BTreeSet<String>,
 }
 
 /// After so long without an event, a stream sends an empty line.

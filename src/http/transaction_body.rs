@@ -6,10 +6,12 @@ use utoipa::ToSchema;
 
 use super::schema::{BranchStateName, CodeName, TransactionIdText, TransactionStateName, TxIdText};
 use crate::transaction::{
-    Branch, BranchState, TransactionLeg, TransactionPassage, TransactionRow, TransactionState,
+    Branch, BranchState, Party, TransactionLeg, TransactionPassage, TransactionRow,
+    TransactionState,
 };
 use domain::amount::units_text;
 use domain::asset::Catalog;
+use domain::transfer::Participant;
 
 /// A transaction as its owner sees it.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -190,8 +192,9 @@ struct PartBody {
 
 #[derive(Debug, Serialize)]
 struct LegBody {
-    from: u64,
-    to: u64,
+    /// A user of the branch's own store, or a named place.
+    from: serde_json::Value,
+    to: serde_json::Value,
     asset: String,
     amount: String,
 }
@@ -208,7 +211,7 @@ impl TransactionShownBody {
             branch_id: row.branch_id(branch),
             last: branch.last,
             log_sequence: branch.log_sequence,
-            legs: branch.legs.iter().map(|leg| LegBody::new(leg, catalog)).collect(),
+            legs: legs_of(branch, catalog),
             payload: branch.payload.clone(),
         };
         TransactionShownBody {
@@ -218,12 +221,18 @@ impl TransactionShownBody {
     }
 }
 
+/// The legs of a branch. A service has none.
+fn legs_of(branch: &Branch, catalog: &Catalog) -> Vec<LegBody> {
+    let Party::Store(store) = branch.party else { return Vec::new() };
+    branch.legs.iter().map(|leg| LegBody::new(leg, store, catalog)).collect()
+}
+
 impl LegBody {
-    fn new(leg: &TransactionLeg, catalog: &Catalog) -> LegBody {
+    fn new(leg: &TransactionLeg, store: Participant, catalog: &Catalog) -> LegBody {
         let symbol = catalog.by_id(leg.asset).map(|asset| asset.symbol.clone());
         LegBody {
-            from: leg.from.number(),
-            to: leg.to.number(),
+            from: leg.from.value(store),
+            to: leg.to.value(store),
             // An asset without a row, deleted by hand, is named by its number.
             asset: symbol.unwrap_or_else(|| format!("#{}", leg.asset.0)),
             amount: units_text(leg.amount.into(), catalog.precision(leg.asset)),

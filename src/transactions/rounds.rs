@@ -14,7 +14,11 @@ use domain::hold::{HoldAct, HoldKey, HoldOrder};
 use domain::posting::{Breakdown, LEGS_MAX, Leg, Place, Posting};
 use domain::transfer::Participant;
 
-use crate::transaction::{BranchState, Party, TransactionLeg, TransactionRound, TransactionRow};
+use crate::transaction::{
+    BranchState, LegPlace, Party, TransactionLeg, TransactionRound, TransactionRow,
+};
+
+const FUNDING: Participant = Participant::Funding;
 
 /// Whether a round was refused: its legs count no more.
 pub fn is_used_up(row: &TransactionRow, round: u8) -> bool {
@@ -61,28 +65,22 @@ struct Share {
     arriving: u64,
 }
 
-fn leg_of(leg: &TransactionLeg) -> Leg {
-    let place = |user: UserId| Place::Available(user.number());
-    let TransactionLeg { from, to, asset, amount } = *leg;
-    Leg { from: place(from), to: place(to), asset: asset.0, amount }
-}
-
-/// The shares of all users and assets of these legs.
+/// The shares of all users and assets of these legs in their store.
 ///
 /// # Errors
 /// [`Code::InvalidPosting`]: too many legs; [`Code::Overflow`]: a sum is too large for a column.
-fn shares(legs: &[TransactionLeg]) -> Result<BTreeMap<Holder, Share>, Code> {
+fn shares(store: Participant, legs: &[TransactionLeg]) -> Result<BTreeMap<Holder, Share>, Code> {
     if legs.len() > LEGS_MAX {
         return Err(Code::InvalidPosting);
     }
-    let legs_of: Vec<Leg> = legs.iter().map(leg_of).collect();
+    let legs_of: Vec<Leg> = legs.iter().map(|leg| leg.in_store(store)).collect();
     let parts = Breakdown::of(&legs_of, |_| true);
     let fits = |units: u128| {
         let fitting = u64::try_from(units).ok().filter(|units| *units <= UNITS_MAX);
         fitting.ok_or(Code::Overflow)
     };
     let mut shares = BTreeMap::new();
-    for holder in holders(legs) {
+    for holder in holders(store, legs) {
         let part = parts.at(Place::Available(holder.0.number()), holder.1.0);
         let share = Share { apart: fits(part.apart)?, arriving: fits(part.arriving)? };
         shares.insert(holder, share);
@@ -90,24 +88,26 @@ fn shares(legs: &[TransactionLeg]) -> Result<BTreeMap<Holder, Share>, Code> {
     Ok(shares)
 }
 
-/// The users and assets that these legs name.
-fn holders(legs: &[TransactionLeg]) -> BTreeSet<Holder> {
-    legs.iter().flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]).collect()
+/// The users and assets that these legs name in one store.
+fn holders(store: Participant, legs: &[TransactionLeg]) -> BTreeSet<Holder> {
+    let holder = |place: LegPlace, asset| Some((place.user_in(store)?, asset));
+    let both = |leg: &TransactionLeg| [holder(leg.from, leg.asset), holder(leg.to, leg.asset)];
+    legs.iter().flat_map(both).flatten().collect()
 }
 
 /// Checks that a round can join the rounds before it. `row`: the transaction, unless it is new.
 ///
 /// # Errors
 /// [`Code::InvalidPosting`]: more than [`LEGS_MAX`] legs of one store in all rounds, a leg from a
-/// user to itself, or of nothing; [`Code::Overflow`]: a sum of amounts is too large.
+/// place to itself, or of nothing; [`Code::Overflow`]: a sum of amounts is too large.
 pub fn check(row: Option<&TransactionRow>, round: &TransactionRound) -> Result<(), Code> {
-    for (store, new) in [(Participant::Funding, &round.funding), (Participant::Spot, &round.spot)] {
-        if new.iter().any(|leg| leg.from == leg.to || leg.amount == 0) {
-            return Err(Code::InvalidPosting);
-        }
+    if round.legs.iter().any(|leg| leg.from == leg.to || leg.amount == 0) {
+        return Err(Code::InvalidPosting);
+    }
+    for store in [Participant::Funding, Participant::Spot] {
         let mut all = row.map_or_else(Vec::new, |row| accepted(row, store));
-        all.extend(new);
-        shares(&all)?;
+        all.extend(round.legs_in(store));
+        shares(store, &all)?;
     }
     Ok(())
 }
@@ -134,36 +134,39 @@ pub struct HoldWord {
 /// # Errors
 /// A code that refuses the round before anything is asked.
 pub fn set(row: &TransactionRow, round: u8) -> Result<Vec<HoldWord>, Code> {
-    let here = of_round(row, Participant::Funding, round);
-    let shares = shares(&legs(row, Participant::Funding, round).0)?;
+    let here = of_round(row, FUNDING, round);
+    let shares = shares(FUNDING, &legs(row, FUNDING, round).0)?;
     let word = |holder: Holder| {
-        let pays = here.iter().any(|leg| (leg.from, leg.asset) == holder);
-        let paid = here.iter().any(|leg| (leg.to, leg.asset) == holder);
+        let is_it = |place: LegPlace, leg: &TransactionLeg| {
+            place.user_in(FUNDING) == Some(holder.0) && leg.asset == holder.1
+        };
+        let pays = here.iter().any(|leg| is_it(leg.from, leg));
+        let paid = here.iter().any(|leg| is_it(leg.to, leg));
         let amount = shares[&holder].apart;
         let act = HoldAct::Set { round: 2 * round - 1, amount, pays, paid };
         HoldWord { order: order(row, holder, act), leg: first_leg(here, holder) }
     };
-    Ok(holders(here).into_iter().map(word).collect())
+    Ok(holders(FUNDING, here).into_iter().map(word).collect())
 }
 
 /// The words that set the holds of a refused round back to the rounds before it.
 pub fn set_back(row: &TransactionRow, round: u8) -> Vec<HoldWord> {
-    let here = of_round(row, Participant::Funding, round);
-    let (all, earlier) = legs(row, Participant::Funding, round);
+    let here = of_round(row, FUNDING, round);
+    let (all, earlier) = legs(row, FUNDING, round);
     // They were accepted, so they have shares.
-    let shares = shares(&all[..earlier]).unwrap_or_default();
+    let shares = shares(FUNDING, &all[..earlier]).unwrap_or_default();
     let word = |holder: Holder| {
         let amount = shares.get(&holder).map_or(0, |share| share.apart);
         let act = HoldAct::Set { round: 2 * round, amount, pays: false, paid: false };
         HoldWord { order: order(row, holder, act), leg: first_leg(here, holder) }
     };
-    holders(here).into_iter().map(word).collect()
+    holders(FUNDING, here).into_iter().map(word).collect()
 }
 
 /// The words that book all accepted rounds on Funding. A hold of refused rounds alone is released.
 pub fn settle(row: &TransactionRow) -> Vec<HoldWord> {
     // They were accepted, so they have shares.
-    let shares = shares(&accepted(row, Participant::Funding)).unwrap_or_default();
+    let shares = shares(FUNDING, &accepted(row, FUNDING)).unwrap_or_default();
     let word = |holder: Holder| {
         let act = shares.get(&holder).map_or(HoldAct::Release, |share| HoldAct::Settle {
             taken: share.apart,
@@ -182,13 +185,14 @@ pub fn release(row: &TransactionRow) -> Vec<HoldWord> {
 
 /// The users and assets of Funding in all rounds, refused ones included.
 fn every_holder(row: &TransactionRow) -> BTreeSet<Holder> {
-    let funding = Party::Store(Participant::Funding);
+    let funding = Party::Store(FUNDING);
     let branches = row.branches.iter().filter(|branch| branch.party == funding);
-    branches.flat_map(|branch| holders(&branch.legs)).collect()
+    branches.flat_map(|branch| holders(FUNDING, &branch.legs)).collect()
 }
 
-fn first_leg(legs: &[TransactionLeg], (user, asset): Holder) -> u8 {
-    let names = |leg: &TransactionLeg| leg.asset == asset && (leg.from == user || leg.to == user);
+fn first_leg(legs: &[TransactionLeg], holder: Holder) -> u8 {
+    let names =
+        |leg: &TransactionLeg| holders(FUNDING, std::slice::from_ref(leg)).contains(&holder);
     let found = legs.iter().position(names).unwrap_or_default();
     u8::try_from(found).expect("16 legs at most")
 }
@@ -199,14 +203,15 @@ fn first_leg(legs: &[TransactionLeg], (user, asset): Holder) -> u8 {
 /// A code that refuses the round before anything is asked.
 pub fn spot(row: &TransactionRow, round: u8) -> Result<(Posting, u8), Code> {
     let (legs, earlier) = legs(row, Participant::Spot, round);
-    shares(&legs)?;
-    let posting = legs.iter().map(leg_of).collect();
+    shares(Participant::Spot, &legs)?;
+    let posting = legs.iter().map(|leg| leg.in_store(Participant::Spot)).collect();
     Ok((posting, u8::try_from(earlier).expect("16 legs at most")))
 }
 
 /// All accepted legs of Spot, with the round of the last of them.
 pub fn spot_end(row: &TransactionRow) -> (Posting, u8) {
-    let legs = accepted(row, Participant::Spot).iter().map(leg_of).take(LEGS_MAX).collect();
+    let legs = accepted(row, Participant::Spot);
+    let legs = legs.iter().map(|leg| leg.in_store(Participant::Spot)).take(LEGS_MAX).collect();
     let spot = Party::Store(Participant::Spot);
     let rounds = row.branches.iter().filter(|branch| branch.party == spot);
     let rounds = rounds.map(|branch| branch.round).filter(|round| !is_used_up(row, *round));
@@ -216,9 +221,7 @@ pub fn spot_end(row: &TransactionRow) -> (Posting, u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transactions::example::{leg, row};
-
-    const FUNDING: Participant = Participant::Funding;
+    use crate::transactions::example::{between, leg, place, row};
 
     fn act_of(words: &[HoldWord], user: u64) -> HoldAct {
         let of_user = |word: &&HoldWord| word.order.user.number() == user;
@@ -278,6 +281,42 @@ mod tests {
         row.branches[2].state = BranchState::Refused;
         let (legs, round) = spot_end(&row);
         assert_eq!((legs.len(), round), (2, 1));
+    }
+
+    /// GTX-013. Goal: each store has its own side of a leg that crosses. A recharge only has arriving,
+    /// and a payout only apart. Method: legs between the stores and the outside, in both branches.
+    #[test]
+    fn each_store_has_its_side_of_a_leg_that_crosses() {
+        let (funding, spot) =
+            (|user| place(Participant::Funding, user), |user| place(Participant::Spot, user));
+        let legs = vec![
+            between(funding(1), spot(2), 30),
+            between(spot(2), funding(3), 10),
+            between(LegPlace::Outside, funding(4), 7),
+            between(funding(5), LegPlace::Outside, 9),
+            between(spot(6), funding(1), 50),
+        ];
+        let in_spot: Vec<_> =
+            legs.iter().filter(|leg| leg.is_in(Participant::Spot)).copied().collect();
+        let row = row(&[(FUNDING, 1, legs), (Participant::Spot, 1, in_spot)]);
+        let words = super::set(&row, 1).expect("small");
+        let set = |amount, pays, paid| HoldAct::Set { round: 1, amount, pays, paid };
+        assert_eq!(act_of(&words, 1), set(30, true, true));
+        assert_eq!(act_of(&words, 3), set(0, false, true));
+        assert_eq!(act_of(&words, 4), set(0, false, true));
+        assert_eq!(act_of(&words, 5), set(9, true, false));
+        assert_eq!(words.len(), 4, "users 2 and 6 are on Spot");
+        let words = settle(&row);
+        let settle = |taken, brought| HoldAct::Settle { taken, brought };
+        assert_eq!(act_of(&words, 1), settle(30, 50));
+        assert_eq!(act_of(&words, 4), settle(0, 7));
+        assert_eq!(act_of(&words, 5), settle(9, 0));
+        let (legs, _) = super::spot(&row, 1).expect("small");
+        let sides: Vec<_> = legs.iter().map(|leg| (leg.from, leg.to, leg.amount)).collect();
+        let (outside, user) = (Place::Outside, Place::Available);
+        let want = [(outside, user(2), 30), (user(2), outside, 10), (user(6), outside, 50)];
+        assert_eq!(sides, want);
+        assert_eq!(spot_end(&row).0, legs);
     }
 
     #[test]

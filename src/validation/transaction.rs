@@ -1,8 +1,9 @@
 //! Every check on a round of a transaction, in the order of the codes.
 //!
 //! [`RoundForm::new`] checks the form, [`RoundForm::round`] the legs: their answers never change.
-//! [`RoundForm::check_participants`] and [`RoundForm::check_assets`] depend on the configuration
-//! and on operators: a repeat of a known round is answered without them.
+//! [`RoundForm::check_participants`], [`RoundForm::check_outside`] and [`RoundForm::check_assets`]
+//! depend on the configuration and on operators: a repeat of a known round is answered without
+//! them.
 
 mod draft;
 mod fingerprint;
@@ -12,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{amount, check_active, known_asset};
 use crate::config::participants::ParticipantKind;
 use crate::transaction::{
-    Decider, PAYLOAD_BYTES_MAX, ROUNDS_MAX, TransactionLeg, TransactionName, TransactionRound,
+    Decider, LegPlace, OUTSIDE, PAYLOAD_BYTES_MAX, ROUNDS_MAX, TransactionLeg, TransactionName,
+    TransactionRound,
 };
 use domain::account::{AccountType, USER_ID_MAX, UserId};
 use domain::asset::Catalog;
@@ -28,8 +30,6 @@ pub use self::draft::{
 pub const LEGS_MAX: usize = 16;
 /// The amount that names all that is left. Not taken.
 const ALL: &str = "ALL";
-/// The place outside of both stores. Not taken.
-const OUTSIDE: &str = "OUTSIDE";
 
 /// Why a round is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,10 +71,17 @@ pub struct RoundForm {
 /// A leg with valid users.
 #[derive(Clone, Debug, PartialEq)]
 struct LegForm {
-    from: (PlaceOfUser, UserId),
-    to: (PlaceOfUser, UserId),
+    from: PlaceForm,
+    to: PlaceForm,
     asset: String,
     amount: String,
+}
+
+/// A place of a leg.
+#[derive(Clone, Debug, PartialEq)]
+enum PlaceForm {
+    User(PlaceOfUser, UserId),
+    Outside,
 }
 
 impl RoundForm {
@@ -176,6 +183,21 @@ impl RoundForm {
         Ok(())
     }
 
+    /// Checks that the owner may move money from and to the outside, if a leg does.
+    ///
+    /// # Errors
+    /// INVALID_REQUEST.
+    pub fn check_outside(&self, owners: &BTreeSet<String>) -> Result<(), RoundError> {
+        let outside = |leg: &LegForm| [&leg.from, &leg.to].contains(&&PlaceForm::Outside);
+        match self.legs.iter().position(outside) {
+            Some(index) if !owners.contains(&self.name.owner) => {
+                let detail = "OUTSIDE needs the service in transactions.outside_owners.";
+                Err(RoundError::leg(index, Code::InvalidRequest, detail))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Checks that each asset that exists is active now.
     ///
     /// # Errors
@@ -195,35 +217,30 @@ impl RoundForm {
     /// # Errors
     /// The code of the first check that fails.
     pub fn round(&self, catalog: &Catalog, units_max: u64) -> Result<TransactionRound, RoundError> {
-        let (mut funding, mut spot) = (Vec::new(), Vec::new());
+        let mut legs = Vec::new();
         if self.legs.is_empty() {
             let detail = "legs must have a leg.".to_owned();
             return Err(RoundError { code: Code::InvalidPosting, detail });
         }
         for (index, leg) in self.legs.iter().enumerate() {
-            let (store, leg) = leg.check(catalog, units_max).map_err(|(code, detail)| {
+            let leg = leg.check(catalog, units_max).map_err(|(code, detail)| {
                 RoundError::leg(index, code, detail.unwrap_or(code.message()))
             })?;
-            let legs = match store {
-                Participant::Funding => &mut funding,
-                Participant::Spot => &mut spot,
-            };
             legs.push(leg);
-            if legs.len() > LEGS_MAX {
+            let of_store = |store: Participant| legs.iter().filter(|leg| leg.is_in(store)).count();
+            if of_store(Participant::Funding).max(of_store(Participant::Spot)) > LEGS_MAX {
                 let detail = format!("legs must have at most {LEGS_MAX} of each store.");
                 return Err(RoundError { code: Code::InvalidPosting, detail });
             }
         }
-        check_sums(&funding)?;
-        check_sums(&spot)?;
+        check_sums(&legs)?;
         let pair = |service: &ServiceDraft| (service.name.clone(), service.payload.clone());
         let mut round = TransactionRound {
             name: self.name.clone(),
             round: self.round,
             decider: self.decider,
             ttl_ms: self.ttl_ms,
-            funding,
-            spot,
+            legs,
             services: self.services.iter().map(pair).collect(),
             last: self.last.as_ref().map(pair),
             fingerprint: [0; 16],
@@ -237,16 +254,13 @@ impl LegForm {
     fn new(index: usize, draft: LegDraft) -> Result<LegForm, RoundError> {
         let LegDraft { from, to, asset, amount } = draft;
         let place = |name: &str, place: PlaceDraft| match place {
-            PlaceDraft::Text(text) if text == OUTSIDE => {
-                let detail = format!("legs[{index}].{name}: {OUTSIDE} is not supported.");
-                Err(RoundError::form(detail))
-            }
+            PlaceDraft::Text(text) if text == OUTSIDE => Ok(PlaceForm::Outside),
             PlaceDraft::Text(_) => {
-                let detail = format!("legs[{index}].{name} must be an object.");
+                let detail = format!("legs[{index}].{name} must be an object or {OUTSIDE}.");
                 Err(RoundError::form(detail))
             }
             PlaceDraft::User(place) => match UserId::new(place.user_id) {
-                Some(user) => Ok((place, user)),
+                Some(user) => Ok(PlaceForm::User(place, user)),
                 None => {
                     let field = format!("legs[{index}].{name}.user_id");
                     Err(RoundError::form(format!("{field} must be 1 to {USER_ID_MAX}.")))
@@ -256,33 +270,20 @@ impl LegForm {
         Ok(LegForm { from: place("from", from)?, to: place("to", to)?, asset, amount })
     }
 
-    /// The store and the leg, or a code with a sentence if there is more to say.
+    /// The leg, or a code with a sentence if there is more to say.
     fn check(
         &self,
         catalog: &Catalog,
         units_max: u64,
-    ) -> Result<(Participant, TransactionLeg), (Code, Option<&'static str>)> {
+    ) -> Result<TransactionLeg, (Code, Option<&'static str>)> {
         let invalid = |detail| (Code::InvalidPosting, Some(detail));
-        let stores = [&self.from, &self.to].map(|(place, _)| {
-            if place.purpose.is_some() {
-                return Err(invalid("Places with a purpose are not supported."));
-            }
-            match AccountType::from_name(&place.account) {
-                Some(AccountType::Funding) => Ok(Participant::Funding),
-                Some(AccountType::Spot) => Ok(Participant::Spot),
-                Some(_) => Err((Code::UnsupportedAccountType, None)),
-                None => Err(invalid("The account must be FUNDING or SPOT.")),
-            }
-        });
-        let [from, to] = stores;
-        let (store, other) = (from?, to?);
-        if store != other {
-            let detail = "A leg between FUNDING and SPOT is not supported: it is a transfer.";
-            return Err(invalid(detail));
-        }
-        let (from, to) = (self.from.1, self.to.1);
+        let (from, to) = (self.from.place()?, self.to.place()?);
         if from == to {
             return Err(invalid("From and to are the same place."));
+        }
+        let stores = [from.store(), to.store()];
+        if stores.contains(&None) && stores.contains(&Some(Participant::Spot)) {
+            return Err((Code::InvalidRequest, Some("OUTSIDE must be opposite a FUNDING place.")));
         }
         let asset = known_asset(catalog, &self.asset).map_err(|code| (code, None))?;
         if self.amount == ALL {
@@ -293,7 +294,28 @@ impl LegForm {
             Code::InvalidAmount if is_zero(&self.amount) => invalid("The amount is zero."),
             code => (code, None),
         })?;
-        Ok((store, TransactionLeg { from, to, asset: asset.id, amount: amount.units() }))
+        Ok(TransactionLeg { from, to, asset: asset.id, amount: amount.units() })
+    }
+}
+
+impl PlaceForm {
+    /// The place, or a code with a sentence if there is more to say.
+    fn place(&self) -> Result<LegPlace, (Code, Option<&'static str>)> {
+        let invalid = |detail| Err((Code::InvalidPosting, Some(detail)));
+        let (place, user) = match self {
+            PlaceForm::Outside => return Ok(LegPlace::Outside),
+            PlaceForm::User(place, user) => (place, *user),
+        };
+        if place.purpose.is_some() {
+            return invalid("Places with a purpose are not supported.");
+        }
+        let store = match AccountType::from_name(&place.account) {
+            Some(AccountType::Funding) => Participant::Funding,
+            Some(AccountType::Spot) => Participant::Spot,
+            Some(_) => return Err((Code::UnsupportedAccountType, None)),
+            None => return invalid("The account must be FUNDING or SPOT."),
+        };
+        Ok(LegPlace::Available { store, user })
     }
 }
 
@@ -359,12 +381,13 @@ fn check_services(
     Ok(())
 }
 
-/// The sum that one user pays or is paid in one asset must fit a balance.
+/// The sum that one place pays or is paid in one asset must fit a balance.
 fn check_sums(legs: &[TransactionLeg]) -> Result<(), RoundError> {
     let mut sums: BTreeMap<_, u64> = BTreeMap::new();
     for leg in legs {
-        for (user, pays) in [(leg.from, true), (leg.to, false)] {
-            let sum = sums.entry((user, leg.asset, pays)).or_default();
+        for (place, pays) in [(leg.from, true), (leg.to, false)] {
+            let Some(user) = place.user() else { continue };
+            let sum = sums.entry((place, leg.asset, pays)).or_default();
             *sum = sum.checked_add(leg.amount).ok_or_else(|| RoundError {
                 code: Code::Overflow,
                 detail: format!("The legs of user {user} add up to too much."),
@@ -391,6 +414,7 @@ mod tests {
     use crate::validation::parse_object;
     use domain::amount::Amount;
     use domain::asset::{Asset, AssetId, AssetStatus};
+    use domain::posting::Place;
 
     const OPEN_MAX_MS: u64 = 90_000;
     const UNITS_MAX: u64 = u64::MAX / 1000;
@@ -455,8 +479,10 @@ mod tests {
         let round = round(&body).expect("a round");
         assert_eq!((round.name.owner.as_str(), round.name.tx_id.as_str()), ("envelopes", "tx-1"));
         assert_eq!((round.round, round.decider, round.ttl_ms), (1, Decider::Caller, OPEN_MAX_MS));
-        assert_eq!((round.spot.len(), round.spot[0].amount), (2, 150_000_000));
-        assert_eq!((round.funding.len(), round.funding[0].amount), (1, 1));
+        let spot = round.legs_in(Participant::Spot);
+        assert_eq!((spot.len(), spot[0].amount), (2, 150_000_000));
+        let funding = round.legs_in(Participant::Funding);
+        assert_eq!((funding.len(), funding[0].amount), (1, 1));
         let names: Vec<&str> = round.services.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["a", "b"], "in the order of the names");
     }
@@ -478,7 +504,7 @@ mod tests {
             with("legs/0/from/extra", json!(1)),
             with("legs", json!([[{"account": "SPOT", "user_id": 1}, 2, "USDT", "1"]])),
             with("legs/0/from", json!(["SPOT", 1001])),
-            with("legs/0/from", json!("OUTSIDE")),
+            with("legs/0/from", json!("outside")),
             with("legs/0/from", json!("elsewhere")),
             with("legs/0/from/user_id", json!(0)),
             with("legs/0/from/user_id", json!(9_223_372_036_854_775_808_u64)),
@@ -534,6 +560,11 @@ mod tests {
     #[test]
     fn mlt_005_the_first_wrong_leg_answers() {
         let many = |legs: usize| with("legs", json!(vec![leg(); legs]));
+        let outside = |from: Value, to: Value| {
+            let mut body = with("legs/0/from", from);
+            body["legs"][0]["to"] = to;
+            body
+        };
         let cases = [
             (many(0), Code::InvalidPosting),
             (many(17), Code::InvalidPosting),
@@ -543,7 +574,12 @@ mod tests {
             (with("legs/0/amount", json!("ALL")), Code::InvalidPosting),
             (with("legs/0/from/account", json!("WALLET")), Code::InvalidPosting),
             (with("legs/0/from/account", json!("OUTSIDE")), Code::InvalidPosting),
-            (with("legs/0/from/account", json!("FUNDING")), Code::InvalidPosting),
+            (with("legs/0/from", json!("OUTSIDE")), Code::InvalidRequest),
+            (with("legs/0/to", json!("OUTSIDE")), Code::InvalidRequest),
+            (outside(json!("OUTSIDE"), json!("OUTSIDE")), Code::InvalidPosting),
+            (outside(json!("OUTSIDE"), json!({"account": "MARGIN", "user_id": 1})), {
+                Code::UnsupportedAccountType
+            }),
             (with("legs/0/from/purpose", json!("DISPUTE")), Code::InvalidPosting),
             (with("legs/0/to/purpose", json!(1)), Code::InvalidPosting),
             (with("legs/0/from/account", json!("MARGIN")), Code::UnsupportedAccountType),
@@ -607,6 +643,45 @@ mod tests {
         }
     }
 
+    /// MLT-005, GTX-013. Goal: a leg between the stores is in the branches of both, one from or to the
+    /// outside in Funding's alone, and only for a service that may.
+    #[test]
+    fn legs_cross_the_stores_and_the_outside() {
+        let place = |account: &str, user: u64| json!({"account": account, "user_id": user});
+        let leg = |from: Value, to: Value| {
+            let mut leg = leg();
+            (leg["from"], leg["to"]) = (from, to);
+            leg
+        };
+        let crossing = [
+            leg(place("FUNDING", 1), place("SPOT", 1)),
+            leg(place("SPOT", 2), place("FUNDING", 3)),
+        ];
+        let outside = [
+            leg(json!("OUTSIDE"), place("FUNDING", 1)),
+            leg(place("FUNDING", 3), json!("OUTSIDE")),
+        ];
+        let both = round(&with("legs", json!([crossing.clone(), outside.clone()].concat()))).expect("a round");
+        let count = |store| both.legs_in(store).len();
+        assert_eq!([Participant::Funding, Participant::Spot].map(count), [4, 2]);
+        let spot = both.legs_in(Participant::Spot)[0].in_store(Participant::Spot);
+        assert_eq!((spot.from, spot.to), (Place::Outside, Place::Available(1)));
+        let many = json!(vec![crossing[0].clone(); 17]);
+        let refused = round(&with("legs", many)).expect_err("17 of each store");
+        assert_eq!(refused.code, Code::InvalidPosting);
+        let owners = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        for (legs, names, want) in [
+            (json!(crossing), &[][..], Ok(())),
+            (json!(outside), &["envelopes"], Ok(())),
+            (json!(outside), &["other"], Err(Code::InvalidRequest)),
+            (json!(outside), &[], Err(Code::InvalidRequest)),
+        ] {
+            let form = form(&with("legs", legs)).expect("a form");
+            let said = form.check_outside(&owners(names)).map_err(|refused| refused.code);
+            assert_eq!(said, want, "{names:?}");
+        }
+    }
+
     #[test]
     fn one_side_decides() {
         let decider = |body: &Value| form(body).map(|form| form.decider);
@@ -637,6 +712,7 @@ mod tests {
         for (path, value) in [
             ("legs/0/amount", json!("1.51")),
             ("legs/0/to/user_id", json!(1003)),
+            ("legs/0/to/account", json!("FUNDING")),
             ("decide", json!("coordinator")),
             ("ttl_ms", json!(OPEN_MAX_MS)),
             ("participants", json!([{"name": "a", "payload": 1}])),

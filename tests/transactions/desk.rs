@@ -27,6 +27,15 @@ pub(super) fn leg(store: &str, from: u64, to: u64, amount: &str) -> Value {
            "asset": "USDT", "amount": amount})
 }
 
+/// A leg from one place to another, see [`place`].
+pub(super) fn crossing(from: &Value, to: &Value, amount: &str) -> Value {
+    json!({"from": from, "to": to, "asset": "USDT", "amount": amount})
+}
+
+pub(super) fn place(store: &str, user: u64) -> Value {
+    json!({"account": store, "user_id": user})
+}
+
 pub(super) fn legs(legs: &[Value]) -> Value {
     json!(legs)
 }
@@ -225,6 +234,17 @@ impl Desk {
         };
         let changes = USED.iter().map(change);
         changes.filter(|(_, funding, spot)| (*funding, *spot) != (0, 0)).collect()
+    }
+
+    /// A field of the totals of USDT.
+    pub(super) fn total(&self, field: &str) -> String {
+        let totals = eventually("the totals", || {
+            let reply = self.server().admin_get("/admin/v1/totals");
+            (reply.status == 200).then(|| reply.json())
+        });
+        let rows = totals["assets"].as_array().expect("a list");
+        let row = rows.iter().find(|row| row["asset"] == json!("USDT")).expect("USDT");
+        text(&row[field]).to_owned()
     }
 
     /// All USDT of all users, smallest units.

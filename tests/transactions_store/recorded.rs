@@ -6,7 +6,7 @@ use super::*;
 fn a_round_is_read_as_it_was_accepted() {
     let mut desk = Desk::new();
     let all = TransactionRound {
-        spot: vec![leg(1003, 1004, 9)],
+        legs: vec![leg(1001, 1002, 250), leg_in(Participant::Spot, 1003, 1004, 9)],
         services: vec![
             ("bank".to_owned(), json!({"zero": "a\u{0}b", "n": 1e2, "b": 1, "a": [null]})),
             ("coupons".to_owned(), json!(null)),
@@ -35,11 +35,14 @@ fn a_repeated_round_is_a_replay_and_another_body_a_conflict() {
     for (changed, field) in [
         (TransactionRound { decider: Decider::Caller, ..asked.clone() }, "decide"),
         (TransactionRound { ttl_ms: 1, ..asked.clone() }, "ttl_ms"),
+        (TransactionRound { legs: vec![leg(1001, 1002, 251)], ..asked.clone() }, "legs of FUNDING"),
         (
-            TransactionRound { funding: vec![leg(1001, 1002, 251)], ..asked.clone() },
-            "legs of FUNDING",
+            TransactionRound {
+                legs: vec![asked.legs[0], leg_in(Participant::Spot, 1, 2, 3)],
+                ..asked.clone()
+            },
+            "SPOT is new",
         ),
-        (TransactionRound { spot: vec![leg(1, 2, 3)], ..asked.clone() }, "SPOT is new"),
     ] {
         let (code, detail) = desk.refused(&TransactionRound { fingerprint: other, ..changed });
         assert_eq!(code, Code::TxIdConflict);
@@ -70,7 +73,7 @@ fn a_round_is_refused_by_name() {
         assert_eq!(desk.refused(asked).0, code, "{asked:?}");
     };
     refuses(&mut desk, &round("none", 2, caller), Code::InvalidRequest);
-    let empty = TransactionRound { funding: Vec::new(), ..round("empty", 1, caller) };
+    let empty = TransactionRound { legs: Vec::new(), ..round("empty", 1, caller) };
     refuses(&mut desk, &empty, Code::InvalidRequest);
     desk.taken(&round("alone", 1, Decider::Coordinator));
     refuses(&mut desk, &round("alone", 2, caller), Code::InvalidRequest);

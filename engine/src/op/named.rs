@@ -119,26 +119,41 @@ impl Ledger {
             _ => Rows::new(),
         };
         for (index, leg) in (0..).zip(&named.legs) {
-            let judged = self.judge_named_leg(leg, &rows, parts);
+            let judged = self.judge_named_leg(named, leg, &rows, parts);
             judged.map_err(|code| Refusal { leg: index, code })?;
         }
         Ok(())
     }
 
-    fn judge_named_leg(&self, leg: &Leg, rows: &Rows, parts: &mut Breakdown) -> Result<(), Code> {
-        let (Place::Available(user), PlaceKind::Available) = (leg.from, leg.to.kind()) else {
-            return Err(Code::InvalidPosting);
+    fn judge_named_leg(
+        &self,
+        named: &Named,
+        leg: &Leg,
+        rows: &Rows,
+        parts: &mut Breakdown,
+    ) -> Result<(), Code> {
+        let admitted = |place: Place| match place.kind() {
+            PlaceKind::Available => true,
+            PlaceKind::Outside => named.outside,
+            PlaceKind::Frozen | PlaceKind::Hold => false,
         };
-        posting::check_form(Ask::of_transfer(Op::Post), leg)?;
+        if !admitted(leg.from) || !admitted(leg.to) {
+            return Err(Code::InvalidPosting);
+        }
+        posting::check_form(Ask { outside: true, ..Ask::of_transfer(Op::Post) }, leg)?;
         if !self.assets.contains_key(&leg.asset) {
             return Err(Code::InvalidAsset);
         }
         posting::check_accounts(self, Op::Post, leg, parts)?;
-        let has = self.available(user, leg.asset) + held_by(rows, user, leg.asset);
+        let has = leg
+            .from
+            .user()
+            .map(|user| self.available(user, leg.asset) + held_by(rows, user, leg.asset));
         let apart = parts.take(leg.from, leg.asset, leg.amount.into(), |_| true);
         parts.bring(leg.to, leg.asset, leg.amount.into(), |_| true);
         match () {
-            () if apart > has => Err(Code::InsufficientBalance),
+            // The outside has no balance, and nothing of it is set apart.
+            () if has.is_some_and(|has| apart > has) => Err(Code::InsufficientBalance),
             // A hold is a u64.
             () if apart > u128::from(u64::MAX) => Err(Code::Overflow),
             () => Ok(()),
@@ -263,6 +278,7 @@ impl Ledger {
             (Decision::Success, Op::Settle) => {
                 self.close_reserve(named.transaction);
                 self.settle_parts(named.transaction, parts);
+                self.settle_crossings(&named.legs);
             }
             (Decision::Success, Op::Release) => {
                 self.close_reserve(named.transaction);
@@ -271,6 +287,7 @@ impl Ledger {
             (Decision::Success, _) => {
                 let (ask, record) = (Ask::of_transfer(Op::Post), sequence);
                 posting::book(self, Booking { ask, reference: 0, record, time_ns }, parts);
+                posting::book_crossings(self, &named.legs);
             }
         }
         let fact = NamedFact {
@@ -387,7 +404,17 @@ impl Ledger {
         }
     }
 
-    /// The last successful RESERVE of a transaction, while its holds are open.
+    /// Books the money of the legs of a SETTLE that came from outside, or went there.
+    fn settle_crossings(&mut self, legs: &[Leg]) {
+        if self.has_bug(NamedBug::OutsideForgotten) {
+            let brings = |leg: &&Leg| leg.to != Place::Outside;
+            let legs: ArrayVec<Leg, LEGS_MAX> = legs.iter().filter(brings).copied().collect();
+            return posting::book_crossings(self, &legs);
+        }
+        posting::book_crossings(self, legs);
+    }
+
+    /// The last successful RESERVE of a transaction, while its places are kept.
     fn open_reserve(&self, transaction: u128) -> Option<NamedFact> {
         let reserve = |round| self.outcomes.get_named(transaction, Op::Reserve, round);
         (1..=ROUND_MAX).rev().filter_map(reserve).find(NamedFact::is_open)

@@ -191,7 +191,7 @@ pub(super) fn apply_release(
 
 fn ask(posted: &Posted) -> Ask {
     let Posted { op, venue, number, .. } = *posted;
-    Ask { op, venue, number, freezes: false }
+    Ask { op, venue, number, freezes: false, outside: false }
 }
 
 fn judge(

@@ -59,6 +59,8 @@ struct Naive {
     deals: BTreeMap<u128, Deal>,
     /// Holds of the venue by number.
     venue: BTreeMap<u64, (u64, u32, u64)>,
+    /// From outside less to the outside, by asset.
+    crossed: BTreeMap<u32, i128>,
     watermark: u64,
 }
 
@@ -77,13 +79,22 @@ fn walk(legs: &[Leg]) -> BTreeMap<Balance, (i128, i128)> {
     let mut walked = BTreeMap::<Balance, (i128, i128)>::new();
     for leg in legs {
         for (place, sign) in [(leg.from, -1), (leg.to, 1)] {
-            let Place::Available(user) = place else { panic!("{leg:?}") };
+            let Some(user) = user_of(place) else { continue };
             let (sum, lowest) = walked.entry((user, leg.asset)).or_default();
             *sum += sign * i128::from(leg.amount);
             *lowest = (*lowest).min(*sum);
         }
     }
     walked
+}
+
+/// The user of a place; `None` for the outside.
+fn user_of(place: Place) -> Option<u64> {
+    match place {
+        Place::Available(user) => Some(user),
+        Place::Outside => None,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn units(signed: i128) -> u64 {
@@ -99,28 +110,31 @@ impl Naive {
         }
         for (index, leg) in (0..).zip(legs) {
             let fail = |code| Err((code, index));
-            let (Place::Available(from), Place::Available(to)) = (leg.from, leg.to) else {
-                panic!("{leg:?}")
-            };
+            let (from, to) = (user_of(leg.from), user_of(leg.to));
             if leg.amount == 0 || from == to {
                 return fail(Code::InvalidPosting);
             }
-            match self.accounts.get(&from) {
-                None if !made.contains(&from) => return fail(Code::SourceAccountNotFound),
-                Some(AccountStatus::Frozen) => return fail(Code::AccountFrozen),
-                Some(AccountStatus::Disabled) => return fail(Code::AccountDisabled),
+            match from.map(|from| (from, self.accounts.get(&from))) {
+                Some((from, None)) if !made.contains(&from) => {
+                    return fail(Code::SourceAccountNotFound);
+                }
+                Some((_, Some(AccountStatus::Frozen))) => return fail(Code::AccountFrozen),
+                Some((_, Some(AccountStatus::Disabled))) => return fail(Code::AccountDisabled),
                 _ => {}
             }
-            if self.accounts.get(&to) == Some(&AccountStatus::Disabled) {
+            let payee = to.and_then(|to| self.accounts.get(&to));
+            if payee == Some(&AccountStatus::Disabled) {
                 return fail(Code::AccountDisabled);
             }
+            made.extend(to);
+            let Some(from) = from else { continue };
             let key = (from, leg.asset);
             let lowest = walk(&legs[..=usize::from(index)])[&key].1;
             let of = |amounts: &BTreeMap<Balance, u64>| amounts.get(&key).copied().unwrap_or(0);
             if lowest.unsigned_abs() > u128::from(of(&self.available) + of(held)) {
                 return fail(Code::InsufficientBalance);
             }
-            made.extend([from, to]);
+            made.insert(from);
         }
         Ok(())
     }
@@ -221,6 +235,14 @@ impl Naive {
     }
 
     fn move_all(&mut self, legs: &[Leg]) {
+        for leg in legs {
+            let crossed = self.crossed.entry(leg.asset).or_default();
+            *crossed += match (leg.from, leg.to) {
+                (Place::Outside, _) => i128::from(leg.amount),
+                (_, Place::Outside) => -i128::from(leg.amount),
+                _ => 0,
+            };
+        }
         for (balance, (change, _)) in walk(legs) {
             let available = self.available.entry(balance).or_default();
             *available = units(i128::from(*available) + change);
@@ -253,7 +275,12 @@ impl Chance {
     fn leg(&mut self) -> Leg {
         let asset = if self.one_in(3) { BTC } else { USD };
         let (from, to) = (self.below(USERS) + 1, self.below(USERS) + 1);
-        leg(available(from), available(to), asset, self.below(80) + u64::from(!self.one_in(20)))
+        let (from, to) = match self.below(8) {
+            0 => (Place::Outside, available(to)),
+            1 => (available(from), Place::Outside),
+            _ => (available(from), available(to)),
+        };
+        leg(from, to, asset, self.below(80) + u64::from(!self.one_in(20)))
     }
 }
 
@@ -478,6 +505,14 @@ impl Service {
             ensure(found == deal.held, || format!("{name}: {found:?} instead of {:?}", deal.held))?;
         }
         let held: usize = model.deals.values().map(|deal| deal.held.len()).sum();
+        let mut crossed = model.crossed.clone();
+        crossed.retain(|_, crossed| *crossed != 0);
+        let stated = ledger.facts().filter_map(|fact| match fact {
+            Fact::Crossed { asset, brought } => Some((asset, brought)),
+            _ => None,
+        });
+        let stated: BTreeMap<u32, i128> = stated.collect();
+        ensure(stated == crossed, || format!("{stated:?} has crossed instead of {crossed:?}"))?;
         let count = held + model.venue.len();
         ensure(ledger.hold_count() == count, || format!("{count} holds"))?;
         for (&(name, op, round), answer) in &self.told {
@@ -607,6 +642,7 @@ fn every_planted_bug_of_transactions_is_found() {
         NamedBug::ArrivingIsAvailable,
         NamedBug::PlaceNotKept,
         NamedBug::HalfAPosting,
+        NamedBug::OutsideForgotten,
     ] {
         let lived = |seed| {
             let ran = catch_unwind(AssertUnwindSafe(|| run(seed, Some(bug))));

@@ -174,8 +174,8 @@ fn a_refused_round_changes_nothing_and_a_later_one_may_come() {
         (vec![good, pays(1, 1, 1)], now(Code::InvalidPosting, 1)),
         (vec![pays(1, 2, 0)], now(Code::InvalidPosting, 0)),
         (vec![pays(1, 2, ALL)], now(Code::InvalidPosting, 0)),
-        (vec![bad(Place::Outside, available(1))], now(Code::InvalidPosting, 0)),
-        (vec![bad(available(1), Place::Outside)], now(Code::InvalidPosting, 0)),
+        (vec![bad(Place::Outside, Place::Outside)], now(Code::InvalidPosting, 0)),
+        (vec![bad(frozen(1), Place::Outside)], now(Code::InvalidPosting, 0)),
         (vec![bad(available(1), frozen(1))], now(Code::InvalidPosting, 0)),
         (vec![bad(frozen(1), frozen(2))], now(Code::InvalidPosting, 0)),
         (vec![bad(Place::Hold(1), available(1))], now(Code::InvalidPosting, 0)),
@@ -319,6 +319,88 @@ fn statuses_stop_no_end_of_a_transaction() {
             assert_eq!(market.balance(9, USD), (paid, 0));
         }
     }
+}
+
+/// Money of an asset that crossed to Spot, as the facts have it.
+fn crossed(ledger: &Ledger) -> Vec<(u32, i128)> {
+    let crossed = |fact| match fact {
+        Fact::Crossed { asset, brought } => Some((asset, brought)),
+        _ => None,
+    };
+    ledger.facts().filter_map(crossed).collect()
+}
+
+/// GTX-013, of Spot. Goal: legs from outside set nothing apart, legs to the outside all that has not
+/// arrived, and the postings inside Spot still add up to what crossed.
+#[test]
+fn legs_from_and_to_the_outside_cross() {
+    let outside = Place::Outside;
+    let legs = [
+        leg(outside, available(1), USD, 100),
+        pays(1, 2, 1_050),
+        leg(available(2), outside, USD, 30),
+        leg(outside, available(9), USD, 7),
+        leg(available(3), outside, USD, 20),
+    ];
+    let mut market = Market::new(PLACES);
+    let total = market.ledger.total(USD);
+    let digest = |market: &Market| {
+        let replayed = market.replayed(PLACES).expect("a log");
+        assert_eq!(replayed.digest(), market.ledger.digest());
+    };
+    assert_eq!(market.name(RESERVE, 1, 1, &legs), NOW);
+    assert_eq!(market.set_apart(1), [(1, 950), (3, 20)]);
+    assert_eq!((crossed(&market.ledger), market.ledger.total(USD)), (vec![], total));
+    assert_eq!(market.name(RESERVE, 2, 1, &[leg(available(1), outside, USD, 51)]), {
+        now(Code::InsufficientBalance, 0)
+    });
+    assert_eq!(market.name(RELEASE, 1, 1, &[]), NOW);
+    assert_eq!((crossed(&market.ledger), market.ledger.total(USD)), (vec![], total));
+    assert_eq!(market.name(RESERVE, 3, 1, &legs), NOW);
+    assert_eq!(market.name(SETTLE, 3, 1, &legs), NOW);
+    assert_eq!(market.usd(), [(50, 0), (2_020, 0), (980, 0), (1_000, 0)]);
+    assert_eq!(market.balance(9, USD), (7, 0));
+    assert_eq!((crossed(&market.ledger), market.ledger.total(USD)), (vec![(USD, 57)], total + 57));
+    digest(&market);
+    // Only from outside: no hold, and its places are kept all the same.
+    let brings = [leg(outside, available(8), USD, 3)];
+    assert_eq!(market.name(RESERVE, 4, 1, &brings), NOW);
+    assert_eq!((market.set_apart(4), market.ledger.hold_count()), (vec![], 0));
+    assert_eq!(market.name(SETTLE, 4, 1, &brings), NOW);
+    assert_eq!(market.name(POST, 5, 1, &[leg(available(8), outside, USD, 60)]), {
+        now(Code::InsufficientBalance, 0)
+    });
+    assert_eq!(market.name(POST, 5, 2, &[leg(available(1), outside, USD, 50)]), NOW);
+    assert_eq!(market.name(POST, 6, 1, &[leg(available(2), outside, USD, 10)]), NOW);
+    assert_eq!((crossed(&market.ledger), market.ledger.total(USD)), (vec![], total));
+    digest(&market);
+    // A frozen user pays nothing out, and a disabled one is paid nothing.
+    market.status(3, AccountStatus::Frozen);
+    market.status(4, AccountStatus::Disabled);
+    let pays_out = [leg(available(3), outside, USD, 1)];
+    assert_eq!(market.name(RESERVE, 7, 1, &pays_out), now(Code::AccountFrozen, 0));
+    let brings = [leg(outside, available(4), USD, 1)];
+    assert_eq!(market.name(RESERVE, 8, 1, &brings), now(Code::AccountDisabled, 0));
+}
+
+/// Goal: a log of an older version, which refused legs from and to the outside, still replays.
+#[test]
+fn a_refusal_of_an_older_version_stands() {
+    let mut market = Market::new(PLACES);
+    let brings = [leg(Place::Outside, available(1), USD, 3)];
+    let mut named = Named::new(RESERVE, &body(1, 1, &brings));
+    named.outside = false;
+    let mut parts = Breakdown::default();
+    assert_eq!(market.ledger.decide_named(&mut named, &mut parts), NamedStep::Append);
+    assert_eq!(named.decision, Decision::Refused(Code::InvalidPosting));
+    let entry = Entry::Named(Box::new(named.clone()));
+    let mut payload = [0; PAYLOAD_BYTES_MAX];
+    let length = entry.encode(&mut payload);
+    market.log.push((entry.kind() as u8, payload[..length].to_vec()));
+    market.ledger.apply_named(&named, &parts, market.ledger.sequence() + 1, 7);
+    assert_eq!(market.replayed(PLACES).expect("a log").digest(), market.ledger.digest());
+    assert_eq!(market.name(RESERVE, 1, 1, &brings), Said::Before(refused(Code::InvalidPosting, 0)));
+    assert_eq!(market.name(RESERVE, 1, 2, &brings), NOW, "a later round is judged by this version");
 }
 
 /// A set-back: a later round may carry fewer legs. It gives back all that they do not need.
@@ -529,4 +611,11 @@ fn an_edited_transaction_is_found_and_named() {
     }
     let digest = of_outcome(&|named| NamedFact { hash: named.hash + 1, ..named });
     assert!(matches!(digest, Some(builder::Error::Digest { .. })), "{digest:?}");
+    let brings = [leg(Place::Outside, available(1), USD, 3)];
+    assert_eq!(market.name(POST, 2, 1, &brings), NOW);
+    let crossed = restored(&market.ledger, |fact| match fact {
+        Fact::Crossed { asset, brought } => Fact::Crossed { asset, brought: brought - 1 },
+        other => other,
+    });
+    assert_eq!(crossed.err(), Some(builder::Error::Traded { asset: USD, brought: 1 }));
 }

@@ -84,6 +84,7 @@ async fn round(service: &Service, form: RoundForm, wait: Duration, request_id: &
         Some(Refusal::from(Code::ServiceHalted))
     } else {
         let first = form.check_participants(&transactions.participants);
+        let first = first.and(form.check_outside(&transactions.outside_owners));
         let all = first.and(checked.as_ref().map(drop).map_err(Clone::clone));
         all.and(form.check_assets(&catalog)).err().map(Refusal::from)
     };

@@ -4,12 +4,15 @@
 use std::collections::BTreeMap;
 
 use tokio_postgres::Client;
+use wal::Sequence;
 
-use super::{AuditReader, Findings, SWEEP_ROWS};
+use super::{AuditReader, Findings, SNAPSHOT, SWEEP_ROWS};
 use crate::postgres::Error;
+use crate::postgres::booked::{self, BookedPart, BookedSums};
 use crate::postgres::columns::{Id, bigint};
 use crate::postgres::transactions::rows::{transactions_from_rows, with_branches};
 use crate::transaction::TransactionRow;
+use domain::asset::AssetId;
 use domain::transfer::ReqId;
 
 /// Transactions read by one statement.
@@ -41,28 +44,19 @@ impl AuditReader {
         Ok(found)
     }
 
-    /// Assets of which confirmed transactions have brought more or less to Funding than they have
-    /// taken, as sentences. Nothing is known while one is being confirmed.
+    /// The sums of all transactions, and the parts of those that may be half booked beside Spot up
+    /// to record `behind`, in one snapshot.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn unequal_transactions(&mut self) -> Result<Vec<String>, Error> {
+    /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+    pub async fn booked(
+        &mut self,
+        behind: Sequence,
+    ) -> Result<(BTreeMap<AssetId, BookedSums>, Vec<BookedPart>), Error> {
         let client = self.client().await?;
-        let sums = "SELECT asset_id, sum(moved)::text FROM ( \
-               SELECT asset_id, transaction_brought - transaction_taken AS moved FROM watermark_totals \
-               UNION ALL \
-               SELECT asset_id, brought - taken FROM funding_holds WHERE state = 40 \
-                  AND order_number >= (SELECT watermark FROM engine_state)) AS parts \
-             WHERE NOT EXISTS (SELECT FROM transactions_tb WHERE state = 30) \
-             GROUP BY asset_id HAVING sum(moved) <> 0 ORDER BY asset_id";
-        let mut found = Vec::new();
-        for row in client.query(sums, &[]).await? {
-            let (asset, moved): (i32, &str) = (row.try_get(0)?, row.try_get(1)?);
-            found.push(format!(
-                "asset {asset}: on Funding, transactions have brought {moved} smallest units more \
-                 than they have taken"
-            ));
-        }
+        client.batch_execute(SNAPSHOT).await?;
+        let found = (booked::sums(&client).await?, booked::parts(&client, behind).await?);
+        client.batch_execute("COMMIT").await?;
         self.client = Some(client);
         Ok(found)
     }

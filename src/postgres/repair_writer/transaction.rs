@@ -10,9 +10,9 @@ use wal::Sequence;
 use super::{Author, Repaired};
 use crate::postgres::Error;
 use crate::postgres::columns::{Id, bigint, code_number};
-use crate::transaction::{REPAIRED, TransactionLeg, TransactionState};
+use crate::transaction::{Party, REPAIRED, TransactionLeg, TransactionState, write_legs};
 use domain::code::Code;
-use domain::transfer::ReqId;
+use domain::transfer::{Participant, ReqId};
 
 /// The repair of one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ async fn write_branch(
            round, state, last, participant, fingerprint, legs, payload) \
          VALUES (clock_timestamp(), $1, $2, $3, $4, FALSE, 'SPOT', \
            decode(repeat('00', 16), 'hex'), $5::text::jsonb, 'null'::json)";
-    let legs = serde_json::to_string(&repair.legs).expect("plain numbers");
+    let legs = write_legs(&Party::Store(Participant::Spot), &repair.legs);
     let (sequence, id) = (bigint(repair.log_sequence), Id::of(repair.transaction));
     let (round, state) = (i16::from(repair.round), repair.bring.branch());
     transaction.execute(branch, &[&sequence, &id, &round, &state, &legs]).await?;

@@ -343,10 +343,12 @@ LANGUAGE sql STABLE AS $$
     SELECT side.user_id, side.asset_id, sum(side.taken), sum(side.brought)
       FROM transaction_branches b
      CROSS JOIN LATERAL jsonb_to_recordset(b.legs)
-           AS l ("from" BIGINT, "to" BIGINT, asset INTEGER, amount NUMERIC)
-     CROSS JOIN LATERAL (VALUES (l."from", l.asset, l.amount, 0), (l."to", l.asset, 0, l.amount))
+           AS l ("from" JSONB, "to" JSONB, asset INTEGER, amount NUMERIC)
+     CROSS JOIN LATERAL (VALUES (leg_user(l."from", 'FUNDING'), l.asset, l.amount, 0),
+                                (leg_user(l."to", 'FUNDING'), l.asset, 0, l.amount))
            AS side (user_id, asset_id, taken, brought)
      WHERE b.transaction_id = p_id AND b.participant = 'FUNDING' AND b.state = 40
+       AND side.user_id IS NOT NULL
      GROUP BY side.user_id, side.asset_id
 $$;
 
@@ -397,6 +399,60 @@ BEGIN
            AND (h.amount, h.taken, h.brought) <> (0, 0, 0)
      ORDER BY h.order_number, h.user_id, h.asset_id;
 END
+$$;
+
+-- Transactions that a read of both stores may see half booked: those that are being confirmed, and
+-- those that Spot has booked behind record p_behind. By asset: the change of Funding by the holds
+-- that are settled, the change of Spot by its legs from and to its outside, and of a DONE one the
+-- money from outside of both stores less that to it. log_sequence: the record of Spot's SETTLE, if it is known.
+CREATE FUNCTION transaction_bookings(p_behind BIGINT)
+RETURNS TABLE (transaction_id UUID, order_number BIGINT, done BOOLEAN, log_sequence BIGINT,
+               asset_id INTEGER, funding NUMERIC, spot NUMERIC, outside NUMERIC)
+LANGUAGE sql STABLE AS $$
+    WITH moving AS MATERIALIZED (
+        SELECT t.transaction_id AS id, t.order_number, FALSE AS done FROM transactions_tb t
+         WHERE t.state NOT IN (40, -20) AND t.state = 30
+        UNION
+        SELECT t.transaction_id, t.order_number, TRUE
+          FROM transaction_branches b JOIN transactions_tb t USING (transaction_id)
+         WHERE b.participant = 'SPOT' AND b.state = 40 AND b.log_sequence > p_behind
+           AND t.state = 40
+    ), legs AS MATERIALIZED (
+        SELECT m.id, b.participant, l."from", l."to", l.asset, l.amount
+          FROM moving m JOIN transaction_branches b ON b.transaction_id = m.id
+         CROSS JOIN LATERAL jsonb_to_recordset(b.legs)
+               AS l ("from" JSONB, "to" JSONB, asset INTEGER, amount NUMERIC)
+         -- The legs of a refused round do not count, even before they are set back.
+         WHERE b.state = 40
+            OR b.state = 20
+               AND NOT EXISTS (SELECT FROM transaction_branches o
+                                WHERE o.transaction_id = b.transaction_id AND o.round = b.round
+                                  AND o.state = -10)
+    ), places AS (
+        SELECT DISTINCT legs.id, place.user_id, legs.asset
+          FROM legs CROSS JOIN LATERAL (VALUES (leg_user("from", 'FUNDING')),
+                                               (leg_user("to", 'FUNDING'))) AS place (user_id)
+         WHERE participant = 'FUNDING' AND place.user_id IS NOT NULL
+    ), parts AS (
+        SELECT p.id, p.asset, h.brought::numeric - h.taken AS funding, 0 AS spot, 0 AS outside
+          FROM places p
+          JOIN funding_holds h
+            ON h.hold_key = ulid_text(p.id) || ':' || p.user_id || ':' || p.asset AND h.state = 40
+        UNION ALL
+        SELECT id, asset, 0,
+               CASE WHEN leg_user("from", 'SPOT') IS NULL THEN amount
+                    WHEN leg_user("to", 'SPOT') IS NULL THEN -amount ELSE 0 END, 0
+          FROM legs WHERE participant = 'SPOT'
+        UNION ALL
+        SELECT m.id, o.asset_id, 0, 0, o.deposited - o.withdrawn
+          FROM moving m CROSS JOIN LATERAL transaction_outside(m.id) AS o WHERE m.done
+    )
+    SELECT m.id, m.order_number, m.done,
+           (SELECT max(b.log_sequence) FROM transaction_branches b
+             WHERE b.transaction_id = m.id AND b.participant = 'SPOT' AND b.state = 40),
+           p.asset, sum(p.funding), sum(p.spot), sum(p.outside)
+      FROM moving m JOIN parts p USING (id)
+     GROUP BY m.id, m.order_number, m.done, p.asset
 $$;
 
 -- Transactions as people read them. The key finds one:

@@ -158,6 +158,9 @@ BEGIN
       FROM transactions_tb WHERE order_number >= v_old AND order_number < v_new;
 
     INSERT INTO watermark_totals AS totals
+           (user_id, asset_id, funding_withdrawn, funding_deposited, funding_refunded,
+            spot_withdrawn, spot_deposited, spot_refunded, external_deposited, external_withdrawn,
+            transaction_taken, transaction_brought, transaction_deposited, transaction_withdrawn)
     SELECT user_id, asset_id,
            COALESCE(sum(amount) FILTER (WHERE place = 'funding' AND op = 1), 0),
            COALESCE(sum(amount) FILTER (WHERE place = 'funding' AND op = 2), 0),
@@ -168,7 +171,9 @@ BEGIN
            COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 4), 0),
            COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 5), 0),
            COALESCE(sum(amount) FILTER (WHERE place = 'hold' AND op = 1), 0),
-           COALESCE(sum(amount) FILTER (WHERE place = 'hold' AND op = 2), 0)
+           COALESCE(sum(amount) FILTER (WHERE place = 'hold' AND op = 2), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'world' AND op = 4), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'world' AND op = 5), 0)
       FROM (
         SELECT t.user_id, t.asset_id, 'funding' AS place, done.op, t.amount
           FROM transfers_tb t
@@ -189,6 +194,14 @@ BEGIN
           FROM funding_holds h
          CROSS JOIN LATERAL (VALUES (1::SMALLINT, h.taken), (2, h.brought)) AS moved (op, amount)
          WHERE h.order_number >= v_old AND h.order_number < v_new AND moved.amount > 0
+        UNION ALL
+        SELECT o.user_id, o.asset_id, 'world', moved.op, moved.amount
+          FROM transactions_tb t
+         CROSS JOIN LATERAL transaction_outside(t.transaction_id) AS o
+         CROSS JOIN LATERAL (VALUES (4::SMALLINT, o.deposited), (5, o.withdrawn))
+               AS moved (op, amount)
+         WHERE t.order_number >= v_old AND t.order_number < v_new AND t.state = 40
+           AND moved.amount > 0
       ) AS passed
      GROUP BY user_id, asset_id ORDER BY user_id, asset_id
     ON CONFLICT (user_id, asset_id) DO UPDATE SET
@@ -201,7 +214,9 @@ BEGIN
         external_deposited = totals.external_deposited + EXCLUDED.external_deposited,
         external_withdrawn = totals.external_withdrawn + EXCLUDED.external_withdrawn,
         transaction_taken   = totals.transaction_taken   + EXCLUDED.transaction_taken,
-        transaction_brought = totals.transaction_brought + EXCLUDED.transaction_brought;
+        transaction_brought = totals.transaction_brought + EXCLUDED.transaction_brought,
+        transaction_deposited = totals.transaction_deposited + EXCLUDED.transaction_deposited,
+        transaction_withdrawn = totals.transaction_withdrawn + EXCLUDED.transaction_withdrawn;
 
     IF NOT v_halted AND v_new > v_old THEN
         -- The workers promise that no flight brings a number below p_target. This is the same
@@ -272,6 +287,12 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
           FROM engine_state e CROSS JOIN funding_holds h
          CROSS JOIN LATERAL (VALUES (1, h.taken), (2, h.brought)) AS moved (op, amount)
          WHERE h.order_number < e.watermark AND moved.amount > 0
+        UNION ALL
+        SELECT o.user_id, o.asset_id, 'world' || moved.op, moved.amount
+          FROM engine_state e CROSS JOIN transactions_tb t
+         CROSS JOIN LATERAL transaction_outside(t.transaction_id) AS o
+         CROSS JOIN LATERAL (VALUES (4, o.deposited), (5, o.withdrawn)) AS moved (op, amount)
+         WHERE t.order_number < e.watermark AND t.state = 40 AND moved.amount > 0
     ), totals AS (
         SELECT w.user_id, w.asset_id, parts.part, parts.amount
           FROM watermark_totals w CROSS JOIN LATERAL (VALUES
@@ -279,7 +300,8 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
             ('funding3', funding_refunded), ('spot1', spot_withdrawn),
             ('spot2', spot_deposited), ('spot3', spot_refunded),
             ('outside4', external_deposited), ('outside5', external_withdrawn),
-            ('hold1', transaction_taken), ('hold2', transaction_brought))
+            ('hold1', transaction_taken), ('hold2', transaction_brought),
+            ('world4', transaction_deposited), ('world5', transaction_withdrawn))
             AS parts (part, amount)
     )
     SELECT DISTINCT ON (user_id, asset_id) user_id, asset_id, SUM(kept) - SUM(counted) FROM (

@@ -21,7 +21,7 @@ use crate::postgres::{Address, Error, Limits, Verdict, connect_by_keys, is_going
 use crate::telemetry;
 use crate::transaction::{
     Branch, Decider, ROUNDS_MAX, TransactionName, TransactionPassage, TransactionRound,
-    TransactionRow, TransactionState,
+    TransactionRow, TransactionState, write_legs,
 };
 use domain::code::Code;
 use domain::transfer::ReqId;
@@ -257,10 +257,10 @@ async fn write_round(
 ) -> Result<String, Error> {
     let RoundAccept { round, id, order_number, at } = accept;
     let branches = round.branches();
-    let json = |legs| serde_json::to_string(legs).expect("plain numbers");
     let parties: Vec<&str> = branches.iter().map(|branch| branch.party.name()).collect();
     let last: Vec<bool> = branches.iter().map(|branch| branch.last).collect();
-    let legs: Vec<String> = branches.iter().map(|branch| json(&branch.legs)).collect();
+    let legs = branches.iter().map(|branch| write_legs(&branch.party, &branch.legs));
+    let legs: Vec<String> = legs.collect();
     let payloads: Vec<String> = branches.iter().map(|branch| branch.payload.to_string()).collect();
     let values: &Values<'_> = &[
         &incarnation,

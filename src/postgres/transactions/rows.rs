@@ -7,6 +7,7 @@ use crate::postgres::Error;
 use crate::postgres::columns;
 use crate::transaction::{
     Branch, BranchState, Decider, Party, TransactionName, TransactionRow, TransactionState,
+    read_legs,
 };
 use domain::transfer::{Cid, Participant};
 
@@ -104,7 +105,6 @@ fn branch_from_row(row: &Row) -> Result<Branch, Error> {
     let column = |place| BRANCH_FROM + place;
     let party = Party::from_name(row.try_get(column(0))?);
     let bad = |what: &str| Error::Row { table, what: format!("{}: {what}", party.name()) };
-    let json = |what: &str, error: serde_json::Error| bad(&format!("{what}: {error}"));
     let (legs, payload): (&str, &str) = (row.try_get(column(4))?, row.try_get(column(5))?);
     let log_sequence: Option<i64> = row.try_get(column(9))?;
     let log_sequence = log_sequence.map(u64::try_from).transpose();
@@ -112,8 +112,9 @@ fn branch_from_row(row: &Row) -> Result<Branch, Error> {
         round: small(row, column(1))?.ok_or_else(|| bad("round"))?,
         state: BranchState::from_number(row.try_get(column(2))?).ok_or_else(|| bad("state"))?,
         last: row.try_get(column(3))?,
-        legs: serde_json::from_str(legs).map_err(|error| json("legs", error))?,
-        payload: serde_json::from_str(payload).map_err(|error| json("payload", error))?,
+        legs: read_legs(&party, legs).map_err(|error| bad(&format!("legs: {error}")))?,
+        payload: serde_json::from_str(payload)
+            .map_err(|error| bad(&format!("payload: {error}")))?,
         code: columns::code(row, column(6), table)?,
         leg: small(row, column(7))?,
         participant_code: row.try_get(column(8))?,

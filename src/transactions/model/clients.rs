@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::transfer::Cid;
+use domain::transfer::{Cid, Participant};
 use parking_lot::Mutex;
 
 use super::Chance;
@@ -12,8 +12,8 @@ use super::time::VirtualClock;
 use super::world::{USERS, World};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
-use crate::transaction::{Decider, TransactionLeg, TransactionName, TransactionRound};
-use crate::transactions::example::leg;
+use crate::transaction::{Decider, LegPlace, TransactionLeg, TransactionName, TransactionRound};
+use crate::transactions::example::{between, place};
 use crate::transactions::{TransactionAnswer, Transactions};
 
 /// Transactions of one client.
@@ -51,26 +51,50 @@ impl Client<'_> {
         self.clock.wait(pause).await;
     }
 
-    fn legs(&mut self, most: u64) -> Vec<TransactionLeg> {
+    fn legs(&mut self, store: Participant, most: u64) -> Vec<TransactionLeg> {
         let count = self.chance.below(most + 1);
         let one = |chance: &mut Chance| {
             let from = 1 + chance.below(USERS);
             let to = 1 + (from + chance.below(USERS - 1)) % USERS;
-            leg(from, to, 1 + chance.below(300))
+            between(place(store, from), place(store, to), 1 + chance.below(300))
         };
         (0..count).map(|_| one(&mut self.chance)).collect()
     }
 
+    /// Legs between the stores, and from and to the outside of both.
+    fn crossing_legs(&mut self) -> Vec<TransactionLeg> {
+        let (funding, spot) = (Participant::Funding, Participant::Spot);
+        let one = |chance: &mut Chance| {
+            let (user, other) = (1 + chance.below(USERS), 1 + chance.below(USERS));
+            let (from, to) = match chance.below(4) {
+                0 => (place(funding, user), place(spot, other)),
+                1 => (place(spot, user), place(funding, other)),
+                2 => (LegPlace::Outside, place(funding, user)),
+                _ => (place(funding, user), LegPlace::Outside),
+            };
+            between(from, to, 1 + chance.below(300))
+        };
+        (0..self.chance.below(3)).map(|_| one(&mut self.chance)).collect()
+    }
+
     fn round(&mut self, name: &TransactionName, round: u8, decider: Decider) -> TransactionRound {
         let payload = serde_json::json!({ "round": round });
-        let (funding, spot) = (self.legs(3), self.legs(3));
+        let mut legs = self.legs(Participant::Funding, 3);
+        legs.extend(self.legs(Participant::Spot, 3));
+        legs.extend(self.crossing_legs());
+        // Any order: a leg may pass on the money of one that comes behind it in the other store.
+        for index in (1..legs.len()).rev() {
+            let places = u64::try_from(index).expect("few") + 1;
+            let other = self.chance.below(places);
+            legs.swap(index, usize::try_from(other).expect("few"));
+        }
         let mut services = Vec::new();
         for service in ["coupons", "envelopes"] {
             if self.chance.percent(25) {
                 services.push((service.to_owned(), payload.clone()));
             }
         }
-        if funding.is_empty() && spot.is_empty() && services.is_empty() {
+        if legs.is_empty() && services.is_empty() {
             services.push(("coupons".to_owned(), payload.clone()));
         }
         let last = (decider == Decider::Last && round == 1).then(|| ("bank".to_owned(), payload));
@@ -79,8 +103,7 @@ impl Client<'_> {
             round,
             decider,
             ttl_ms: 1_000 + self.chance.below(20_000),
-            funding,
-            spot,
+            legs,
             services,
             last,
             fingerprint: self.chance.u128().to_be_bytes(),

@@ -12,7 +12,8 @@ use domain::transfer::ReqId;
 
 use super::is_service;
 use crate::transaction::{
-    BranchState, Party, TransactionName, TransactionRow, TransactionState, TransactionVerdict,
+    Branch, BranchState, LegPlace, Party, TransactionName, TransactionRow, TransactionState,
+    TransactionVerdict,
 };
 use crate::transactions::rounds::is_used_up;
 use domain::transfer::Participant;
@@ -228,10 +229,30 @@ impl World {
         if self.funding != funding {
             return Err(BrokenLaw(format!("Funding has {:?}, must be {funding:?}", self.funding)));
         }
+        let total = |balances: &BTreeMap<Holder, u128>| balances.values().sum::<u128>();
+        let (there, came) = (total(&self.funding) + total(&self.spot), self.came());
+        let begun = total(&World::new(None).funding) + total(&World::new(None).spot);
+        if i128::try_from(there).ok() != i128::try_from(begun).ok().map(|begun| begun + came) {
+            let broken = format!("{there} units in both stores, {begun} before and {came} came");
+            return Err(BrokenLaw(broken));
+        }
         if self.spot != spot {
             return Err(BrokenLaw(format!("Spot has {:?}, must be {spot:?}", self.spot)));
         }
         Ok(())
+    }
+
+    /// Money that transactions have brought from outside of both stores less what they took there.
+    fn came(&self) -> i128 {
+        let done = self.rows.values().filter(|row| row.state == TransactionState::Done);
+        let confirmed = |branch: &&Branch| branch.state == BranchState::Confirmed;
+        let branches = done.flat_map(|row| row.branches.iter().filter(confirmed));
+        let legs = branches.flat_map(|branch| &branch.legs).map(|leg| match (leg.from, leg.to) {
+            (LegPlace::Outside, _) => i128::from(leg.amount),
+            (_, LegPlace::Outside) => -i128::from(leg.amount),
+            _ => 0,
+        });
+        legs.sum()
     }
 
     /// A transaction is booked by all of its parties or by none.
@@ -270,11 +291,16 @@ fn book(row: &TransactionRow, store: Participant, balances: &mut BTreeMap<Holder
             continue;
         }
         for leg in &branch.legs {
+            let (asset, amount) = (leg.asset.0, u128::from(leg.amount));
             // It may go below zero between two legs: only the end counts.
-            let from = balances.entry((leg.from.number(), leg.asset.0)).or_default();
-            *from = from.wrapping_sub(leg.amount.into());
-            let to = balances.entry((leg.to.number(), leg.asset.0)).or_default();
-            *to = to.wrapping_add(leg.amount.into());
+            if let Some(user) = leg.from.user_in(store) {
+                let from = balances.entry((user.number(), asset)).or_default();
+                *from = from.wrapping_sub(amount);
+            }
+            if let Some(user) = leg.to.user_in(store) {
+                let to = balances.entry((user.number(), asset)).or_default();
+                *to = to.wrapping_add(amount);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use domain::code::Code;
 use domain::shortage::Shortage;
-use domain::transfer::ReqId;
+use domain::transfer::{Participant, ReqId};
 use tokio::sync::oneshot;
 use tracing::warn;
 
@@ -146,7 +146,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let shortage = match known {
             None => self.shortage(&round),
             // A later round of Spot takes places of its own.
-            Some(known) if known.row.rounds < round.round && !round.spot.is_empty() => {
+            Some(known) if known.row.rounds < round.round && has_spot(&round) => {
                 (self.parts.shortage)()
             }
             Some(_) => None,
@@ -165,7 +165,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         if self.entries.len() + waiting >= self.parts.options.active_max {
             return Some(Shortage::Worker);
         }
-        if round.spot.is_empty() { None } else { (self.parts.shortage)() }
+        if has_spot(round) { (self.parts.shortage)() } else { None }
     }
 
     /// Sends a round to the store. Its number is published before. `is_repeat`: the row has it.
@@ -466,6 +466,11 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
     }
 }
 
+/// Whether a round needs places of UBSCore.
+fn has_spot(round: &TransactionRound) -> bool {
+    round.legs.iter().any(|leg| leg.is_in(Participant::Spot))
+}
+
 /// The round of a transaction that was never sent.
 fn unknown(name: TransactionName) -> TransactionRound {
     TransactionRound {
@@ -473,8 +478,7 @@ fn unknown(name: TransactionName) -> TransactionRound {
         round: 1,
         decider: Decider::Coordinator,
         ttl_ms: 0,
-        funding: Vec::new(),
-        spot: Vec::new(),
+        legs: Vec::new(),
         services: Vec::new(),
         last: None,
         fingerprint: [0; 16],

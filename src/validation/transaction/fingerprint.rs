@@ -4,22 +4,25 @@ use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::transaction::{TransactionLeg, TransactionRound};
+use domain::transfer::Participant;
 
 /// XXH3-128 over the round in one form: amounts as units, keys of objects in order. `ttl_ms`: as
 /// the request gave it, since the default may change.
 pub(super) fn of(round: &TransactionRound, ttl_ms: Option<u64>) -> [u8; 16] {
-    let legs = |legs: &[TransactionLeg]| {
-        let numbers = |leg: &TransactionLeg| {
-            json!([leg.from.number(), leg.to.number(), leg.asset.0, leg.amount])
+    // Plain numbers for legs within a store, as the first version had them: a repeat of a round
+    // that it accepted is still the same. A leg between the stores is in both lists.
+    let legs = |store: Participant| {
+        let columns = |leg: &TransactionLeg| {
+            json!([leg.from.value(store), leg.to.value(store), leg.asset.0, leg.amount])
         };
-        legs.iter().map(numbers).collect::<Vec<Value>>()
+        round.legs_in(store).iter().map(columns).collect::<Vec<Value>>()
     };
     let all = json!([
         round.round,
         round.decider.name(),
         ttl_ms,
-        legs(&round.funding),
-        legs(&round.spot),
+        legs(Participant::Funding),
+        legs(Participant::Spot),
         round.services,
         round.last,
     ]);
