@@ -2,9 +2,12 @@
 //! Each test ends with the sums of all users and with `ubscore verify`.
 
 mod desk;
+mod formats;
 #[cfg(feature = "crash")]
 mod kills;
 mod lost;
+#[cfg(feature = "crash")]
+mod repairs;
 
 use std::time::Duration;
 
