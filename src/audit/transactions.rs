@@ -147,6 +147,8 @@ pub(super) fn judge_part(
     let SpotPart { transaction, state: over, .. } = *part;
     let is_aborted = over.verdict() == Some(TransactionVerdict::Abort);
     let done = |op, round| known(op, round).is_some_and(|answer| answer.decision == SUCCESS);
+    let (settled, released) = (done(Op::Settle, 0), done(Op::Release, 0));
+    let reserved = |round| done(Op::Reserve, round);
     let kind = |&(round, state): &(u8, BranchState)| {
         let claim = format!("has its branch on Spot as {}", state.name());
         let lost =
@@ -161,10 +163,8 @@ pub(super) fn judge_part(
                 Some(Kind::StrangeRow(why))
             }
             _ if is_forgotten => None,
-            BranchState::Confirmed if !done(Op::Settle, 0) => lost(Op::Settle),
-            BranchState::Tried
-                if !is_aborted && !later.any(|(other, _)| done(Op::Reserve, *other)) =>
-            {
+            BranchState::Confirmed if !settled => lost(Op::Settle),
+            BranchState::Tried if !is_aborted && !later.any(|(other, _)| reserved(*other)) => {
                 lost(Op::Reserve)
             }
             BranchState::Cancelled if is_aborted => match known(Op::Settle, 0) {
@@ -172,7 +172,7 @@ pub(super) fn judge_part(
                     let there = format!("{claim} in round {round}");
                     Some(Kind::Transaction { transaction, op: Op::Settle, sequence, there })
                 }
-                None if done(Op::Reserve, round) && !done(Op::Release, 0) => lost(Op::Release),
+                None if reserved(round) && !released => lost(Op::Release),
                 None => None,
             },
             _ => None,

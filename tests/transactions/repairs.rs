@@ -67,9 +67,9 @@ fn rcv_005_a_round_that_funding_has_lost_is_named_for_people() {
     }
 }
 
-/// RCV-005. Goal: a restored transaction whose last participant was being asked ends as the log
-/// proves, and one that the log proves nothing about ends by the participant's answer. Method: the
-/// database of the question is restored behind a commit, a refusal, and silence.
+/// RCV-005. Goal: a transaction that is restored while its last participant is asked ends as the
+/// log proves; without a proof it ends by the participant's answer. Method: the database of the
+/// question is restored behind a commit, a refusal, and silence.
 #[test]
 fn rcv_005_a_restored_question_to_the_last_participant_ends_as_it_did() {
     let [yes, no, mute] = [(); 3].map(|()| Service::start(|_, _| None));

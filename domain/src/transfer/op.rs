@@ -199,9 +199,9 @@ impl Admission {
 pub enum HoldStep {
     /// It sets amounts apart. A later one may set others apart instead.
     SetApart,
-    /// It books what is set apart. Of a transaction it is an end: nothing stays apart.
+    /// It books the amounts apart. Of a transaction it is an end: nothing stays apart.
     Book,
-    /// It gives back what is set apart. Of a transaction it is an end.
+    /// It gives them back. Of a transaction it is an end.
     GiveBack,
     /// It books at once, without a hold.
     AtOnce,

@@ -97,14 +97,13 @@ impl Ledger {
     /// The refusal of new work behind an end, or behind a later round.
     fn closed_for(&self, named: &Named) -> Option<Code> {
         let found = |op, round| self.counted(named.transaction, op, round).is_some();
-        let mut later = named.round + 1..=ROUND_MAX;
+        let (released, settled) = (found(Op::Release, 0), found(Op::Settle, 0));
+        let mut later = (named.round + 1..=ROUND_MAX).map(|round| found(Op::Reserve, round));
         match () {
             () if self.has_bug(NamedBug::ReserveBehindRelease) => None,
-            () if found(Op::Release, 0) => Some(Code::TransactionAborted),
-            () if found(Op::Settle, 0) => Some(Code::TransactionDecided),
-            () if sets_apart(named) && later.any(|round| found(Op::Reserve, round)) => {
-                Some(Code::TransactionDecided)
-            }
+            () if released => Some(Code::TransactionAborted),
+            () if settled => Some(Code::TransactionDecided),
+            () if sets_apart(named) && later.any(|found| found) => Some(Code::TransactionDecided),
             () => None,
         }
     }
@@ -231,13 +230,12 @@ impl Ledger {
             found.is_some_and(|found| found.decision == Decision::Success)
         };
         let settled = done(Op::Settle, 0) && !self.has_bug(NamedBug::ReleaseBehindSettle);
+        let mut posted = (1..=ROUND_MAX).map(|round| done(Op::Post, round));
         match open {
             _ if settled => NamedStep::Violation("a RELEASE behind a SETTLE"),
             Some(_) => NamedStep::Append,
             None if named.order_number < self.watermark => NamedStep::Forgotten,
-            None if (1..=ROUND_MAX).any(|round| done(Op::Post, round)) => {
-                NamedStep::Violation("a RELEASE behind a POST")
-            }
+            None if posted.any(|posted| posted) => NamedStep::Violation("a RELEASE behind a POST"),
             None if self.outcomes.places_left() == 0 => NamedStep::Full(OUTCOMES_MAX),
             None => NamedStep::Append,
         }
