@@ -70,7 +70,7 @@ soak: need-rust need-postgres
 	  trades) tests=(trading:: stream::sessions::a_thousand_broken_connections_stop_no_other_venue)
 	    export UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SOAK_CONNECTIONS=$(CONNECTIONS)
 	    $(CARGO) build --profile soak --features crash --locked --example book ;;
-	  transactions) tests=(payments::); export UBSCORE_SOAK_ROUNDS=$(ROUNDS) ;;
+	  transactions) tests=(payments:: rcv_006_no_round); export UBSCORE_SOAK_ROUNDS=$(ROUNDS) ;;
 	  *) echo "no family $(FAMILY): faults, growth, takeovers, reads, trades or transactions" >&2; exit 1 ;;
 	esac
 	RUST_TEST_THREADS=1 $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture "$${tests[@]}"

@@ -3,9 +3,12 @@
 
 mod crossing;
 mod desk;
+mod formats;
 #[cfg(feature = "crash")]
 mod kills;
 mod lost;
+#[cfg(feature = "crash")]
+mod repairs;
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::account::UserId;
 use domain::amount::PRECISION_MAX;
 use domain::posting::PLACES_MAX;
+use domain::transfer::op::HoldStep;
 use domain::transfer::{Decision, Op};
 
 use crate::accounts::{Account, Balance, Sums};
@@ -406,7 +407,8 @@ fn objection_named(named: &NamedFact) -> Option<&'static str> {
     let Kept { accounts, balances, outcomes } = named.kept;
     let succeeded = named.decision == Decision::Success;
     let round = if ends(named.op) { 0..=0 } else { 1..=ROUND_MAX };
-    let may_be_open = named.op == Op::Reserve && succeeded && outcomes == 1;
+    let sets_apart = named.op.step() == Some(HoldStep::SetApart);
+    let may_be_open = sets_apart && succeeded && outcomes == 1;
     let places = usize::from(accounts.max(balances)) <= PLACES_MAX;
     match () {
         () if !is_transaction(named.transaction) => Some("no name of a transaction"),

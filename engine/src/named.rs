@@ -27,6 +27,7 @@
 
 use domain::code::Code;
 use domain::posting::{LEGS_MAX, Leg, Posting};
+use domain::transfer::op::HoldStep;
 use domain::transfer::{Decision, Op, ReqId};
 use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::{FromBytes, IntoBytes};
@@ -179,6 +180,10 @@ impl Named {
         ends(self.op)
     }
 
+    fn gives_back(&self) -> bool {
+        self.op.step() == Some(HoldStep::GiveBack)
+    }
+
     /// The round that is a part of its key, 0 for an end.
     pub(crate) fn key_round(&self) -> u8 {
         if self.ends() { 0 } else { self.round }
@@ -191,7 +196,7 @@ impl Named {
             () if !self.op.is_posting() => Some("UBSCore decides no such operation by round"),
             () if !(1..=ROUND_MAX).contains(&self.round) => Some("a round is 1 to 8"),
             () if !is_tx_id(self.tx_id.as_bytes()) => Some("not the form of a tx_id"),
-            () if self.op == Op::Release && !self.legs.is_empty() => Some("a release has no legs"),
+            () if self.gives_back() && !self.legs.is_empty() => Some("a release has no legs"),
             () => None,
         }
     }
@@ -289,7 +294,7 @@ impl Named {
 
 /// Whether the operation is decided once for all rounds.
 pub(crate) fn ends(op: Op) -> bool {
-    matches!(op, Op::Settle | Op::Release)
+    matches!(op.step(), Some(HoldStep::Book | HoldStep::GiveBack))
 }
 
 /// Whether a number can be a transaction's name. Its upper bit is that of the years after 6429: the

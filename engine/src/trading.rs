@@ -1,5 +1,6 @@
 //! Venues, holds and postings, judged by a second, naive model.
 
+mod lives;
 mod model;
 mod names;
 mod transactions;

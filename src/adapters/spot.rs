@@ -211,10 +211,32 @@ impl Spot {
             _ => Err(Unanswered::Silent),
         });
         let found = found.collect::<Result<_, _>>()?;
-        // After the queries on the ring: every outcome forgotten before one of them is below this
-        // watermark.
+        Ok((found, self.watermark().await?))
+    }
+
+    /// The same of postings by name. The round of a SETTLE and of a RELEASE is of no meaning.
+    ///
+    /// # Errors
+    /// [`Unanswered`]: for one of them, so for all.
+    pub async fn recorded_by_name(
+        &self,
+        postings: &[(ReqId, Op, u8)],
+    ) -> Result<(Vec<Option<NamedAnswer>>, u64), Unanswered> {
+        let query =
+            |&(transaction, op, round): &(ReqId, Op, u8)| query_named(transaction, op, round);
+        let found = self.put_all(postings, query).await?;
+        let found = found.into_iter().map(|answer| match answer {
+            EngineAnswer::QueryNamed(recorded) => Ok(recorded),
+            _ => Err(Unanswered::Silent),
+        });
+        let found = found.collect::<Result<_, _>>()?;
+        Ok((found, self.watermark().await?))
+    }
+
+    /// Read behind queries on the ring: every outcome forgotten before one of them is below it.
+    async fn watermark(&self) -> Result<u64, Unanswered> {
         match self.put(Command::ReadWatermark).await? {
-            EngineAnswer::Watermark(order_number) => Ok((found, order_number)),
+            EngineAnswer::Watermark(order_number) => Ok(order_number),
             EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
             _ => Err(Unanswered::Silent),
         }

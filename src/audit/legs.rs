@@ -10,7 +10,8 @@ use std::fmt;
 use std::path::Path;
 
 use domain::posting::{Leg, Place};
-use domain::transfer::{Decision, Op};
+use domain::transfer::Decision;
+use domain::transfer::op::HoldStep;
 use engine::entry::Entry;
 use engine::fact::{Fact, HoldFact};
 use engine::named::Named;
@@ -212,8 +213,8 @@ impl HoldOwners {
         };
         let transaction = named.transaction;
         let had: Vec<_> = self.of(transaction).collect();
-        match named.op {
-            Op::Reserve => {
+        match named.op.step() {
+            Some(HoldStep::SetApart) => {
                 let mut want = BTreeMap::<(u64, u32), (usize, i128)>::new();
                 for (index, leg, lacking) in lacking(&named.legs) {
                     let Some(user) = leg.from.user() else { continue };
@@ -230,17 +231,17 @@ impl HoldOwners {
                     }
                 }
             }
-            Op::Release => {
+            Some(HoldStep::GiveBack) => {
                 for (user, asset, amount) in had {
                     self.change(transaction, user, asset, -amount);
                     share(0, user, asset, 0, -amount);
                 }
             }
-            op => {
+            step => {
                 for (index, leg, lacking) in lacking(&named.legs) {
                     let units = i128::from(leg.amount);
                     // A POST has no hold: it takes from the available amount.
-                    let held = if op == Op::Settle { lacking } else { 0 };
+                    let held = if step == Some(HoldStep::Book) { lacking } else { 0 };
                     if let Some(user) = leg.from.user() {
                         self.change(transaction, user, leg.asset, -held);
                         share(index, user, leg.asset, -units, -held);
@@ -655,6 +656,7 @@ fn signed(units: u128) -> i128 {
 mod tests {
     use domain::code::Code;
     use domain::posting::Posting;
+    use domain::transfer::Op;
     use engine::totals::Totals;
 
     use super::*;

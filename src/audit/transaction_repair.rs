@@ -20,6 +20,7 @@ use std::path::Path;
 use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::posting::{Leg, Place, Posting};
+use domain::transfer::op::HoldStep;
 use domain::transfer::{Decision, Op, Participant, ReqId};
 use engine::ledger::Ledger;
 use engine::named::{NamedPosting, TxId};
@@ -97,11 +98,11 @@ impl<'a> Proof<'a> {
         for record in records {
             let round = record.named.round;
             proof.rounds = proof.rounds.max(round);
-            match (record.named.op, record.is_success()) {
-                (Op::Reserve, true) => proof.reserve = Some(record),
-                (Op::Reserve, false) => proof.refused.push(round),
-                (Op::Settle, _) => proof.settle = Some(record),
-                (Op::Release, _) => proof.release = Some(record),
+            match (record.named.op.step(), record.is_success()) {
+                (Some(HoldStep::SetApart), true) => proof.reserve = Some(record),
+                (Some(HoldStep::SetApart), false) => proof.refused.push(round),
+                (Some(HoldStep::Book), _) => proof.settle = Some(record),
+                (Some(HoldStep::GiveBack), _) => proof.release = Some(record),
                 // No service posts without a RESERVE.
                 _ => return Err(Unproven::OtherTransaction),
             }
@@ -303,7 +304,8 @@ pub(super) fn lost(
         steps.push(posting(Op::Release, row.rounds.max(1), &[])?);
     } else {
         let last = counting().map(|branch| branch.round).max().ok_or(Unproven::Contradiction)?;
-        match transactions::named_outcome(ledger, row.id, Op::Reserve, last) {
+        let reserved = transactions::named_outcome(ledger, row.id, Op::Reserve, last);
+        match reserved.map(|answer| answer.decision) {
             Some(Decision::Success) => {}
             Some(Decision::Refused(_)) => return Err(Unproven::OtherSpot),
             None => steps.push(posting(Op::Reserve, last, &legs)?),

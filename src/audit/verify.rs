@@ -15,7 +15,7 @@ use engine::replay::{Replay, replay};
 use engine::snapshot::store::SnapshotStore;
 use wal::{Directory, Identity, Reader, Sequence};
 
-use super::conservation::{Answered, Audit, SpotReader};
+use super::conservation::{Answered, AnsweredByName, Audit, SpotReader};
 use super::error::Error;
 use super::externals::Held;
 use super::legs::{LegSums, judge, mismatch};
@@ -149,6 +149,14 @@ impl SpotReader for Replayed {
             }
         };
         Ok((operations.iter().map(query).collect(), self.ledger.watermark()))
+    }
+
+    async fn recorded_by_name(&mut self, postings: &[(ReqId, Op, u8)]) -> AnsweredByName {
+        tokio::task::block_in_place(|| self.go_on())?;
+        let known = |&(transaction, op, round): &(ReqId, Op, u8)| {
+            transactions::named_outcome(&self.ledger, transaction, op, round)
+        };
+        Ok((postings.iter().map(known).collect(), self.ledger.watermark()))
     }
 
     async fn has_venues(&mut self) -> Result<bool, Error> {

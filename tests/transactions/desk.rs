@@ -129,10 +129,15 @@ impl Desk {
 
     /// Goes on with another site, which no server runs on.
     pub(super) fn moves_to(&mut self, site: Site) {
+        self.moves_to_halted(site);
+        assert_eq!(self.server().ready(), 200, "{}", self.server().said());
+    }
+
+    /// The same with a site that is halted.
+    pub(super) fn moves_to_halted(&mut self, site: Site) {
         assert!(self.server.is_none(), "its server has ended");
         self.site = site;
         self.start();
-        assert_eq!(self.server().ready(), 200, "{}", self.server().said());
     }
 
     /// Waits until the server has ended by itself.

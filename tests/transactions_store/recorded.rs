@@ -63,6 +63,49 @@ fn a_repeated_round_is_a_replay_and_another_body_a_conflict() {
     }
 }
 
+/// Story: behind a written round its row is read, and PostgreSQL's refusal of that read was taken
+/// for a refusal of the round: its caller was told that nothing was written. Goal: the end of the
+/// round is unknown, and the same round again is told its row. Method: a trigger of the write has
+/// the session forget its tables, so that the next statement is refused.
+#[test]
+fn a_refused_read_behind_a_write_is_no_refusal() {
+    let mut desk = Desk::new();
+    desk.tried("paid");
+    desk.site.sql(
+        "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           PERFORM set_config('search_path', 'nowhere', FALSE); RETURN NULL; END $$; \
+         CREATE TRIGGER forget AFTER INSERT ON transaction_branches \
+           FOR EACH ROW EXECUTE FUNCTION forget(); \
+         CREATE TRIGGER forget AFTER INSERT ON transactions_tb \
+           FOR EACH ROW WHEN (NEW.state = -20) EXECUTE FUNCTION forget()",
+    );
+    let second = desk.asked(&round("paid", 2, Decider::Caller));
+    let done = block_on(desk.store.accept(&second));
+    assert!(
+        matches!(&done, Err(TransactionError::Unknown(why)) if why.contains("transaction")),
+        "{done:?}"
+    );
+    assert_eq!(desk.site.sql_value("SELECT rounds FROM transactions WHERE tx_id = 'paid'"), "2");
+    let fresh = || TransactionDatabase::new(desk.site.target(), LIMITS, desk.incarnation);
+    let gone = RoundAccept { order_number: second.order_number + 1, ..second.clone() };
+    let gone = RoundAccept { round: round("gone", 1, Decider::Caller), ..gone };
+    let done = block_on(fresh().cancel_unknown(&gone, "a test", None));
+    assert!(matches!(&done, Err(TransactionError::Unknown(_))), "{done:?}");
+    assert_eq!(
+        desk.site.sql_value("SELECT state FROM transactions WHERE tx_id = 'gone'"),
+        "CANCELLED"
+    );
+    desk.site
+        .sql("DROP TRIGGER forget ON transaction_branches; DROP TRIGGER forget ON transactions_tb");
+    desk.store = fresh();
+    match block_on(desk.store.accept(&second)).expect("an answer") {
+        Accepted::Taken { row, replayed } => assert_eq!((row.rounds, replayed), (2, true)),
+        other => panic!("{other:?}"),
+    }
+    let row = block_on(desk.store.cancel_unknown(&gone, "a test", None)).expect("an answer");
+    assert_eq!(row.state, TransactionState::Cancelled);
+}
+
 /// Goal: each refusal of a round has its code, and writes nothing. Method: rounds out of order, a
 /// ninth, one that is too early, and ones behind each decision.
 #[test]

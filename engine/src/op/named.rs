@@ -11,6 +11,7 @@
 use arrayvec::ArrayVec;
 use domain::code::Code;
 use domain::posting::{Breakdown, LEGS_MAX, Leg, Part, Place, PlaceKind};
+use domain::transfer::op::HoldStep;
 use domain::transfer::{Decision, Op};
 
 use super::posting::{self, Ask, Booking, Change, Refusal, signed};
@@ -28,6 +29,11 @@ pub(super) fn query(ledger: &Ledger, transaction: u128, op: Op, round: u8) -> Op
     let round = if ends(op) { 0 } else { round };
     let found = ledger.outcomes.get_named(transaction, op, round);
     found.filter(|_| op.is_posting()).map(|named| answer(&named))
+}
+
+/// Whether it is a RESERVE.
+fn sets_apart(named: &Named) -> bool {
+    named.op.step() == Some(HoldStep::SetApart)
 }
 
 fn answer(named: &NamedFact) -> NamedAnswer {
@@ -58,9 +64,9 @@ impl Ledger {
         if open.is_some_and(|open| open.order_number != named.order_number) {
             return NamedStep::Violation("another order number than that of the RESERVE");
         }
-        match named.op {
-            Op::Settle => self.step_settle(named, open, parts),
-            Op::Release => self.step_empty_release(named, open),
+        match named.op.step() {
+            Some(HoldStep::Book) => self.step_settle(named, open, parts),
+            Some(HoldStep::GiveBack) => self.step_empty_release(named, open),
             _ if named.order_number < self.watermark => NamedStep::Forgotten,
             _ => self.step_new(named, open, parts),
         }
@@ -91,14 +97,13 @@ impl Ledger {
     /// The refusal of new work behind an end, or behind a later round.
     fn closed_for(&self, named: &Named) -> Option<Code> {
         let found = |op, round| self.counted(named.transaction, op, round).is_some();
-        let mut later = named.round + 1..=ROUND_MAX;
+        let (released, settled) = (found(Op::Release, 0), found(Op::Settle, 0));
+        let mut later = (named.round + 1..=ROUND_MAX).map(|round| found(Op::Reserve, round));
         match () {
             () if self.has_bug(NamedBug::ReserveBehindRelease) => None,
-            () if found(Op::Release, 0) => Some(Code::TransactionAborted),
-            () if found(Op::Settle, 0) => Some(Code::TransactionDecided),
-            () if named.op == Op::Reserve && later.any(|round| found(Op::Reserve, round)) => {
-                Some(Code::TransactionDecided)
-            }
+            () if released => Some(Code::TransactionAborted),
+            () if settled => Some(Code::TransactionDecided),
+            () if sets_apart(named) && later.any(|found| found) => Some(Code::TransactionDecided),
             () => None,
         }
     }
@@ -114,8 +119,8 @@ impl Ledger {
         if named.legs.is_empty() {
             return Err(Refusal { leg: 0, code: Code::InvalidPosting });
         }
-        let rows = match (named.op, open) {
-            (Op::Reserve, Some(_)) => self.rows_of(named.transaction),
+        let rows = match open {
+            Some(_) if sets_apart(named) => self.rows_of(named.transaction),
             _ => Rows::new(),
         };
         for (index, leg) in (0..).zip(&named.legs) {
@@ -172,7 +177,7 @@ impl Ledger {
         if !self.balances.has_sums() {
             return Some(HOLDS_MAX);
         }
-        if named.op == Op::Post {
+        if !sets_apart(named) {
             let full = (places_left == 0).then_some(OUTCOMES_MAX);
             return full.or_else(|| posting::lacks_place(self, Ask::of_transfer(Op::Post), parts));
         }
@@ -240,13 +245,12 @@ impl Ledger {
             found.is_some_and(|found| found.decision == Decision::Success)
         };
         let settled = done(Op::Settle, 0) && !self.has_bug(NamedBug::ReleaseBehindSettle);
+        let mut posted = (1..=ROUND_MAX).map(|round| done(Op::Post, round));
         match open {
             _ if settled => NamedStep::Violation("a RELEASE behind a SETTLE"),
             Some(_) => NamedStep::Append,
             None if named.order_number < self.watermark => NamedStep::Forgotten,
-            None if (1..=ROUND_MAX).any(|round| done(Op::Post, round)) => {
-                NamedStep::Violation("a RELEASE behind a POST")
-            }
+            None if posted.any(|posted| posted) => NamedStep::Violation("a RELEASE behind a POST"),
             None if self.outcomes.places_left() == 0 => NamedStep::Full(OUTCOMES_MAX),
             None => NamedStep::Append,
         }
@@ -265,9 +269,9 @@ impl Ledger {
         assert_eq!(sequence, self.sequence + 1, "records are applied in order");
         self.sequence = sequence;
         let mut kept = Kept::default();
-        match (named.decision, named.op) {
+        match (named.decision, named.op.step()) {
             (Decision::Refused(_), _) => {}
-            (Decision::Success, Op::Reserve) => {
+            (Decision::Success, Some(HoldStep::SetApart)) => {
                 kept = self.keep_for(parts);
                 self.close_reserve(named.transaction);
                 self.hold_parts(named.transaction, parts, sequence, time_ns);
@@ -275,12 +279,12 @@ impl Ledger {
                     self.bring_early(parts);
                 }
             }
-            (Decision::Success, Op::Settle) => {
+            (Decision::Success, Some(HoldStep::Book)) => {
                 self.close_reserve(named.transaction);
                 self.settle_parts(named.transaction, parts);
                 self.settle_crossings(&named.legs);
             }
-            (Decision::Success, Op::Release) => {
+            (Decision::Success, Some(HoldStep::GiveBack)) => {
                 self.close_reserve(named.transaction);
                 self.hold_parts(named.transaction, &Breakdown::default(), sequence, time_ns);
             }

@@ -60,7 +60,7 @@ impl Ledger {
             number if number > last => Door::Gap(last + 1),
             number if number <= venue.acknowledged => Door::Forgotten,
             number => match venue.answer(number) {
-                answer if answer.hash == posted.hash() => Door::Known(NumberedAnswer::new(answer)),
+                answer if posted.has_hash(answer.hash) => Door::Known(NumberedAnswer::new(answer)),
                 _ => Door::Violation,
             },
         }

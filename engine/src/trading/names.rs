@@ -6,21 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use wal::Sequence;
 use wal::memory::Memory;
-use wal::{Identity, Log, Options, Progress, Recovery, Sequence};
 
+use super::lives::{self, Broken, Chance, ensure, follow, left_behind, of_facts};
 use super::transactions::body;
 use super::*;
-use crate::core::{Core, Numbered, Sent};
+use crate::core::{Numbered, Sent};
 use crate::named::{Named, NamedAnswer, NamedBug, NamedPosting};
-use crate::replay::Replay;
 use crate::venue::VenueHalt;
 
 /// Seeds of each test; a planted bug must be found within them.
 const SEEDS: u64 = 60;
 const STEPS: u64 = 400;
-/// Large enough for the reserve of new work.
-const SEGMENT_BYTES: u64 = 128 * 1024;
 const USERS: u64 = 6;
 const WORLD: Places = Places {
     accounts_max: 40,
@@ -251,28 +249,8 @@ impl Naive {
     }
 }
 
-/// A broken law.
-#[derive(Debug)]
-struct Broken(String);
-
-fn ensure(right: bool, broken: impl FnOnce() -> String) -> Result<(), Broken> {
-    if right { Ok(()) } else { Err(Broken(broken())) }
-}
-
-struct Chance(u64);
-
 impl Chance {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-
-    fn one_in(&mut self, end: u64) -> bool {
-        self.below(end) == 0
-    }
-
-    fn leg(&mut self) -> Leg {
+    fn payment(&mut self) -> Leg {
         let asset = if self.one_in(3) { BTC } else { USD };
         let (from, to) = (self.below(USERS) + 1, self.below(USERS) + 1);
         let (from, to) = match self.below(8) {
@@ -284,14 +262,8 @@ impl Chance {
     }
 }
 
-/// One process.
-struct Process {
-    core: Core<Memory>,
-    syncer: wal::Syncer<Memory>,
-    preparer: wal::Preparer<Memory>,
-    /// Answers that wait for their record.
-    waiting: Vec<((u128, Op, u8), NamedAnswer)>,
-}
+/// A process with the answers that wait for their record.
+type Process = lives::Process<((u128, Op, u8), NamedAnswer)>;
 
 struct Service {
     chance: Chance,
@@ -313,24 +285,14 @@ impl Service {
     }
 
     fn start(&mut self) -> Result<Process, Broken> {
-        let unreplayed = |error: replay::Error| Broken(format!("a log replays: {error}"));
-        let mut recovery = Recovery::open(self.disk.clone(), 0, 1).expect("no damage");
         let mut ledger = Ledger::new(self.places);
         ledger.named_bug = self.bug;
-        let mut replay = Replay::begin(None, ledger).expect("nothing to load");
-        while let Some(record) = recovery.next().expect("no damage") {
-            replay.take(&record).map_err(unreplayed)?;
-        }
-        let ledger = replay.finish().map_err(unreplayed)?;
-        self.models.split_off(&(ledger.sequence() + 1));
+        let mut process = Process::start(&self.disk, ledger)?;
+        let last = process.core.ledger().sequence();
+        self.models.split_off(&(last + 1));
         for (name, answer) in &self.told {
-            ensure(answer.record <= ledger.sequence(), || format!("{name:?} is taken back"))?;
+            ensure(answer.record <= last, || format!("{name:?} is taken back"))?;
         }
-        let options = Options { segment_bytes: SEGMENT_BYTES, spares_ready: 2 };
-        let (log, _) = recovery.start(Identity(7), options).expect("space");
-        let Log { writer, syncer, preparer, .. } = log;
-        let core = Core::new(ledger, writer);
-        let mut process = Process { core, syncer, preparer, waiting: Vec::new() };
         let symbol = Text::new("ASSET").expect("short");
         for asset in [BTC, USD] {
             self.ask(&mut process, &Asked::RegisterAsset { asset, precision: 8, symbol });
@@ -348,22 +310,9 @@ impl Service {
         let (answer, record) = process.core.decide(command, 7);
         let mut model = self.model();
         if record > before {
-            match (command, answer) {
-                (Asked::Order(order), Answer::Decided(recorded))
-                    if recorded.decision == Decision::Success =>
-                {
-                    model.accounts.entry(order.user).or_insert(AccountStatus::Active);
-                    let balance = model.available.entry((order.user, order.asset)).or_default();
-                    *balance = match order.op.takes() {
-                        true => *balance - order.amount,
-                        false => *balance + order.amount,
-                    };
-                }
-                (Asked::SetStatus { user, status }, _) => {
-                    model.accounts.insert(*user, *status);
-                }
-                (Asked::RaiseWatermark { order_number }, _) => model.watermark = *order_number,
-                _ => {}
+            follow(command, answer, &mut model.available, &mut model.accounts);
+            if let Asked::RaiseWatermark { order_number } = command {
+                model.watermark = *order_number;
             }
             self.models.insert(record, model);
         }
@@ -371,9 +320,7 @@ impl Service {
     }
 
     fn sync(&mut self, process: &mut Process) {
-        while process.preparer.tick().expect("memory") == Progress::Busy {}
-        process.syncer.sync().expect("memory");
-        self.told.extend(process.waiting.drain(..));
+        self.told.extend(process.sync());
     }
 
     /// A command of a service, new or sent again.
@@ -403,7 +350,7 @@ impl Service {
                 let mut legs = open.unwrap_or_default();
                 let more = usize::try_from(self.chance.below(4)).expect("small");
                 legs.truncate(16 - more);
-                legs.extend((0..more).map(|_| self.chance.leg()));
+                legs.extend((0..more).map(|_| self.chance.payment()));
                 legs
             }
         };
@@ -524,10 +471,7 @@ impl Service {
             let gone = found.is_none() && body(name, 1, &[]).order_number < ledger.watermark();
             ensure(gone || found == Some(*answer), || format!("{name} {op} {round}: {found:?}"))?;
         }
-        let mut builder = Builder::new(Ledger::new(self.places));
-        let added = ledger.facts().try_for_each(|fact| builder.add(fact));
-        let restored = added.and_then(|()| builder.finish(ledger.sequence(), ledger.digest()));
-        let restored = restored.map_err(|error| Broken(format!("the facts add up: {error}")))?;
+        let restored = of_facts(ledger, self.places)?;
         let places =
             |ledger: &Ledger| (ledger.accounts_left(), ledger.balances_left(), ledger.hold_count());
         ensure(places(&restored) == places(ledger), || "a recount of the places".to_owned())
@@ -586,11 +530,7 @@ impl Service {
         let mut lives = 1;
         for _ in 0..STEPS {
             if self.chance.one_in(40) {
-                let Service { chance, disk, .. } = self;
-                *disk = match chance.one_in(2) {
-                    true => disk.kill(),
-                    false => disk.crash(|| chance.one_in(2)),
-                };
+                self.disk = left_behind(&self.disk, &mut self.chance);
                 process = self.start()?;
                 lives += 1;
             }
@@ -610,7 +550,7 @@ fn result(answer: &NamedAnswer) -> Result<(), (Code, u8)> {
 
 fn run(seed: u64, bug: Option<NamedBug>) -> Result<u64, Broken> {
     let mut service = Service {
-        chance: Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1),
+        chance: Chance::new(seed),
         bug,
         places: if seed.is_multiple_of(2) { WORLD } else { TIGHT },
         disk: Memory::new(),

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use tokio::time::timeout;
 use tokio_postgres::error::Severity;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -17,6 +16,7 @@ use super::{
     Accepted, MoveResult, RoundAccept, TransactionError, TransactionMove, TransactionStore,
 };
 use crate::postgres::columns::{Id, bigint, code_number};
+use crate::postgres::connection::within;
 use crate::postgres::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
 use crate::telemetry;
 use crate::transaction::{
@@ -91,14 +91,13 @@ impl TransactionDatabase {
             Some(session) if !session.client.is_closed() => session,
             Some(_) | None => {
                 let limit = limit + self.limits.connect_timeout;
-                let opened = timeout(limit, Session::open(&self.config, &self.limits)).await;
-                let opened = opened.unwrap_or(Err(Error::Timeout(limit)));
-                opened.map_err(not_begun)?
+                let opened = within(limit, Session::open(&self.config, &self.limits)).await;
+                opened.unwrap_or_else(Err).map_err(not_begun)?
             }
         };
-        let done = match timeout(limit, call(&session)).await {
+        let done = match within(limit, call(&session)).await {
             Ok(done) => done.map_err(failure),
-            Err(_elapsed) => Err(TransactionError::Unknown(format!("no answer in {limit:?}"))),
+            Err(late) => Err(TransactionError::Unknown(telemetry::chain(&late).to_string())),
         };
         // A statement that PostgreSQL has refused leaves nothing behind.
         if !matches!(done, Err(TransactionError::Unknown(_))) {

@@ -39,11 +39,19 @@ pub(super) enum Bug {
     LateTry,
     /// Spot reserves behind its release.
     LateReserve,
+    /// A failure behind a write is told as a refusal of the write.
+    WrittenIsRefused,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 5] =
-        [Bug::AbortByAbsence, Bug::UntriedCommit, Bug::NoLock, Bug::LateTry, Bug::LateReserve];
+    pub(super) const ALL: [Bug; 6] = [
+        Bug::AbortByAbsence,
+        Bug::UntriedCommit,
+        Bug::NoLock,
+        Bug::LateTry,
+        Bug::LateReserve,
+        Bug::WrittenIsRefused,
+    ];
 }
 
 /// A user and an asset.

@@ -61,7 +61,10 @@ impl ModelStore {
             4..8 => unknown(),
             8..13 => {
                 call(&mut world);
-                unknown()
+                match world.has(Bug::WrittenIsRefused) {
+                    true => Err(TransactionError::Refused("a fault".to_owned())),
+                    false => unknown(),
+                }
             }
             13..17 => {
                 let incarnation = self.incarnation;
