@@ -1,6 +1,6 @@
 //! The service behind the listeners: its parts, and the steps that every request begins with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,6 +129,8 @@ pub struct TransactionDesk {
     pub worker: Transactions,
     /// The participants that a request may name.
     pub participants: BTreeMap<String, ParticipantKind>,
+    /// The followers that a request may name.
+    pub followers: BTreeSet<String>,
     /// The longest time in which a transaction may stay undecided, milliseconds.
     pub open_max_ms: u64,
 }

@@ -83,6 +83,7 @@ impl Client<'_> {
             spot,
             services,
             last,
+            followers: Vec::new(),
             fingerprint: self.chance.u128().to_be_bytes(),
         }
     }

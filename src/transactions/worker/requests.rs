@@ -477,6 +477,7 @@ fn unknown(name: TransactionName) -> TransactionRound {
         spot: Vec::new(),
         services: Vec::new(),
         last: None,
+        followers: Vec::new(),
         fingerprint: [0; 16],
     }
 }
