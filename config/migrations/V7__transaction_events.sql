@@ -1,5 +1,5 @@
 -- Events of transactions that are DONE, for the streams of their users, for the webhook, and for
--- followers: services that are told of a transaction and take no part in it.
+-- followers: services that are notified of a transaction and take no part in it.
 
 -- The followers of the whole round, by their names in the configuration.
 ALTER TABLE transaction_branches

@@ -61,11 +61,11 @@ struct HoldBody {
     at: Timestamp,
 }
 
-/// What the id of a hold of Funding has before its key.
+/// The beginning of the id of a hold of Funding; its key follows.
 const FUNDING: &str = "FUNDING:";
 /// User, asset and key of a hold of Funding.
 type FundingPlace = (u64, AssetId, String);
-/// What a cursor among the holds of Funding begins with. Behind it stands a key, with points.
+/// The beginning of a cursor among the holds of Funding; a key with points follows.
 const FUNDING_CURSOR: &str = "funding.";
 
 impl HoldBody {

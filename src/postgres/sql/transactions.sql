@@ -232,12 +232,12 @@ BEGIN
      CROSS JOIN LATERAL (VALUES (l."from"), (l."to")) AS side (user_id)
      WHERE b.transaction_id = p_id AND b.state = 40;
     INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, next_at, kind)
-    SELECT told.endpoint, p_event_id, p_id, '{40}', p_at, clock_timestamp(), 2
+    SELECT listeners.endpoint, p_event_id, p_id, '{40}', p_at, clock_timestamp(), 2
       FROM (SELECT unnest(p_endpoints)
             UNION
             SELECT 'follower.' || follower
               FROM transaction_branches b CROSS JOIN unnest(b.followers) AS follower
-             WHERE b.transaction_id = p_id AND b.state = 40) AS told (endpoint);
+             WHERE b.transaction_id = p_id AND b.state = 40) AS listeners (endpoint);
 END
 $$;
 
@@ -262,8 +262,8 @@ $$;
 
 -- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove.
 -- p_event_first: the id of the first transaction that gets DONE; the next ones follow it.
--- p_endpoints: those that are told of each. Returns one letter for each move: 'm' moved, 'c' it has
--- another state or other rounds, 'h' a foreign session holds it.
+-- p_endpoints: those that get the event of each. Returns one letter for each move: 'm' moved, 'c'
+-- it has another state or other rounds, 'h' a foreign session holds it.
 CREATE FUNCTION transaction_record(
     p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB, p_event_first BIGINT,
     p_endpoints TEXT[])
