@@ -19,6 +19,7 @@ pub mod coordinator;
 pub mod engine;
 pub mod events;
 pub mod file;
+pub mod followers;
 pub mod hours;
 pub mod http;
 pub mod journal;
@@ -62,6 +63,7 @@ use self::conservation::Conservation;
 use self::coordinator::Coordinator;
 use self::engine::Engine;
 use self::events::Events;
+use self::followers::Followers;
 use self::http::Http;
 use self::journal::Journal;
 use self::layer::{Layer, describe};
@@ -131,6 +133,8 @@ pub struct Config {
     pub transactions: Transactions,
     /// The participants, by name.
     pub participants: Participants,
+    /// The followers, by name.
+    pub followers: Followers,
     /// When alerts are raised, and the address that they are sent to.
     pub alert: Alert,
     /// Actions that need two operators.
@@ -166,6 +170,7 @@ impl Default for Config {
             webhooks: Webhooks::default(),
             transactions: Transactions::default(),
             participants: Participants::default(),
+            followers: Followers::default(),
             alert: Alert::default(),
             approval: Approval::default(),
             log: Log::default(),
@@ -253,6 +258,7 @@ impl Config {
         self.events.validate()?;
         self.webhooks.validate(&self.events)?;
         participants::validate(&self.participants)?;
+        followers::validate(&self.followers, &self.events)?;
         self.alert.validate()?;
         self.log.validate()?;
         self.telemetry.validate()?;
@@ -283,7 +289,8 @@ impl Config {
         self.postgres.read_secrets()?;
         self.alert.read_secrets()?;
         self.webhooks.read_secrets()?;
-        participants::read_secrets(&mut self.participants)
+        participants::read_secrets(&mut self.participants)?;
+        followers::read_secrets(&mut self.followers)
     }
 }
 
@@ -529,7 +536,11 @@ mod tests {
                 continue;
             }
             // A table by name stands in the file with an example's name.
-            let top = if *top == "participants" { "participants.red-envelope" } else { top };
+            let top = match *top {
+                "participants" => "participants.red-envelope",
+                "followers" => "followers.notices",
+                top => top,
+            };
             keys.extend(
                 known(&format!("[{top}]\nunknown = 1")).iter().map(|k| format!("{top}.{k}")),
             );

@@ -26,6 +26,8 @@ pub const ROUNDS_MAX: u8 = 8;
 pub const REPAIRED: &str = "?";
 /// The most bytes of the name of a participant.
 pub const PARTICIPANT_BYTES_MAX: usize = 32;
+/// The most followers of a round.
+pub const FOLLOWERS_MAX: usize = 8;
 /// The most bytes of a payload, as JSON.
 pub const PAYLOAD_BYTES_MAX: usize = 8 * 1024;
 
@@ -359,6 +361,8 @@ pub struct TransactionRound {
     pub services: Vec<(String, serde_json::Value)>,
     /// The service without a try.
     pub last: Option<(String, serde_json::Value)>,
+    /// The services that are told once the transaction is DONE, in the order of their names.
+    pub followers: Vec<String>,
     /// A repeat of the round must have the same one: 16 bytes over the whole request.
     pub fingerprint: [u8; 16],
 }

@@ -254,6 +254,9 @@ pub struct HoldListArgs {
     /// Only this asset.
     #[arg(long, value_name = "SYMBOL", value_parser = parse_symbol)]
     pub asset: Option<String>,
+    /// Only holds on this account.
+    #[arg(long, value_name = "ACCOUNT", value_parser = ["funding", "spot"])]
+    pub account: Option<String>,
     /// Only this venue.
     #[arg(long, value_name = "ID", value_parser = venue_parser())]
     pub venue: Option<u32>,
@@ -267,8 +270,8 @@ pub struct HoldListArgs {
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
     pub limit: Option<u64>,
     /// Cursor from the end of an earlier list.
-    #[arg(long, value_name = "CURSOR")]
-    pub cursor: Option<u64>,
+    #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
+    pub cursor: Option<String>,
     /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -277,7 +280,8 @@ pub struct HoldListArgs {
 /// Arguments of `ubscore hold show`.
 #[derive(Debug, Args)]
 pub struct HoldShowArgs {
-    /// The hold, as VENUE:NUMBER or TRANSACTION:USER:ASSET NUMBER.
+    /// The hold, as VENUE:NUMBER or TRANSACTION:USER:ASSET NUMBER; on Funding with FUNDING: before
+    /// it.
     #[arg(value_parser = parse_hold)]
     pub id: String,
     /// The listener and the operator.

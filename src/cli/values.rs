@@ -92,7 +92,10 @@ pub(super) fn venue_parser() -> RangedU64ValueParser<u32> {
 
 /// Why a text names no hold.
 #[derive(Debug, thiserror::Error)]
-#[error("must be VENUE:NUMBER, such as 7:1042, or TRANSACTION:USER:ASSET NUMBER")]
+#[error(
+    "must be VENUE:NUMBER, such as 7:1042, or TRANSACTION:USER:ASSET NUMBER, on Funding with FUNDING: \
+     before it"
+)]
 pub(super) struct HoldError;
 
 /// Checks a text that becomes a part of a path.
@@ -109,7 +112,7 @@ pub(super) fn parse_hold(text: &str) -> Result<String, HoldError> {
 
 /// Whether a text names a hold of a transaction.
 fn is_of_transaction(text: &str) -> bool {
-    let parts: Vec<&str> = text.split(':').collect();
+    let parts: Vec<&str> = text.strip_prefix("FUNDING:").unwrap_or(text).split(':').collect();
     let [name, user, asset] = parts[..] else { return false };
     let numbers = (user.parse::<u64>(), asset.parse::<u32>());
     ReqId::parse(name).is_some() && matches!(numbers, (Ok(1..), Ok(_)))

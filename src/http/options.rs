@@ -54,6 +54,8 @@ impl TransactionDesk {
         let kinds = kinds.filter_map(|(name, participant)| Some((name.clone(), participant.kind?)));
         let open_max_ms = config.transactions.open_max_ms;
         let outside_owners = config.transactions.outside_owners.iter().cloned().collect();
-        TransactionDesk { worker, participants: kinds.collect(), open_max_ms, outside_owners }
+        let followers = config.followers.keys().cloned().collect();
+        let participants = kinds.collect();
+        TransactionDesk { worker, participants, followers, open_max_ms, outside_owners }
     }
 }

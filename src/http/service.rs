@@ -129,6 +129,8 @@ pub struct TransactionDesk {
     pub worker: Transactions,
     /// The participants that a request may name.
     pub participants: BTreeMap<String, ParticipantKind>,
+    /// The followers that a request may name.
+    pub followers: BTreeSet<String>,
     /// The longest time in which a transaction may stay undecided, milliseconds.
     pub open_max_ms: u64,
     /// The services that may move money from and to the outside.

@@ -34,7 +34,7 @@ use crate::coordinator::worker::backoff::Backoff;
 use crate::gate::Pass;
 use crate::postgres::Superseded;
 use crate::postgres::transactions::{Accepted, MoveResult, TransactionError, TransactionStore};
-use crate::transaction::{TransactionName, TransactionRow};
+use crate::transaction::{TransactionName, TransactionRow, TransactionState};
 use domain::transfer::ReqId;
 
 /// Rows in one read of the unfinished ones.
@@ -397,6 +397,9 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         (entry.recording, entry.stale) = (false, false);
         entry.answer_waiters(u64::MAX);
         self.count_final(&entry.row);
+        if entry.row.state == TransactionState::Done {
+            (self.parts.told)(&entry.row);
+        }
         self.names.remove(&entry.row.name);
         self.numbers_in_use.remove(&entry.row.order_number);
         self.woken.remove(&id);

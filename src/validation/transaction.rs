@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{amount, check_active, known_asset};
 use crate::config::participants::ParticipantKind;
 use crate::transaction::{
-    Decider, LegPlace, OUTSIDE, PAYLOAD_BYTES_MAX, ROUNDS_MAX, TransactionLeg, TransactionName,
-    TransactionRound,
+    Decider, FOLLOWERS_MAX, LegPlace, OUTSIDE, PAYLOAD_BYTES_MAX, ROUNDS_MAX, TransactionLeg,
+    TransactionName, TransactionRound,
 };
 use domain::account::{AccountType, USER_ID_MAX, UserId};
 use domain::asset::Catalog;
@@ -66,6 +66,7 @@ pub struct RoundForm {
     legs: Vec<LegForm>,
     services: Vec<ServiceDraft>,
     last: Option<ServiceDraft>,
+    followers: Vec<String>,
 }
 
 /// A leg with valid users.
@@ -124,9 +125,6 @@ impl RoundForm {
         if draft.tx_id.as_deref().is_some_and(|given| given != tx_id) {
             return Err(RoundError::form("tx_id must be the one of the path."));
         }
-        if draft.followers.is_some() {
-            return Err(RoundError::form("followers are not supported."));
-        }
         let round = draft.round;
         if !(1..=u64::from(ROUNDS_MAX)).contains(&round) {
             return Err(RoundError::form(format!("round must be 1 to {ROUNDS_MAX}.")));
@@ -138,6 +136,7 @@ impl RoundForm {
         }
         let PrepareDraft { legs, participants: mut services, last, ttl_ms: given_ttl_ms, .. } =
             draft;
+        let followers = followers(draft.followers)?;
         check_services(&services, last.as_ref())?;
         services.sort_by(|one, other| one.name.cmp(&other.name));
         let legs = legs.into_iter().enumerate().map(|(index, leg)| LegForm::new(index, leg));
@@ -150,6 +149,7 @@ impl RoundForm {
             legs: legs.collect::<Result<_, _>>()?,
             services,
             last,
+            followers,
         })
     }
 
@@ -198,6 +198,20 @@ impl RoundForm {
         }
     }
 
+    /// Checks that the configuration has each follower.
+    ///
+    /// # Errors
+    /// UNKNOWN_PARTICIPANT.
+    pub fn check_followers(&self, known: &BTreeSet<String>) -> Result<(), RoundError> {
+        match self.followers.iter().find(|name| !known.contains(*name)) {
+            None => Ok(()),
+            Some(name) => {
+                let detail = format!("There is no follower {name:?}.");
+                Err(RoundError { code: Code::UnknownParticipant, detail })
+            }
+        }
+    }
+
     /// Checks that each asset that exists is active now.
     ///
     /// # Errors
@@ -243,6 +257,7 @@ impl RoundForm {
             legs,
             services: self.services.iter().map(pair).collect(),
             last: self.last.as_ref().map(pair),
+            followers: self.followers.clone(),
             fingerprint: [0; 16],
         };
         round.fingerprint = fingerprint::of(&round, self.given_ttl_ms);
@@ -327,6 +342,19 @@ pub fn transaction_name(owner: &str, tx_id: &str) -> Result<TransactionName, Rou
     let what = "tx_id must be 1 to 64 of A-Z a-z 0-9 _ . : -";
     let tx_id = Cid::new(tx_id).ok_or_else(|| RoundError::form(what))?;
     Ok(TransactionName { owner: owner.to_owned(), tx_id })
+}
+
+/// The names of followers, in order.
+fn followers(mut names: Vec<String>) -> Result<Vec<String>, RoundError> {
+    if names.len() > FOLLOWERS_MAX {
+        let detail = format!("followers must have at most {FOLLOWERS_MAX} names.");
+        return Err(RoundError::form(detail));
+    }
+    names.sort();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(RoundError::form(format!("followers: {:?} stands twice.", pair[0]))),
+        None => Ok(names),
+    }
 }
 
 /// The side that decides. It is set with the first round, and there is one.
@@ -518,7 +546,9 @@ mod tests {
             with("participants", json!([{"name": "coupons", "payload": long}])),
             with("participants", json!([{"name": "a", "payload": 1}, {"name": "a", "payload": 1}])),
             with("last", json!({"name": "SPOT", "payload": 1})),
-            with("followers", json!(["mail"])),
+            with("followers", json!("mail")),
+            with("followers", json!(["mail", "mail"])),
+            with("followers", json!(["a", "b", "c", "d", "e", "f", "g", "h", "i"])),
             with("tx_id", json!("tx-2")),
             with("round", json!(0)),
             with("round", json!(9)),
@@ -661,7 +691,8 @@ mod tests {
             leg(json!("OUTSIDE"), place("FUNDING", 1)),
             leg(place("FUNDING", 3), json!("OUTSIDE")),
         ];
-        let both = round(&with("legs", json!([crossing.clone(), outside.clone()].concat()))).expect("a round");
+        let both = round(&with("legs", json!([crossing.clone(), outside.clone()].concat())))
+            .expect("a round");
         let count = |store| both.legs_in(store).len();
         assert_eq!([Participant::Funding, Participant::Spot].map(count), [4, 2]);
         let spot = both.legs_in(Participant::Spot)[0].in_store(Participant::Spot);

@@ -50,7 +50,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("quota", &["clock", "config", "postgres", "telemetry", "validation"]),
     (
         "events",
-        &["alert", "clock", "config", "crash", "endpoint", "entropy", "postgres", "telemetry"],
+        &[
+            "alert",
+            "clock",
+            "config",
+            "crash",
+            "endpoint",
+            "entropy",
+            "postgres",
+            "telemetry",
+            "transaction",
+        ],
     ),
     (
         "coordinator",

@@ -19,7 +19,7 @@ use crate::harness::{
 /// Units of the last two decimals that these tests use: 0.01 coin.
 const CENT: u128 = 1_000_000;
 const USED: [u64; 3] = [USERS[0], USERS[1], USERS[2]];
-const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
+pub(super) const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
 
 /// A leg between two users of one store.
 pub(super) fn leg(store: &str, from: u64, to: u64, amount: &str) -> Value {

@@ -91,7 +91,8 @@ $$;
 CREATE TRIGGER branches_guard BEFORE UPDATE ON transaction_branches
     FOR EACH ROW EXECUTE FUNCTION branches_guard();
 CREATE TRIGGER branches_identity_guard
-    BEFORE UPDATE OF transaction_id, round, participant, last, fingerprint, legs, payload
+    BEFORE UPDATE OF transaction_id, round, participant, last, fingerprint, legs, payload,
+                     followers
     ON transaction_branches FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER branches_delete_guard BEFORE DELETE ON transaction_branches
     FOR EACH ROW EXECUTE FUNCTION row_guard();
@@ -114,7 +115,8 @@ $$;
 CREATE FUNCTION transaction_accept(
     p_incarnation BIGINT, p_id UUID, p_order_number BIGINT, p_owner TEXT, p_tx_id TEXT,
     p_round SMALLINT, p_decide SMALLINT, p_at TIMESTAMPTZ, p_expires_at TIMESTAMPTZ,
-    p_fingerprint BYTEA, p_participants TEXT[], p_last BOOLEAN[], p_legs TEXT[], p_payloads TEXT[])
+    p_fingerprint BYTEA, p_participants TEXT[], p_last BOOLEAN[], p_legs TEXT[], p_payloads TEXT[],
+    p_followers TEXT[])
 RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
     v_there  transactions_tb%ROWTYPE;
@@ -176,9 +178,9 @@ BEGIN
          WHERE transaction_id = v_there.transaction_id;
     END IF;
     INSERT INTO transaction_branches (transaction_id, participant, round, state, last, fingerprint,
-                                      legs, payload, updated_at)
+                                      legs, payload, updated_at, followers)
     SELECT v_there.transaction_id, b.participant, p_round, 10, b.last, p_fingerprint,
-           b.legs::jsonb, b.payload::json, p_at
+           b.legs::jsonb, b.payload::json, p_at, p_followers
       FROM unnest(p_participants, p_last, p_legs, p_payloads)
            AS b (participant, last, legs, payload);
     RETURN v_answer;
@@ -208,12 +210,66 @@ BEGIN
 END
 $$;
 
+-- Writes the event of a transaction that is DONE, in the commit of that passage: a row for each
+-- user of a leg that was booked, and deliveries to p_endpoints and to the followers of the rounds
+-- that count. src/events/webhooks.rs has the prefix of the followers' endpoints too.
+CREATE FUNCTION transaction_tell(
+    p_id UUID, p_event_id BIGINT, p_at TIMESTAMPTZ, p_endpoints TEXT[])
+RETURNS VOID LANGUAGE plpgsql AS $$
+BEGIN
+    -- Streams continue behind the last id that they have read, so ids must rise with the commits. A
+    -- call that its process has given up may still be running, and must not commit behind a later
+    -- one.
+    PERFORM pg_advisory_xact_lock(hashtext('transaction_events'));
+    IF p_event_id <= (SELECT max(event_id) FROM transaction_events) THEN
+        RAISE EXCEPTION 'event % of transaction % comes after a later one',
+            p_event_id, ulid_text(p_id) USING ERRCODE = 'UB004';
+    END IF;
+    INSERT INTO transaction_events (event_id, user_id, transaction_id)
+    SELECT DISTINCT p_event_id, side.user_id, p_id
+      FROM transaction_branches b
+     CROSS JOIN LATERAL jsonb_to_recordset(b.legs) AS l ("from" BIGINT, "to" BIGINT)
+     CROSS JOIN LATERAL (VALUES (l."from"), (l."to")) AS side (user_id)
+     WHERE b.transaction_id = p_id AND b.state = 40;
+    INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, next_at, kind)
+    SELECT listeners.endpoint, p_event_id, p_id, '{40}', p_at, clock_timestamp(), 2
+      FROM (SELECT unnest(p_endpoints)
+            UNION
+            SELECT 'follower.' || follower
+              FROM transaction_branches b CROSS JOIN unnest(b.followers) AS follower
+             WHERE b.transaction_id = p_id AND b.state = 40) AS listeners (endpoint);
+END
+$$;
+
+-- The first events of a user's transactions after p_event.
+CREATE FUNCTION transaction_events_after(p_user BIGINT, p_event BIGINT, p_rows INTEGER)
+RETURNS TABLE (event_id BIGINT, transaction_id UUID)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+BEGIN
+    RETURN QUERY SELECT e.event_id, e.transaction_id FROM transaction_events e
+                  WHERE e.user_id = p_user AND e.event_id > p_event
+                  ORDER BY e.event_id LIMIT p_rows;
+END
+$$;
+
+-- The last one, 0 before the first.
+CREATE FUNCTION transaction_events_last(p_user BIGINT) RETURNS BIGINT
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+BEGIN
+    RETURN COALESCE((SELECT max(e.event_id) FROM transaction_events e WHERE e.user_id = p_user), 0);
+END
+$$;
+
 -- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove.
--- Returns one letter for each: 'm' moved, 'c' it has another state or other rounds, 'h' a foreign
--- session holds it.
-CREATE FUNCTION transaction_record(p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB)
+-- p_event_first: the id of the first transaction that gets DONE; the next ones follow it.
+-- p_endpoints: those that get the event of each. Returns one letter for each move: 'm' moved, 'c'
+-- it has another state or other rounds, 'h' a foreign session holds it.
+CREATE FUNCTION transaction_record(
+    p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB, p_event_first BIGINT,
+    p_endpoints TEXT[])
 RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
+    v_event   BIGINT := p_event_first;
     v_move    RECORD;
     v_state   SMALLINT;
     v_rounds  SMALLINT;
@@ -274,6 +330,10 @@ BEGIN
                                    v_move.after, p_at, v_move.author, v_move.detail)
                            ELSE '[]' END
          WHERE transaction_id = v_move.id;
+        IF v_move.after = 40 THEN
+            PERFORM transaction_tell(v_move.id, v_event, p_at, p_endpoints);
+            v_event := v_event + 1;
+        END IF;
         v_results := v_results || 'm';
     END LOOP;
     RETURN v_results;

@@ -1,6 +1,7 @@
 //! Transactions in PostgreSQL: each write is one statement, and so one commit. It begins with the
 //! fence, and compares the state that it goes from.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::postgres::columns::{Id, bigint, code_number};
 use crate::postgres::connection::within;
+use crate::postgres::flight::EventIds;
 use crate::postgres::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
 use crate::telemetry;
 use crate::transaction::{
@@ -36,7 +38,17 @@ pub struct TransactionDatabase {
     config: Address,
     limits: Limits,
     incarnation: i64,
+    told: TransactionTold,
     session: Option<Session>,
+}
+
+/// The events that are written with the end of a transaction.
+#[derive(Clone, Debug)]
+pub struct TransactionTold {
+    /// Their ids, shared with the flights of this process.
+    pub ids: Arc<EventIds>,
+    /// The endpoints that are told of each transaction, beside its followers.
+    pub endpoints: Vec<String>,
 }
 
 struct Session {
@@ -56,8 +68,8 @@ impl Session {
             let values: Vec<String> = (1..=count).map(|place| format!("${place}")).collect();
             format!("SELECT {name}({})", values.join(", "))
         };
-        let accept = client.prepare(&call("transaction_accept", 14)).await?;
-        let record = "SELECT transaction_record($1, $2, $3::text::jsonb)";
+        let accept = client.prepare(&call("transaction_accept", 15)).await?;
+        let record = "SELECT transaction_record($1, $2, $3::text::jsonb, $4, $5)";
         let record = client.prepare(record).await?;
         let cancel = client.prepare(&call("transaction_cancel_unknown", 11)).await?;
         let find = "SELECT * FROM transactions_tb WHERE owner = $1 AND tx_id = $2";
@@ -75,9 +87,15 @@ impl Session {
 
 impl TransactionDatabase {
     /// Connects with the first call.
-    pub fn new(config: Address, limits: Limits, incarnation: u64) -> TransactionDatabase {
+    pub fn new(
+        config: Address,
+        limits: Limits,
+        incarnation: u64,
+        told: TransactionTold,
+    ) -> TransactionDatabase {
         let limits = Limits { lock_timeout: limits.lock_timeout.min(LOCK_TIMEOUT), ..limits };
-        TransactionDatabase { config, limits, incarnation: bigint(incarnation), session: None }
+        let incarnation = bigint(incarnation);
+        TransactionDatabase { config, limits, incarnation, told, session: None }
     }
 
     /// Runs a call over the session. A call of unknown end, or one that was given up, ends it.
@@ -157,8 +175,12 @@ impl TransactionStore for TransactionDatabase {
         let words: Vec<MoveWords> = moves.iter().map(MoveWords::of).collect();
         let words = serde_json::to_string(&words).expect("plain words");
         let incarnation = self.incarnation;
+        let done = moves.iter().filter(|one| one.to == TransactionState::Done).count();
+        let TransactionTold { ids, endpoints } = self.told.clone();
+        let event_first = bigint(ids.take(done));
         let letters = self.over(async |session| {
-            let values: [&(dyn ToSql + Sync); 3] = [&incarnation, &micros(at), &words];
+            let values: [&(dyn ToSql + Sync); 5] =
+                [&incarnation, &micros(at), &words, &event_first, &endpoints];
             let row = session.client.query_one(&session.record, &values).await?;
             Ok(row.try_get::<_, String>(0)?)
         });
@@ -276,6 +298,7 @@ async fn write_round(
         &last,
         &legs,
         &payloads,
+        &round.followers,
     ];
     Ok(session.client.query_one(&session.accept, values).await?.try_get(0)?)
 }

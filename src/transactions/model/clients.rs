@@ -106,6 +106,7 @@ impl Client<'_> {
             legs,
             services,
             last,
+            followers: Vec::new(),
             fingerprint: self.chance.u128().to_be_bytes(),
         }
     }

@@ -481,6 +481,7 @@ fn unknown(name: TransactionName) -> TransactionRound {
         legs: Vec::new(),
         services: Vec::new(),
         last: None,
+        followers: Vec::new(),
         fingerprint: [0; 16],
     }
 }

@@ -34,10 +34,10 @@ pub struct TransactionDraft {
     /// The service without a try: it is asked last, and its answer decides.
     #[serde(default, deserialize_with = "object_or_null")]
     pub last: Option<ServiceDraft>,
-    /// Refused by name.
+    /// Services that are told once the transaction is DONE, and have no say; each name once.
     #[serde(default)]
-    #[schema(ignore)]
-    pub followers: Option<Value>,
+    #[schema(max_items = 8)]
+    pub followers: Vec<String>,
     /// How long to wait for the end, ms. Default: `http.transfer_wait_ms`.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 30_000)]
@@ -76,10 +76,10 @@ pub struct PrepareDraft {
     #[serde(default)]
     #[schema(minimum = 1)]
     pub ttl_ms: Option<u64>,
-    /// Refused by name.
+    /// Services that are told once the transaction is DONE, and have no say; each name once.
     #[serde(default)]
-    #[schema(ignore)]
-    pub followers: Option<Value>,
+    #[schema(max_items = 8)]
+    pub followers: Vec<String>,
     /// How long to wait until the round is tried, ms. Default: `http.transfer_wait_ms`.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 30_000)]
