@@ -1,6 +1,7 @@
 //! The parts that the worker works with.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use domain::shortage::Shortage;
 
@@ -24,6 +25,8 @@ pub struct TransactionParts<B> {
     pub numbers: TransactionNumbers,
     /// The thing that UBSCore has no more room for.
     pub shortage: Arc<dyn Fn() -> Option<Shortage> + Send + Sync>,
+    /// Set when the process may answer nothing more.
+    pub silent: Arc<AtomicBool>,
     /// How to work.
     pub options: Options,
 }

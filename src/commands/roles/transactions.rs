@@ -2,6 +2,7 @@
 //! it: it holds a reference until the last handle is gone.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 
@@ -31,7 +32,7 @@ pub(super) fn begin<F: Adapter>(
     incarnation: u64,
     (coordinator, spot): (&Arc<Coordinator<Spot, F>>, &Arc<Spot>),
     admin: &Admin,
-    (clock, gate): (&Arc<dyn Clock>, Arc<Gate>),
+    (clock, gate, silent): (&Arc<dyn Clock>, Arc<Gate>, Arc<AtomicBool>),
     tasks: &mut Tasks,
 ) -> anyhow::Result<Transactions> {
     let services = Participants::new(config, Arc::clone(clock)).context("know the participants")?;
@@ -50,6 +51,7 @@ pub(super) fn begin<F: Adapter>(
         gate,
         numbers,
         shortage: Arc::new(move || of_transfers.shortage()),
+        silent,
         options: Options::from(config),
     };
     let (transactions, inbox) = Transactions::new(config.coordinator.queue_max);
