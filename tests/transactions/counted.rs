@@ -94,7 +94,10 @@ fn gtx_001_each_kind_takes_the_commits_and_syncs_of_the_document() {
     let done = || Some(json!({"outcome": "done"}));
     let coupons = Service::start(move |_, _| done());
     let bank = Service::start(move |_, _| done());
-    let site = Site::new().with("UBSCORE__COORDINATOR__SHARDS", 1);
+    // The mark of an idle log takes a sync too.
+    let site = Site::new()
+        .with("UBSCORE__COORDINATOR__SHARDS", 1)
+        .with("UBSCORE__ENGINE__IDLE_MARK_MS", 10_000);
     let desk = Desk::on(site, &[("COUPONS", "veto", &coupons), ("BANK", "last", &bank)]);
     desk.grant();
     desk.site().sql(KEEP_COMMITS);

@@ -56,8 +56,10 @@ fn rcv_002_a_row_that_cannot_be_read_stops_no_other() {
     let body = json!({"round": 1, "decide": "caller", "legs": legs(&[
         leg("FUNDING", A, B, "3"), leg("SPOT", B, A, "2"),
     ])});
-    for tx_id in ["first", "bad", "third"] {
-        assert_eq!(desk.post(&format!("/{tx_id}/prepare"), &body).status, 200, "{tx_id}");
+    // Without a part of Spot: with one, the start's own audit refuses it by name.
+    let alone = json!({"round": 1, "decide": "caller", "legs": legs(&[leg("FUNDING", A, B, "3")])});
+    for (tx_id, body) in [("first", &body), ("bad", &alone), ("third", &body)] {
+        assert_eq!(desk.post(&format!("/{tx_id}/prepare"), body).status, 200, "{tx_id}");
     }
     desk.kill();
     let legs_of_bad = "UPDATE transaction_branches b SET legs = $1 FROM transactions_tb t \

@@ -208,29 +208,27 @@ BEGIN
 END
 $$;
 
--- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove,
--- one a transaction. Returns one letter for each: 'm' moved, 'c' it has another state or other
+-- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove;
+-- at most one of a transaction may fit its row. Returns one letter for each: 'm' moved, 'c' it has another state or other
 -- rounds, 'h' a foreign session holds it.
 CREATE FUNCTION transaction_record(p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB)
 RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
     v_ids     UUID[];
     v_locked  UUID[];
-    v_fitting UUID[];
+    v_fitting BIGINT[];  -- the places of the moves that fit, from 1
 BEGIN
     PERFORM fence_incarnation(p_incarnation);
-    SELECT array_agg((e.move ->> 'id')::uuid) INTO v_ids
-      FROM jsonb_array_elements(p_moves) AS e (move);
-    IF cardinality(v_ids) <> (SELECT count(DISTINCT i.id) FROM unnest(v_ids) AS i (id)) THEN
-        RAISE EXCEPTION 'two moves of one transaction in one commit';
-    END IF;
+    SELECT array_agg((e.move ->> 'id')::uuid ORDER BY e.place) INTO v_ids
+      FROM jsonb_array_elements(p_moves) WITH ORDINALITY AS e (move, place);
     SELECT COALESCE(array_agg(l.transaction_id), '{}') INTO v_locked
       FROM (SELECT transaction_id FROM transactions_tb
              WHERE transaction_id = ANY (v_ids) FOR UPDATE SKIP LOCKED) AS l;
     -- A statement of its own: it sees what was committed before the locks.
-    SELECT COALESCE(array_agg(m.id), '{}') INTO v_fitting
-      FROM jsonb_to_recordset(p_moves)
-           AS m (id UUID, rounds SMALLINT, before SMALLINT, branches JSONB)
+    SELECT COALESCE(array_agg(m.place), '{}') INTO v_fitting
+      FROM ROWS FROM (jsonb_to_recordset(p_moves)
+                      AS (id UUID, rounds SMALLINT, before SMALLINT, branches JSONB))
+           WITH ORDINALITY AS m (id, rounds, before, branches, place)
       JOIN transactions_tb t ON t.transaction_id = m.id
      WHERE m.id = ANY (v_locked) AND (t.state, t.rounds) = (m.before, m.rounds)
        AND NOT EXISTS (
@@ -239,16 +237,21 @@ BEGIN
             WHERE NOT EXISTS (SELECT FROM transaction_branches b
                                WHERE b.transaction_id = m.id AND b.round = p.round
                                  AND b.participant = p.party AND b.state = p.before));
+    IF cardinality(v_fitting) <> (SELECT count(DISTINCT v_ids[f.place])
+                                    FROM unnest(v_fitting) AS f (place)) THEN
+        RAISE EXCEPTION 'two moves of one transaction in one commit';
+    END IF;
     UPDATE transaction_branches b
        SET state = p.after, updated_at = p_at, code = COALESCE(p.code, b.code),
            leg = COALESCE(p.leg, b.leg),
            participant_code = COALESCE(p.participant_code, b.participant_code),
            log_sequence = COALESCE(p.log_sequence, b.log_sequence)
-      FROM jsonb_to_recordset(p_moves) AS m (id UUID, branches JSONB)
+      FROM ROWS FROM (jsonb_to_recordset(p_moves) AS (id UUID, branches JSONB))
+           WITH ORDINALITY AS m (id, branches, place)
      CROSS JOIN LATERAL jsonb_to_recordset(m.branches)
            AS p (party TEXT, round SMALLINT, after SMALLINT, code SMALLINT, leg SMALLINT,
                  participant_code TEXT, log_sequence BIGINT)
-     WHERE m.id = ANY (v_fitting)
+     WHERE m.place = ANY (v_fitting)
        AND b.transaction_id = m.id AND b.round = p.round AND b.participant = p.party;
     UPDATE transactions_tb t
        SET state = m.after, updated_at = p_at, incarnation = p_incarnation,
@@ -268,14 +271,15 @@ BEGIN
                || CASE WHEN m.after <> m.before
                        THEN transaction_passage(m.after, p_at, m.author, m.detail)
                        ELSE '[]' END
-      FROM jsonb_to_recordset(p_moves)
-           AS m (id UUID, before SMALLINT, after SMALLINT, author TEXT, code SMALLINT, detail TEXT,
-                 seal BOOLEAN)
+      FROM ROWS FROM (jsonb_to_recordset(p_moves)
+                      AS (id UUID, before SMALLINT, after SMALLINT, author TEXT, code SMALLINT,
+                          detail TEXT, seal BOOLEAN))
+           WITH ORDINALITY AS m (id, before, after, author, code, detail, seal, place)
      CROSS JOIN LATERAL (SELECT m.before IN (0, 20) AND m.after NOT IN (0, 20)) AS d (decides)
-     WHERE m.id = ANY (v_fitting) AND t.transaction_id = m.id;
+     WHERE m.place = ANY (v_fitting) AND t.transaction_id = m.id;
     RETURN (
         SELECT string_agg(
-                   CASE WHEN i.id = ANY (v_fitting) THEN 'm'
+                   CASE WHEN i.place = ANY (v_fitting) THEN 'm'
                         WHEN i.id = ANY (v_locked) THEN 'c'
                         WHEN EXISTS (SELECT FROM transactions_tb t WHERE t.transaction_id = i.id)
                         THEN 'h' ELSE 'c' END, '' ORDER BY i.place)
