@@ -12,10 +12,10 @@ use super::ask;
 use super::branches::Heard;
 use super::handle::{TransactionAnswer, TransactionRefusal, TransactionReply};
 use super::step::{
-    self, Known, Passage, Question, TransactionStep, abort, commit, decide, is_booked,
+    self, Known, Passage, Question, TransactionStep, Word, abort, commit, decide, is_booked,
     is_round_tried, is_taken_back, is_tried, unasked,
 };
-use crate::postgres::transactions::TransactionMove;
+use crate::postgres::transactions::{BranchMove, TransactionMove};
 use crate::transaction::{Decider, Party, TransactionRow, TransactionState, TransactionVerdict};
 
 /// The decision that a caller wants.
@@ -137,13 +137,7 @@ impl Entry {
         halted: bool,
         fuse: bool,
     ) -> Option<TransactionMove> {
-        let (mut draft, mut known, mut branches) = (self.row.clone(), self.known, Vec::new());
-        for (question, heard) in &self.heard {
-            for passage in ask::moves(&draft, &mut known, question, heard) {
-                apply::branch(&mut draft, &passage);
-                branches.push(passage);
-            }
-        }
+        let (draft, known, branches) = self.draft();
         let is_answer = !branches.is_empty();
         let mut moved = apply::unmoved(&draft, branches);
         if is_answer && !fuse {
@@ -175,6 +169,40 @@ impl Entry {
         }
         let is_empty = moved.branches.is_empty() && moved.from == moved.to && !moved.seal;
         (!is_empty).then_some(moved)
+    }
+
+    /// The row with the answers that are not recorded, the knowledge then, and their passages.
+    fn draft(&self) -> (TransactionRow, Known, Vec<BranchMove>) {
+        let (mut draft, mut known, mut branches) = (self.row.clone(), self.known, Vec::new());
+        for (question, heard) in &self.heard {
+            for passage in ask::moves(&draft, &mut known, question, heard) {
+                apply::branch(&mut draft, &passage);
+                branches.push(passage);
+            }
+        }
+        (draft, known, branches)
+    }
+
+    /// Whether both stores have booked, by their answers. Each has recorded its own; the row, which
+    /// shows them, follows. The decision is durable.
+    fn is_booked_ahead(&self) -> bool {
+        if self.row.state != TransactionState::Committed || self.heard.is_empty() {
+            return false;
+        }
+        let (draft, known, _) = self.draft();
+        is_booked(&draft, known)
+    }
+
+    /// Whether one store has booked, and the other one is just being asked to.
+    pub(super) fn is_half_confirmed(&self) -> bool {
+        let is_store = |party: &Party| matches!(party, Party::Store(_));
+        let confirms = |(question, _): &(Question, Heard)| {
+            question.word == Word::Confirm && is_store(&question.party)
+        };
+        self.row.state == TransactionState::Committed
+            && !self.heard.is_empty()
+            && self.heard.iter().all(confirms)
+            && self.asking.iter().any(|(party, _)| is_store(party))
     }
 
     /// The next steps, with the decision that the caller wants.
@@ -217,6 +245,10 @@ impl Entry {
     /// Answers every caller that need not wait longer. Until the seal is written, none is told a
     /// decision that a crash could take back.
     pub(super) fn answer_waiters(&mut self, now_ns: u64) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        let booked = is_booked(&self.row, self.known) || self.is_booked_ahead();
         let (row, known, wish) = (&self.row, self.known, self.wish.as_ref());
         let (unsettled, unproven) = (self.stale || self.recording, is_unproven(row));
         for waiter in std::mem::take(&mut self.waiters) {
@@ -229,7 +261,8 @@ impl Entry {
             }
             let is_late = waiter.until_ns <= now_ns;
             // A row that is being changed is no answer before its time.
-            let found = (!unsettled || is_late).then(|| answer(&waiter, row, known, wish, is_late));
+            let ends = (wish, booked, is_late);
+            let found = (!unsettled || is_late).then(|| answer(&waiter, row, known, ends));
             match found.flatten() {
                 // A caller that has hung up is no error.
                 Some(answer) => drop(waiter.reply.send(answer)),
@@ -287,20 +320,19 @@ fn refusal(row: &TransactionRow, code: Option<Code>, detail: Option<String>) -> 
     })
 }
 
-/// The answer to a waiting caller, `None`: not yet. `is_late`: it waits no longer.
+/// The answer to a waiting caller, `None`: not yet. `booked`: both stores have carried the decision
+/// out. `is_late`: it waits no longer.
 pub(super) fn answer(
     waiter: &Waiter,
     row: &TransactionRow,
     known: Known,
-    wish: Option<&Wish>,
-    is_late: bool,
+    (wish, booked, is_late): (Option<&Wish>, bool, bool),
 ) -> Option<TransactionAnswer> {
     let reply = |settled| {
         let (row, replayed) = (row.clone(), waiter.replayed);
         Some(Ok(TransactionReply { row, replayed, settled }))
     };
     let otherwise = || if is_late { reply(false) } else { None };
-    let booked = is_booked(row, known);
     let verdict = row.state.verdict();
     match (waiter.want, verdict) {
         (Want::Round(_) | Want::Commit, Some(TransactionVerdict::Abort)) => {

@@ -20,7 +20,7 @@ pub struct TransactionReply {
     /// An earlier request has done it.
     pub replayed: bool,
     /// The awaited thing has happened: the round is tried, or the transaction is final, or it is
-    /// committed and both stores have booked.
+    /// committed and both stores have booked. The row may show the last of that a moment later.
     pub settled: bool,
 }
 

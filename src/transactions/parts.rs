@@ -1,6 +1,7 @@
 //! The parts that the worker works with.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use domain::shortage::Shortage;
 
@@ -28,6 +29,8 @@ pub struct TransactionParts<B> {
     /// Gets each transaction that is DONE, behind that commit. After a commit of unknown end, or if
     /// the process ends first, streams and deliveries read it in PostgreSQL.
     pub told: Arc<dyn Fn(&TransactionRow) + Send + Sync>,
+    /// Set when the process may answer nothing more.
+    pub silent: Arc<AtomicBool>,
     /// How to work.
     pub options: Options,
 }

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //!   try of a round:  FUNDING --recorded--> SPOT --recorded--> services --recorded--> decision
-//!   confirm, cancel: FUNDING --recorded--> SPOT --recorded--> services --recorded--> final
+//!   confirm:         FUNDING and SPOT --recorded--> services --recorded--> final
+//!   cancel:          FUNDING --recorded--> SPOT --recorded--> services --recorded--> final
 //! ```
 //!
-//! Funding and Spot are each one group: nothing is asked before the answers of the group before it
-//! are in the row. So a branch of a group that was not reached has never been asked.
+//! Nothing is asked before the answers of the group before it are in the row. So a branch of a
+//! group that was not reached has never been asked. Both stores are one group in a confirm: it
+//! stands behind the decision, and neither can refuse it or depends on the other.
 
 use jiff::Timestamp;
 
@@ -374,11 +376,15 @@ fn by_group(
     is_open: impl Fn(&&Branch) -> bool,
     word: Word,
 ) -> Vec<TransactionStep> {
-    for store in [Participant::Funding, Participant::Spot] {
-        let party = Party::Store(store);
-        if row.branches.iter().filter(&is_open).any(|branch| branch.party == party) {
-            return vec![ask_store(row, store, word)];
-        }
+    let is_due = |store: &Participant| {
+        let party = Party::Store(*store);
+        row.branches.iter().filter(&is_open).any(|branch| branch.party == party)
+    };
+    let due = [Participant::Funding, Participant::Spot].into_iter().filter(is_due);
+    let most = if word == Word::Confirm { 2 } else { 1 };
+    let stores: Vec<_> = due.take(most).map(|store| ask_store(row, store, word)).collect();
+    if !stores.is_empty() {
+        return stores;
     }
     // Only a tried branch is confirmed.
     let can = |branch: &&Branch| word == Word::Cancel || branch.state == BranchState::Tried;

@@ -64,10 +64,16 @@ impl Desk {
 
     /// The same on a site with settings of its own.
     pub(super) fn on(site: Site, services: &[(&str, &str, &Service)]) -> Desk {
+        Desk::paced(site, services, 200)
+    }
+
+    /// The same with another longest back-off, ms.
+    pub(super) fn paced(site: Site, services: &[(&str, &str, &Service)], cap_ms: u64) -> Desk {
         let mut site = site
             .with("UBSCORE__TRANSACTIONS__TICK_MS", 50)
             .with("UBSCORE__TRANSACTIONS__PARTICIPANT_TIMEOUT_MS", 1_000)
-            .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 200);
+            .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", cap_ms.min(100))
+            .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", cap_ms);
         if !services.is_empty() {
             let secret = site.fresh_path("secret");
             std::fs::write(&secret, SECRET).expect("written");

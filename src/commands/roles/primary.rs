@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -163,12 +163,13 @@ async fn serve(
     process.keep_keys(keys.rotating());
 
     let mut server = stores::start_embedded(&config).await?;
-    let stopping = process.stopping();
+    let (stopping, silent) = (process.stopping(), process.silent());
     let start = Start {
         config: &config,
         development,
         clock: &process.clock,
         metrics: process.metrics,
+        silent,
         tasks: &mut process.tasks,
     };
     let started = tokio::select! {
@@ -344,6 +345,7 @@ struct Start<'a> {
     development: bool,
     clock: &'a Arc<dyn Clock>,
     metrics: &'static Metrics,
+    silent: Arc<AtomicBool>,
     tasks: &'a mut Tasks,
 }
 
@@ -421,7 +423,7 @@ impl Start<'_> {
             (&postgres, incarnation.number),
             (&coordinator, &spot),
             &settings.admin,
-            (self.clock, settings.halt.gate()),
+            (self.clock, settings.halt.gate(), Arc::clone(&self.silent)),
             (events, hub.clone()),
             self.tasks,
         )?;

@@ -2,6 +2,7 @@
 //! it: it holds a reference until the last handle is gone.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 
@@ -32,7 +33,7 @@ pub(super) fn begin<F: Adapter>(
     (postgres, incarnation): (&Postgres, u64),
     (coordinator, spot): (&Arc<Coordinator<Spot, F>>, &Arc<Spot>),
     admin: &Admin,
-    (clock, gate): (&Arc<dyn Clock>, Arc<Gate>),
+    (clock, gate, silent): (&Arc<dyn Clock>, Arc<Gate>, Arc<AtomicBool>),
     (ids, hub): (Arc<EventIds>, Option<Arc<Hub>>),
     tasks: &mut Tasks,
 ) -> anyhow::Result<Transactions> {
@@ -60,6 +61,7 @@ pub(super) fn begin<F: Adapter>(
                 hub.transaction_done(row);
             }
         }),
+        silent,
         options: Options::from(config),
     };
     let (transactions, inbox) = Transactions::new(config.coordinator.queue_max);

@@ -228,9 +228,10 @@ BEGIN
     INSERT INTO transaction_events (event_id, user_id, transaction_id)
     SELECT DISTINCT p_event_id, side.user_id, p_id
       FROM transaction_branches b
-     CROSS JOIN LATERAL jsonb_to_recordset(b.legs) AS l ("from" BIGINT, "to" BIGINT)
-     CROSS JOIN LATERAL (VALUES (l."from"), (l."to")) AS side (user_id)
-     WHERE b.transaction_id = p_id AND b.state = 40;
+     CROSS JOIN LATERAL jsonb_to_recordset(b.legs) AS l ("from" JSONB, "to" JSONB)
+     CROSS JOIN LATERAL (VALUES (leg_user(l."from", b.participant)),
+                                (leg_user(l."to", b.participant))) AS side (user_id)
+     WHERE b.transaction_id = p_id AND b.state = 40 AND side.user_id IS NOT NULL;
     INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, next_at, kind)
     SELECT listeners.endpoint, p_event_id, p_id, '{40}', p_at, clock_timestamp(), 2
       FROM (SELECT unnest(p_endpoints)
@@ -260,83 +261,172 @@ BEGIN
 END
 $$;
 
--- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove.
--- p_event_first: the id of the first transaction that gets DONE; the next ones follow it.
--- p_endpoints: those that get the event of each. Returns one letter for each move: 'm' moved, 'c'
--- it has another state or other rounds, 'h' a foreign session holds it.
+-- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove;
+-- at most one of a transaction may fit its row. p_event_first: the id of the first transaction that
+-- gets DONE; the next ones follow it. p_endpoints: those that get the event of each. Returns one
+-- letter for each move: 'm' moved, 'c' it has another state or other rounds, 'h' a foreign session
+-- holds it.
 CREATE FUNCTION transaction_record(
     p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB, p_event_first BIGINT,
     p_endpoints TEXT[])
 RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
     v_event   BIGINT := p_event_first;
-    v_move    RECORD;
-    v_state   SMALLINT;
-    v_rounds  SMALLINT;
-    v_decides BOOLEAN;
-    v_results TEXT := '';
+    v_done    UUID;
+    v_ids     UUID[];
+    v_locked  UUID[];
+    v_fitting BIGINT[];  -- the places of the moves that fit, from 1
 BEGIN
     PERFORM fence_incarnation(p_incarnation);
-    FOR v_move IN
-        SELECT m.* FROM jsonb_array_elements(p_moves) WITH ORDINALITY AS e (move, place)
-         CROSS JOIN LATERAL jsonb_to_record(e.move)
-               AS m (id UUID, rounds SMALLINT, before SMALLINT, after SMALLINT, author TEXT,
-                     code SMALLINT, detail TEXT, seal BOOLEAN, branches JSONB)
-         ORDER BY e.place
-    LOOP
-        SELECT state, rounds INTO v_state, v_rounds FROM transactions_tb
-         WHERE transaction_id = v_move.id FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-            PERFORM FROM transactions_tb WHERE transaction_id = v_move.id;
-            v_results := v_results || CASE WHEN FOUND THEN 'h' ELSE 'c' END;
-            CONTINUE;
+    SELECT array_agg((e.move ->> 'id')::uuid ORDER BY e.place) INTO v_ids
+      FROM jsonb_array_elements(p_moves) WITH ORDINALITY AS e (move, place);
+    SELECT COALESCE(array_agg(l.transaction_id), '{}') INTO v_locked
+      FROM (SELECT transaction_id FROM transactions_tb
+             WHERE transaction_id = ANY (v_ids) FOR UPDATE SKIP LOCKED) AS l;
+    -- A statement of its own: it sees what was committed before the locks.
+    SELECT COALESCE(array_agg(m.place), '{}') INTO v_fitting
+      FROM ROWS FROM (jsonb_to_recordset(p_moves)
+                      AS (id UUID, rounds SMALLINT, before SMALLINT, branches JSONB))
+           WITH ORDINALITY AS m (id, rounds, before, branches, place)
+      JOIN transactions_tb t ON t.transaction_id = m.id
+     WHERE m.id = ANY (v_locked) AND (t.state, t.rounds) = (m.before, m.rounds)
+       AND NOT EXISTS (
+           SELECT FROM jsonb_to_recordset(m.branches)
+                       AS p (party TEXT, round SMALLINT, before SMALLINT)
+            WHERE NOT EXISTS (SELECT FROM transaction_branches b
+                               WHERE b.transaction_id = m.id AND b.round = p.round
+                                 AND b.participant = p.party AND b.state = p.before));
+    IF cardinality(v_fitting) <> (SELECT count(DISTINCT v_ids[f.place])
+                                    FROM unnest(v_fitting) AS f (place)) THEN
+        RAISE EXCEPTION 'two moves of one transaction in one commit';
+    END IF;
+    UPDATE transaction_branches b
+       SET state = p.after, updated_at = p_at, code = COALESCE(p.code, b.code),
+           leg = COALESCE(p.leg, b.leg),
+           participant_code = COALESCE(p.participant_code, b.participant_code),
+           log_sequence = COALESCE(p.log_sequence, b.log_sequence)
+      FROM ROWS FROM (jsonb_to_recordset(p_moves) AS (id UUID, branches JSONB))
+           WITH ORDINALITY AS m (id, branches, place)
+     CROSS JOIN LATERAL jsonb_to_recordset(m.branches)
+           AS p (party TEXT, round SMALLINT, after SMALLINT, code SMALLINT, leg SMALLINT,
+                 participant_code TEXT, log_sequence BIGINT)
+     WHERE m.place = ANY (v_fitting)
+       AND b.transaction_id = m.id AND b.round = p.round AND b.participant = p.party;
+    UPDATE transactions_tb t
+       SET state = m.after, updated_at = p_at, incarnation = p_incarnation,
+           sealed = t.sealed OR d.decides OR m.seal,
+           decided_at = CASE WHEN d.decides THEN p_at ELSE t.decided_at END,
+           decided_by = CASE WHEN d.decides THEN m.author ELSE t.decided_by END,
+           code = CASE WHEN d.decides THEN m.code ELSE t.code END,
+           detail = COALESCE(m.detail, t.detail),
+           finished_at = CASE WHEN m.after IN (40, -20) THEN p_at END,
+           history = t.history
+               -- A decision that is carried out in the same commit has its passage too.
+               || CASE WHEN d.decides AND m.after IN (40, -20)
+                       THEN transaction_passage(
+                               CASE m.after WHEN 40 THEN 30 ELSE -10 END::smallint,
+                               p_at, m.author, m.detail)
+                       ELSE '[]' END
+               || CASE WHEN m.after <> m.before
+                       THEN transaction_passage(m.after, p_at, m.author, m.detail)
+                       ELSE '[]' END
+      FROM ROWS FROM (jsonb_to_recordset(p_moves)
+                      AS (id UUID, before SMALLINT, after SMALLINT, author TEXT, code SMALLINT,
+                          detail TEXT, seal BOOLEAN))
+           WITH ORDINALITY AS m (id, before, after, author, code, detail, seal, place)
+     CROSS JOIN LATERAL (SELECT m.before IN (0, 20) AND m.after NOT IN (0, 20)) AS d (decides)
+     WHERE m.place = ANY (v_fitting) AND t.transaction_id = m.id;
+    RETURN (
+        SELECT string_agg(
+                   CASE WHEN i.place = ANY (v_fitting) THEN 'm'
+                        WHEN i.id = ANY (v_locked) THEN 'c'
+                        WHEN EXISTS (SELECT FROM transactions_tb t WHERE t.transaction_id = i.id)
+                        THEN 'h' ELSE 'c' END, '' ORDER BY i.place)
+          FROM unnest(v_ids) WITH ORDINALITY AS i (id, place));
+END
+$$;
+
+-- Accepts rounds, all in one commit. The arrays before p_places have one element for each round,
+-- those from it on one for each branch; p_places: the round of each branch, counted from 1;
+-- p_followers: a JSON array for each round. Returns
+-- the word of transaction_accept for each. New transactions are written together.
+CREATE FUNCTION transaction_accepts(
+    p_incarnation BIGINT, p_ids UUID[], p_order_numbers BIGINT[], p_owners TEXT[], p_tx_ids TEXT[],
+    p_rounds SMALLINT[], p_decides SMALLINT[], p_ats TIMESTAMPTZ[], p_expiries TIMESTAMPTZ[],
+    p_fingerprints BYTEA[], p_followers TEXT[], p_places INTEGER[], p_participants TEXT[],
+    p_last BOOLEAN[], p_legs TEXT[], p_payloads TEXT[])
+RETURNS TEXT[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_new     UUID[];
+    v_answer  TEXT;
+    v_answers TEXT[] := '{}';
+BEGIN
+    PERFORM fence_incarnation(p_incarnation);
+    -- The conditions of transaction_accept. It tells of those that do not fit, or that are there.
+    WITH made AS (
+        INSERT INTO transactions_tb (transaction_id, order_number, owner, tx_id, state, decide,
+                                     rounds, incarnation, created_at, updated_at, expires_at,
+                                     history)
+        SELECT a.id, a.order_number, a.owner, a.tx_id, 0, a.decide, 1, p_incarnation, a.at, a.at,
+               a.expires_at, transaction_passage(0::smallint, a.at, a.owner, NULL)
+          FROM unnest(p_ids, p_order_numbers, p_owners, p_tx_ids, p_rounds, p_decides, p_ats,
+                      p_expiries)
+               AS a (id, order_number, owner, tx_id, round, decide, at, expires_at)
+         WHERE a.round = 1 AND a.order_number >= (SELECT watermark FROM engine_state)
+           AND NOT EXISTS (SELECT FROM transactions_tb t
+                            WHERE t.owner = '?' AND t.tx_id = a.tx_id)
+        ON CONFLICT DO NOTHING
+        RETURNING transaction_id)
+    SELECT COALESCE(array_agg(made.transaction_id), '{}') INTO v_new FROM made;
+    INSERT INTO transaction_branches (transaction_id, participant, round, state, last, fingerprint,
+                                      legs, payload, followers, updated_at)
+    SELECT p_ids[b.place], b.participant, 1, 10, b.last, p_fingerprints[b.place], b.legs::jsonb,
+           b.payload::json,
+           ARRAY(SELECT jsonb_array_elements_text(p_followers[b.place]::jsonb)), p_ats[b.place]
+      FROM unnest(p_places, p_participants, p_last, p_legs, p_payloads)
+           AS b (place, participant, last, legs, payload)
+     WHERE p_ids[b.place] = ANY (v_new);
+    FOR v_place IN 1 .. cardinality(p_ids) LOOP
+        v_answer := 'new';
+        IF p_ids[v_place] <> ALL (v_new) THEN
+            SELECT transaction_accept(
+                       p_incarnation, p_ids[v_place], p_order_numbers[v_place], p_owners[v_place],
+                       p_tx_ids[v_place], p_rounds[v_place], p_decides[v_place], p_ats[v_place],
+                       p_expiries[v_place], p_fingerprints[v_place], array_agg(b.participant),
+                       array_agg(b.last), array_agg(b.legs), array_agg(b.payload),
+                       ARRAY(SELECT jsonb_array_elements_text(p_followers[v_place]::jsonb)))
+              INTO v_answer
+              FROM unnest(p_places, p_participants, p_last, p_legs, p_payloads)
+                   AS b (place, participant, last, legs, payload)
+             WHERE b.place = v_place;
         END IF;
-        PERFORM FROM jsonb_to_recordset(v_move.branches)
-                     AS m (party TEXT, round SMALLINT, before SMALLINT)
-          WHERE NOT EXISTS (SELECT FROM transaction_branches b
-                             WHERE b.transaction_id = v_move.id AND b.round = m.round
-                               AND b.participant = m.party AND b.state = m.before);
-        IF FOUND OR (v_state, v_rounds) IS DISTINCT FROM (v_move.before, v_move.rounds) THEN
-            v_results := v_results || 'c';
-            CONTINUE;
-        END IF;
-        UPDATE transaction_branches b
-           SET state = m.after, updated_at = p_at, code = COALESCE(m.code, b.code),
-               leg = COALESCE(m.leg, b.leg),
-               participant_code = COALESCE(m.participant_code, b.participant_code),
-               log_sequence = COALESCE(m.log_sequence, b.log_sequence)
-          FROM jsonb_to_recordset(v_move.branches)
-               AS m (party TEXT, round SMALLINT, after SMALLINT, code SMALLINT, leg SMALLINT,
-                     participant_code TEXT, log_sequence BIGINT)
-         WHERE b.transaction_id = v_move.id AND b.round = m.round AND b.participant = m.party;
-        v_decides := v_state IN (0, 20) AND v_move.after NOT IN (0, 20);
-        UPDATE transactions_tb
-           SET state = v_move.after, updated_at = p_at, incarnation = p_incarnation,
-               sealed = sealed OR v_decides OR v_move.seal,
-               decided_at = CASE WHEN v_decides THEN p_at ELSE decided_at END,
-               decided_by = CASE WHEN v_decides THEN v_move.author ELSE decided_by END,
-               code = CASE WHEN v_decides THEN v_move.code ELSE code END,
-               detail = COALESCE(v_move.detail, detail),
-               finished_at = CASE WHEN v_move.after IN (40, -20) THEN p_at END,
-               history = history
-                   -- A decision that is carried out in the same commit has its passage too.
-                   || CASE WHEN v_decides AND v_move.after IN (40, -20)
-                           THEN transaction_passage(
-                                   CASE v_move.after WHEN 40 THEN 30 ELSE -10 END::smallint,
-                                   p_at, v_move.author, v_move.detail)
-                           ELSE '[]' END
-                   || CASE WHEN v_move.after <> v_state
-                           THEN transaction_passage(
-                                   v_move.after, p_at, v_move.author, v_move.detail)
-                           ELSE '[]' END
-         WHERE transaction_id = v_move.id;
-        IF v_move.after = 40 THEN
-            PERFORM transaction_tell(v_move.id, v_event, p_at, p_endpoints);
-            v_event := v_event + 1;
-        END IF;
-        v_results := v_results || 'm';
+        v_answers := array_append(v_answers, v_answer);
     END LOOP;
-    RETURN v_results;
+    RETURN v_answers;
+END
+$$;
+
+-- One flight of the worker: moves and then rounds, in one commit. See transaction_record and
+-- transaction_accepts.
+CREATE FUNCTION transaction_flight(
+    p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB, p_ids UUID[], p_order_numbers BIGINT[],
+    p_owners TEXT[], p_tx_ids TEXT[], p_rounds SMALLINT[], p_decides SMALLINT[],
+    p_ats TIMESTAMPTZ[], p_expiries TIMESTAMPTZ[], p_fingerprints BYTEA[], p_followers TEXT[],
+    p_places INTEGER[], p_participants TEXT[], p_last BOOLEAN[], p_legs TEXT[], p_payloads TEXT[],
+    p_event_first BIGINT, p_endpoints TEXT[],
+    OUT moved TEXT, OUT accepted TEXT[]) LANGUAGE plpgsql AS $$
+BEGIN
+    moved := '';
+    accepted := '{}';
+    IF p_moves <> '[]' THEN
+        moved := transaction_record(p_incarnation, p_at, p_moves, p_event_first, p_endpoints);
+    END IF;
+    IF cardinality(p_ids) > 0 THEN
+        accepted := transaction_accepts(
+            p_incarnation, p_ids, p_order_numbers, p_owners, p_tx_ids, p_rounds, p_decides, p_ats,
+            p_expiries, p_fingerprints, p_followers, p_places, p_participants, p_last, p_legs,
+            p_payloads);
+    END IF;
 END
 $$;
 

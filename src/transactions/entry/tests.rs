@@ -6,9 +6,11 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::{Entry, Waiter, Want};
-use crate::transaction::{BranchState, TransactionState};
+use crate::transaction::{BranchState, Party, TransactionState};
 use crate::transactions::TransactionAnswer;
+use crate::transactions::branches::Heard;
 use crate::transactions::example::{leg, row};
+use crate::transactions::step::{Question, Word};
 
 /// Waits for the row until 10, and for the store until 20.
 fn wait(entry: &mut Entry, want: Want) -> oneshot::Receiver<TransactionAnswer> {
@@ -64,4 +66,31 @@ fn a_seal_is_recorded_while_halted() {
     assert!(moved.seal && moved.from == moved.to && moved.branches.is_empty(), "{moved:?}");
     entry.row.sealed = true;
     assert_eq!(entry.proposal(Timestamp::UNIX_EPOCH, true, true), None);
+}
+
+/// Goal: a caller is answered once both stores have booked, and both answers share one commit.
+/// Method: the confirms of both, one after the other.
+#[test]
+fn a_commit_is_answered_once_both_stores_have_booked() {
+    let legs = vec![leg(1, 2, 5)];
+    let stores = [Participant::Spot, Participant::Funding];
+    let mut row = row(&stores.map(|store| (store, 1, legs.clone())));
+    row.branches.iter_mut().for_each(|branch| branch.state = BranchState::Tried);
+    (row.state, row.sealed) = (TransactionState::Committed, true);
+    let mut entry = Entry::new(row, 0);
+    let mut waiting = wait(&mut entry, Want::Commit);
+    entry.asking.extend(stores.map(|store| (Party::Store(store), 0)));
+    for store in stores {
+        entry.answer_waiters(0);
+        assert!(waiting.try_recv().is_err(), "before {store:?} has answered");
+        let party = Party::Store(store);
+        entry.asking.remove(&(party.clone(), 0));
+        entry.heard.push((Question { party, round: 1, word: Word::Confirm }, Heard::done()));
+        assert_eq!(entry.is_half_confirmed(), store == Participant::Spot);
+    }
+    entry.answer_waiters(0);
+    let reply = waiting.try_recv().expect("booked").expect("committed");
+    assert_eq!((reply.row.state, reply.settled), (TransactionState::Committed, true));
+    let moved = entry.proposal(Timestamp::UNIX_EPOCH, false, true).expect("the end");
+    assert_eq!((moved.to, moved.branches.len()), (TransactionState::Done, 2));
 }

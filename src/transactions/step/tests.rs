@@ -83,7 +83,8 @@ fn the_next_steps_of_each_state_are_those_of_the_table() {
         (Decider::Last, Deciding, &[T, T, T, N], "commit bank 1"),
         (Decider::Last, Deciding, &[T, T, T, C], "COMMITTED by bank"),
         (Decider::Last, Deciding, &[T, T, T, R], "ABORTED PARTICIPANT_REFUSED by bank"),
-        (Decider::Last, Committed, &[T, T, T, C], "confirm FUNDING 1"),
+        (Decider::Last, Committed, &[T, T, T, C], "confirm FUNDING 1, confirm SPOT 1"),
+        (Decider::Caller, Committed, &[T, C, T], "confirm FUNDING 1"),
         (Decider::Caller, Committed, &[C, T, T], "confirm SPOT 1"),
         (Decider::Caller, Committed, &[C, C, T], "confirm coupons 1"),
         (Decider::Caller, Committed, &[C, C, C], "DONE by coordinator"),
@@ -237,6 +238,8 @@ fn check_order(row: &TransactionRow, question: &Question) -> Result<(), TestCase
     let all = |store, states: &[BranchState]| states.contains(&state(store));
     let before: &[Participant] = match question.party {
         Party::Store(Participant::Funding) => &[],
+        // Both stores are asked to confirm at once.
+        Party::Store(Participant::Spot) if question.word == Word::Confirm => &[],
         Party::Store(Participant::Spot) => &[FUNDING],
         Party::Service(_) => &[FUNDING, SPOT],
     };

@@ -10,7 +10,9 @@ use tracing::warn;
 use super::{Done, Running, Work, Worker, after, ns};
 use crate::crash;
 use crate::postgres::Superseded;
-use crate::postgres::transactions::{Accepted, RoundAccept, TransactionError, TransactionStore};
+use crate::postgres::transactions::{
+    Accepted, Found, RoundAccept, TransactionError, TransactionStore,
+};
 use crate::transaction::{
     Decider, TransactionName, TransactionRound, TransactionRow, TransactionState,
     TransactionVerdict,
@@ -61,6 +63,33 @@ pub(super) struct Pending {
     is_repeat: bool,
     /// An earlier try may have been carried out.
     maybe: bool,
+    /// A flight with others was refused: it has one of its own.
+    alone: bool,
+}
+
+impl Pending {
+    pub(super) fn accept(&self) -> &RoundAccept {
+        &self.accept
+    }
+
+    pub(super) fn name(&self) -> &TransactionName {
+        &self.accept.round.name
+    }
+
+    /// Whether an earlier try of it may have been carried out.
+    pub(super) fn is_sent(&self) -> bool {
+        self.maybe
+    }
+
+    /// Whether it ends a name instead of taking a round.
+    pub(super) fn is_abort(&self) -> bool {
+        self.abort.is_some()
+    }
+
+    pub(super) fn alone(mut self) -> Pending {
+        self.alone = true;
+        self
+    }
 }
 
 /// The reason for a search.
@@ -100,6 +129,12 @@ fn halted() -> TransactionAnswer {
 fn silent(unknown: bool) -> TransactionAnswer {
     let detail = "PostgreSQL does not answer.";
     Err(TransactionRefusal { unknown, ..TransactionRefusal::because(Code::SystemError, detail) })
+}
+
+/// The row stands, and is none that the service writes. It may have everything that was asked for.
+fn unreadable(error: &TransactionError) -> TransactionAnswer {
+    let refusal = TransactionRefusal::because(Code::SystemError, error.to_string());
+    Err(TransactionRefusal { unknown: true, ..refusal })
 }
 
 impl<S: TransactionStore, B: Branches> Worker<S, B> {
@@ -162,7 +197,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
     /// The thing that has no room for one more transaction.
     fn shortage(&self, round: &TransactionRound) -> Option<Shortage> {
         let waiting = self.work.iter().filter(|work| matches!(work, Work::Accept(_))).count();
-        if self.entries.len() + waiting >= self.parts.options.active_max {
+        if self.entries.len() + waiting + self.flying >= self.parts.options.active_max {
             return Some(Shortage::Worker);
         }
         if has_spot(round) { (self.parts.shortage)() } else { None }
@@ -193,7 +228,8 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let (id, at, since_ns) = (self.new_id(), self.now(), self.now_ns());
         let accept = RoundAccept { round, id, order_number, at };
         let client = Some(client);
-        let pending = Pending { accept, abort, client, since_ns, is_repeat, maybe: false };
+        let (maybe, alone) = (false, false);
+        let pending = Pending { accept, abort, client, since_ns, is_repeat, maybe, alone };
         self.work.push_back(Work::Accept(Box::new(pending)));
     }
 
@@ -201,8 +237,45 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         ReqId::generate(self.parts.clock.now_ns(), self.parts.entropy.u128())
     }
 
-    /// Begins to write a pending row. `None`: it is refused, because the service is halted.
-    pub(super) fn begin_accept(
+    /// Takes rounds that wait, at most so many. `alone`: those that need a flight of their own.
+    /// While the service is halted, new ones are refused.
+    pub(super) fn take_accepts(
+        &mut self,
+        most: usize,
+        alone: bool,
+        is_halted: bool,
+    ) -> Vec<Pending> {
+        if !self.work.iter().any(|work| matches!(work, Work::Accept(_))) {
+            return Vec::new();
+        }
+        let now_ns = self.now_ns();
+        let (mut taken, mut kept) = (Vec::new(), Vec::with_capacity(self.work.len()));
+        for work in std::mem::take(&mut self.work) {
+            match work {
+                Work::Accept(mut pending)
+                    if taken.len() < most && pending.alone == alone && !pending.is_abort() =>
+                {
+                    if pending.maybe && now_ns - pending.since_ns > ns(GIVEN_UP_MS) {
+                        let tx_id = pending.name().tx_id.as_str();
+                        warn!(tx_id, "the end of a round is unknown: it is given up");
+                        pending.abort = Some((BY_AGE.to_owned(), None));
+                        kept.push(Work::Accept(pending));
+                    } else if is_halted && !pending.maybe && !pending.is_repeat {
+                        self.drop_pending(*pending, halted());
+                    } else {
+                        taken.push(*pending);
+                    }
+                }
+                work => kept.push(work),
+            }
+        }
+        self.work.extend(kept);
+        taken
+    }
+
+    /// Begins to end a name that nothing stands under. `None`: it is refused, because the service
+    /// is halted.
+    pub(super) fn begin_cancel(
         &mut self,
         mut store: S,
         mut pending: Box<Pending>,
@@ -213,33 +286,18 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             self.drop_pending(*pending, halted());
             return None;
         }
-        let given_up = pending.maybe && self.now_ns() - pending.since_ns > ns(GIVEN_UP_MS);
-        if given_up && pending.abort.is_none() {
-            let name = &pending.accept.round.name;
-            warn!(tx_id = name.tx_id.as_str(), "the end of a round is unknown: it is given up");
-            pending.abort = Some((BY_AGE.to_owned(), None));
-        }
         Some(Box::pin(async move {
             let _moving = pass;
             crash::point("transaction_before_accept");
-            let done = match &pending.abort {
-                None => {
-                    let accepted = store.accept(&pending.accept).await;
-                    Done::Accepted(pending, accepted)
-                }
-                Some((by, reason)) => {
-                    let (by, reason) = (by.clone(), reason.clone());
-                    let accept = &pending.accept;
-                    let cancelled = store.cancel_unknown(accept, &by, reason.as_deref()).await;
-                    Done::Cancelled(pending, cancelled)
-                }
-            };
-            (store, done)
+            let (by, reason) = pending.abort.take().unwrap_or_default();
+            let cancelled = store.cancel_unknown(&pending.accept, &by, reason.as_deref()).await;
+            pending.abort = Some((by, reason));
+            (store, Done::Cancelled(pending, cancelled))
         }))
     }
 
     /// Nothing was written under this number.
-    fn release_number(&mut self, order_number: u64) {
+    pub(super) fn release_number(&mut self, order_number: u64) {
         self.numbers_in_use.remove(&order_number);
         self.publish();
     }
@@ -251,15 +309,14 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         }
     }
 
-    /// # Errors
-    /// [`Superseded`].
+    /// The answer to one round of a flight.
     pub(super) fn on_accepted(
         &mut self,
-        mut pending: Box<Pending>,
+        pending: Pending,
         result: Result<Accepted, TransactionError>,
-    ) -> Result<(), Superseded> {
+    ) {
         let (ours, number) = (pending.accept.id, pending.accept.order_number);
-        match self.result(result)? {
+        match result {
             Ok(Accepted::Taken { row, replayed }) => {
                 crash::point("transaction_after_accept");
                 if row.order_number != number {
@@ -277,22 +334,37 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
                 }
                 let detail = Some(detail);
                 let refusal = TransactionRefusal { code, detail, row, unknown: false };
-                self.drop_pending(*pending, Err(refusal));
+                self.drop_pending(pending, Err(refusal));
             }
-            Err(TransactionError::Refused(_)) if !pending.maybe => {
-                self.outage = (0, 0);
-                self.drop_pending(*pending, silent(false));
+            Err(error @ TransactionError::Unreadable(_)) => {
+                self.drop_pending(pending, unreadable(&error));
             }
-            Err(_) => {
-                pending.maybe = true;
-                // Its row may have a round that the memory lacks: nothing is decided before a read.
-                if let Some(id) = self.names.get(&pending.accept.round.name).copied() {
-                    self.make_stale(id);
-                }
-                self.work.push_front(Work::Accept(pending));
+            Err(TransactionError::Refused(_)) => self.on_refused(pending),
+            Err(error) => {
+                self.note_outage(&error);
+                self.send_again(pending);
             }
         }
-        Ok(())
+    }
+
+    /// PostgreSQL has refused a round alone, or has nothing of it.
+    pub(super) fn on_refused(&mut self, pending: Pending) {
+        if pending.maybe {
+            self.send_again(pending);
+            return;
+        }
+        self.outage = (0, 0);
+        self.drop_pending(pending, silent(false));
+    }
+
+    /// The end of a round is unknown: it is sent again.
+    pub(super) fn send_again(&mut self, mut pending: Pending) {
+        pending.maybe = true;
+        // Its row may have a round that the memory lacks: nothing is decided before a read.
+        if let Some(id) = self.names.get(pending.name()).copied() {
+            self.make_stale(id);
+        }
+        self.work.push_front(Work::Accept(Box::new(pending)));
     }
 
     /// # Errors
@@ -317,6 +389,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
                 self.outage = (0, 0);
                 self.drop_pending(*pending, silent(false));
             }
+            Err(error @ TransactionError::Unreadable(_)) => {
+                self.outage = (0, 0);
+                self.drop_pending(*pending, unreadable(&error));
+            }
             Err(_) => {
                 pending.maybe = true;
                 self.work.push_front(Work::Accept(pending));
@@ -325,18 +401,16 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         Ok(())
     }
 
-    /// # Errors
-    /// [`Superseded`].
-    pub(super) fn on_found(
-        &mut self,
-        sought: Box<Sought>,
-        result: Result<Option<TransactionRow>, TransactionError>,
-    ) -> Result<(), Superseded> {
-        let Ok(found) = self.result(result)? else {
-            self.work.push_back(Work::Find(sought));
-            return Ok(());
+    /// A search of a caller has ended.
+    pub(super) fn on_found(&mut self, sought: Sought, found: Found) {
+        let Sought { name, purpose, client } = sought;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                client.answer(unreadable(&error));
+                return;
+            }
         };
-        let Sought { name, purpose, client } = *sought;
         match (found, purpose) {
             (Some(row), Purpose::Round(round, _)) if row.rounds >= round.round => {
                 self.accept(*round, client, true);
@@ -358,7 +432,6 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             (Some(row), Purpose::Commit { rounds }) => self.commit(row, rounds, client),
             (Some(row), Purpose::Abort { by, reason }) => self.abort(row, (by, reason), client),
         }
-        Ok(())
     }
 
     fn commit(&mut self, row: TransactionRow, rounds: Option<u8>, client: Client) {
@@ -419,7 +492,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         });
         let (id, is_final) = (row.id, row.state.is_terminal());
         if is_final && let Some(waiter) = waiter {
-            let answered = answer(&waiter, &row, Known::default(), None, true);
+            let answered = answer(&waiter, &row, Known::default(), (None, true, true));
             let answered = answered.expect("a final row has an answer");
             drop(waiter.reply.send(answered));
             self.adopt(row);
