@@ -291,7 +291,7 @@ fn rcv_005_a_restored_database_gets_legs_that_crossed() {
     assert_eq!(desk.changes(&before), [a, (B, b.1, b.2 + 100), c], "A has not paid the last one");
     let made = || (desk.total("difference"), desk.total("transactions"));
     assert_eq!(made(), ("0".to_owned(), "0".to_owned()));
-    let body = crate::harness::external(A, "USDT", "1", "by hand");
+    let body = crate::harness::external(A, "USDT", "1", "by-hand");
     let reply = desk.server().admin("POST", "/admin/v1/withdrawals", &body);
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(made(), ("0".to_owned(), "0".to_owned()));
