@@ -643,8 +643,8 @@ mod tests {
         }
     }
 
-    /// MLT-005, GTX-013. Goal: a leg between the stores is in the branches of both, one from or to the
-    /// outside in Funding's alone, and only for a service that may.
+    /// MLT-005, GTX-013. Goal: a leg between the stores is in the branches of both, one from or to
+    /// the outside in Funding's alone, and only for a service that may.
     #[test]
     fn legs_cross_the_stores_and_the_outside() {
         let place = |account: &str, user: u64| json!({"account": account, "user_id": user});
@@ -661,7 +661,8 @@ mod tests {
             leg(json!("OUTSIDE"), place("FUNDING", 1)),
             leg(place("FUNDING", 3), json!("OUTSIDE")),
         ];
-        let both = round(&with("legs", json!([crossing.clone(), outside.clone()].concat()))).expect("a round");
+        let both = round(&with("legs", json!([crossing.clone(), outside.clone()].concat())))
+            .expect("a round");
         let count = |store| both.legs_in(store).len();
         assert_eq!([Participant::Funding, Participant::Spot].map(count), [4, 2]);
         let spot = both.legs_in(Participant::Spot)[0].in_store(Participant::Spot);

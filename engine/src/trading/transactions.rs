@@ -330,8 +330,8 @@ fn crossed(ledger: &Ledger) -> Vec<(u32, i128)> {
     ledger.facts().filter_map(crossed).collect()
 }
 
-/// GTX-013, of Spot. Goal: legs from outside set nothing apart, legs to the outside all that has not
-/// arrived, and the postings inside Spot still add up to what crossed.
+/// GTX-013, of Spot. Goal: legs from outside set nothing apart, legs to the outside all that has
+/// not arrived, and the postings inside Spot still add up to the money that crossed.
 #[test]
 fn legs_from_and_to_the_outside_cross() {
     let outside = Place::Outside;
