@@ -74,8 +74,8 @@
 //! A transaction may be half booked in the view if it is COMMITTED in P, or DONE with a SETTLE
 //! behind the record of an asset. No other one is: nothing is booked before the decision is in
 //! PostgreSQL, P is read after S, and a transaction is DONE after both stores have answered. Each
-//! of these has its part in flight, which undoes its bookings in the view. The part is below zero if
-//! the payee has its money first. The rest is then [`Total::transactions`]: money that
+//! of these has its part in flight, which undoes its bookings in the view. The part is below zero
+//! if the payee has its money first. The rest is then [`Total::transactions`]: money that
 //! transactions have made or lost.
 //!
 //! # Differences
@@ -529,10 +529,10 @@ mod tests {
         }
     }
 
-    /// GTX-013, GTX-020. Goal: every read of a transaction with legs that cross adds up, with any part
-    /// of it in the view, and money that one store has lost is never in flight. Method: user A pays 10
-    /// out, 30 come from outside to B, and 7 cross from Funding to Spot, or back. Each cut of the
-    /// holds and of Spot, COMMITTED and DONE; then without the booking of one store.
+    /// GTX-013, GTX-020. Goal: every read of a transaction with legs that cross adds up, with any
+    /// part of it in the view, and money that one store has lost is never in flight. Method: user A
+    /// pays 10 out, 30 come from outside to B, and 7 cross from Funding to Spot, or back. Each cut
+    /// of the holds and of Spot, COMMITTED and DONE; then without the booking of one store.
     #[test]
     fn every_cut_of_a_transaction_adds_up() {
         const RECORD: Sequence = 9;

@@ -284,7 +284,8 @@ mod tests {
     }
 
     /// GTX-013. Goal: each store has its own side of a leg that crosses. A recharge only has
-    /// arriving, and a payout only apart. Method: legs between the stores and the outside, in both branches.
+    /// arriving, and a payout only apart. Method: legs between the stores and the outside, in
+    /// both branches.
     #[test]
     fn each_store_has_its_side_of_a_leg_that_crosses() {
         let (funding, spot) =

@@ -56,8 +56,8 @@ fn statement(site: &Site, user: u64) -> (Vec<String>, Value) {
 }
 
 /// GTX-002, MLT-008. Goal: legs between the stores are booked in both or in none; the payer's side
-/// is apart in its store until then, and statement, dump and balances tell the same legs. Method: both
-/// ways at once, by the coordinator, by a caller, and given up; one unit short.
+/// is apart in its store until then, and statement, dump and balances tell the same legs. Method:
+/// both ways at once, by the coordinator, by a caller, and given up; one unit short.
 #[test]
 fn gtx_002_legs_between_the_stores_are_booked_in_both_or_in_none() {
     let desk = Desk::new();
@@ -115,8 +115,8 @@ fn gtx_002_legs_between_the_stores_are_booked_in_both_or_in_none() {
 }
 
 /// GTX-013. Goal: a recharge only has arriving, a payout only apart, and both count as external,
-/// below the watermark too. No service may, unless the configuration names it. Method: a recharge and a
-/// payout of the same amount, looked at in between.
+/// below the watermark too. No service may, unless the configuration names it. Method: a recharge
+/// and a payout of the same amount, looked at in between.
 #[test]
 fn gtx_013_recharge_and_payout_count_as_external() {
     let site = forgetful(Site::new()).with("UBSCORE__TRANSACTIONS__OUTSIDE_OWNERS", "shop,other");
@@ -261,8 +261,8 @@ fn rcv_006_a_planted_leg_of_a_transaction_is_named_and_halts() {
 
 /// RCV-005. Goal: legs between the stores that a restored PostgreSQL lacks, or has undecided, are
 /// settled as the log proves; the other side of a leg that is lost for good counts as external
-/// until an operator books it. Method: a copy of the database between the prepare and the commit of one,
-/// and before another; the log goes on.
+/// until an operator books it. Method: a copy of the database between the prepare and the
+/// commit of one, and before another; the log goes on.
 #[test]
 fn rcv_005_a_restored_database_gets_legs_that_crossed() {
     let mut desk = Desk::new();
