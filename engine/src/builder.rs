@@ -67,7 +67,7 @@ pub enum Error {
     Traded {
         /// The asset.
         asset: u32,
-        /// The sum over all balances less what has come from outside, smallest units; not 0.
+        /// The sum over all balances less the money from outside, smallest units; not 0.
         brought: i128,
     },
     /// A transaction has holds and no open RESERVE, or two, or two holds of one balance.
@@ -282,7 +282,7 @@ impl Builder {
     }
 
     /// Holds add up to the held amounts, and postings have neither made nor lost money: they have
-    /// brought what has come from outside.
+    /// brought the money from outside.
     fn recount(&self) -> Result<(), Error> {
         let Builder { ledger, .. } = self;
         let mut found = BTreeMap::<(u64, u32), u128>::new();
@@ -309,8 +309,8 @@ impl Builder {
         }
     }
 
-    /// Each transaction with holds has one open RESERVE. An open RESERVE whose money comes from
-    /// outside has no holds.
+    /// Each transaction with holds has one open RESERVE. An open RESERVE has no holds if all of
+    /// its money comes from outside.
     fn recount_transactions(&self) -> Result<(), Error> {
         let mut open = BTreeSet::new();
         for NamedFact { transaction, .. } in self.ledger.outcomes.open() {

@@ -2,7 +2,7 @@
 //! is Funding: a leg between the stores stands in the posting with its Spot place alone.
 //!
 //! Postings inside Spot make and lose nothing. So for each asset, all that postings have brought to
-//! balances less all that they have taken is what has crossed in this way.
+//! balances less all that they have taken is the money that has crossed in this way.
 //!
 //! | bytes | field |
 //! |---|---|

@@ -106,7 +106,7 @@ pub enum Fact {
         /// All of them, also those with evicted outcomes.
         outside: Outside,
     },
-    /// Money of an asset that transactions have brought to Spot less what they have taken.
+    /// Money of an asset that transactions have brought to Spot less all that they have taken.
     Crossed {
         /// The asset's number.
         asset: u32,

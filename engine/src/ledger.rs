@@ -96,7 +96,7 @@ pub enum Answer {
         units: u128,
         /// All holds and freezes of it, smallest units.
         held: u128,
-        /// All that transactions have brought to it from outside less what they have taken there.
+        /// All that transactions have brought to it from outside less all taken there.
         crossed: i128,
         /// The last record that this sum includes.
         sequence: wal::Sequence,
@@ -455,8 +455,8 @@ impl Ledger {
         self.assets.get(&asset).map_or(0, |entry| entry.held)
     }
 
-    /// Money of an asset that transactions have brought from outside less what they have taken
-    /// there, smallest units.
+    /// Money of an asset that transactions have brought from outside less all that they have
+    /// taken there, smallest units.
     pub fn crossed(&self, asset: u32) -> i128 {
         self.assets.get(&asset).map_or(0, |entry| entry.crossed)
     }

@@ -599,7 +599,7 @@ mod tests {
             (facts, whole[facts] - 1, "bytes follow the last fact"),
             (facts, whole[facts] + 1, "ends before the last fact"),
             (HEADER_BYTES, 99, "a.snap: fact 0: fact tag holds 99"),
-            (8, 5, "version 5"),
+            (8, 6, "version 6"),
         ] {
             let (at, byte, why) = change;
             let mut bytes = whole.clone();

@@ -100,7 +100,7 @@ pub struct SpotTotal {
     pub units: u128,
     /// All holds and freezes, smallest units.
     pub held: u128,
-    /// All that transactions have brought from outside of Spot less what they have taken there,
+    /// All that transactions have brought from outside of Spot less all that they have taken there,
     /// smallest units.
     pub crossed: i128,
     /// The last record the sum includes.

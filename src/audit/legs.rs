@@ -346,9 +346,9 @@ pub enum Part {
     Hold,
     /// Held, against the holds and freezes.
     HoldsOfHeld,
-    /// All users of an asset: postings make and lose nothing beside what comes from outside.
+    /// All users of an asset: postings make and lose nothing beside the money from outside.
     TradedOfAsset,
-    /// The sum of what has come from outside, against the legs.
+    /// The sum of the money from outside, against the legs.
     Crossed,
     /// A leg out of a hold without a beginning.
     Begun,

@@ -306,11 +306,7 @@ impl Mismatch {
                  {} of it",
                 op.name()
             ),
-            Kind::TransactionSums { asset, made } => format!(
-                "asset {}: transactions have brought {made} smallest units more to both stores than \
-                 they have taken",
-                asset.0
-            ),
+            Kind::TransactionSums { asset, made } => sums_of_transactions(*asset, *made),
             Kind::ExternalSums { rows, records } => {
                 let text = |outside: &Outside| {
                     let Outside { deposits, deposited, withdrawals, withdrawn } = outside;
@@ -365,6 +361,14 @@ impl From<Misheld> for Mismatch {
         let difference = Difference::Decimal(misheld.difference.clone());
         Mismatch { user, asset, difference, ..Mismatch::new(Kind::Misheld(misheld)) }
     }
+}
+
+fn sums_of_transactions(asset: AssetId, made: i128) -> String {
+    format!(
+        "asset {}: transactions have brought {made} smallest units more to both stores than they \
+         have taken",
+        asset.0
+    )
 }
 
 #[cfg(test)]

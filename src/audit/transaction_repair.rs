@@ -247,7 +247,8 @@ fn accepted(row: &TransactionRow, refused: &[u8]) -> Vec<TransactionLeg> {
     accepted_by(of_spot.filter(|branch| !is_refused(branch.round)))
 }
 
-/// The legs of a record. The log does not tell the place of Funding that is opposite: it is outside.
+/// The legs of a record. The log does not have the place of Funding that is opposite: it is
+/// outside.
 fn legs_of(legs: &[Leg]) -> Result<Vec<TransactionLeg>, Unproven> {
     let store = Participant::Spot;
     let place = |place: Place| match place {

@@ -284,10 +284,10 @@ async fn unequal(reader: &mut AuditReader, ledger: &Ledger) -> Result<Vec<Mismat
         add(asset, booked.funding.saturating_sub(came));
     }
     for part in parts {
-        let settled = match part.done {
-            true => part.record.is_some_and(|record| record <= ledger.sequence()),
-            false => transactions::named_outcome(ledger, part.transaction, Op::Settle, 0).is_some(),
-        };
+        // By name, since a SETTLE that is decided again after a cut has another record.
+        let recorded = transactions::named_outcome(ledger, part.transaction, Op::Settle, 0);
+        let forgotten = part.done && part.order_number < ledger.watermark();
+        let settled = recorded.is_some() || forgotten;
         add(part.asset, part.in_flight(settled).unwrap_or(i128::MAX));
     }
     let made = made.into_iter().filter(|(_, made)| *made != 0);

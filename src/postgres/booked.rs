@@ -35,8 +35,6 @@ pub struct BookedPart {
     pub order_number: u64,
     /// It is DONE: its external money counts.
     pub done: bool,
-    /// The record of Spot's SETTLE. `None` if PostgreSQL does not know it yet, or Spot has no part.
-    pub record: Option<Sequence>,
     /// The asset.
     pub asset: AssetId,
     /// The change of Funding so far, smallest units.
@@ -98,24 +96,20 @@ pub(super) async fn parts(
     behind: Sequence,
 ) -> Result<Vec<BookedPart>, Error> {
     let behind = i64::try_from(behind).unwrap_or(i64::MAX);
-    let rows = "SELECT transaction_id, order_number, done, log_sequence, asset_id, \
-                       funding, spot, outside \
+    let rows = "SELECT transaction_id, order_number, done, asset_id, funding, spot, outside \
                   FROM transaction_bookings($1)";
     snapshot.query(rows, &[&behind]).await?.iter().map(part).collect()
 }
 
 fn part(row: &Row) -> Result<BookedPart, Error> {
-    let record: Option<i64> = row.try_get(3)?;
-    let record = record.map(u64::try_from).transpose();
     Ok(BookedPart {
         transaction: columns::req_id(row, 0)?.ok_or_else(|| bad("transaction_id"))?,
         order_number: columns::count(row, 1, "transactions_tb")?,
         done: row.try_get(2)?,
-        record: record.map_err(|_| bad("log_sequence"))?,
-        asset: asset(row, 4)?,
-        funding: signed(row, 5)?,
-        spot: signed(row, 6)?,
-        outside: signed(row, 7)?,
+        asset: asset(row, 3)?,
+        funding: signed(row, 4)?,
+        spot: signed(row, 5)?,
+        outside: signed(row, 6)?,
     })
 }
 

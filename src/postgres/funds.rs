@@ -17,9 +17,9 @@ use domain::transfer::{Direction, Op, ReqId};
 pub struct Sums {
     /// All Funding balances, available and frozen.
     pub funding: u128,
-    /// All successful external deposits, with what transactions have brought from outside.
+    /// All successful external deposits, with those of transactions.
     pub deposited: u128,
-    /// All successful external withdrawals, with what transactions have taken outside.
+    /// All successful external withdrawals, with those of transactions.
     pub withdrawn: u128,
     /// All transactions.
     pub booked: BookedSums,

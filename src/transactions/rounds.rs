@@ -283,8 +283,9 @@ mod tests {
         assert_eq!((legs.len(), round), (2, 1));
     }
 
-    /// GTX-013. Goal: each store has its own side of a leg that crosses. A recharge only has arriving,
-    /// and a payout only apart. Method: legs between the stores and the outside, in both branches.
+    /// GTX-013. Goal: each store has its own side of a leg that crosses. A recharge only has
+    /// arriving, and a payout only apart. Method: legs between the stores and the outside, in
+    /// both branches.
     #[test]
     fn each_store_has_its_side_of_a_leg_that_crosses() {
         let (funding, spot) =

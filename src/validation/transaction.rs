@@ -673,8 +673,8 @@ mod tests {
         }
     }
 
-    /// MLT-005, GTX-013. Goal: a leg between the stores is in the branches of both, one from or to the
-    /// outside in Funding's alone, and only for a service that may.
+    /// MLT-005, GTX-013. Goal: a leg between the stores is in the branches of both, one from or to
+    /// the outside in Funding's alone, and only for a service that may.
     #[test]
     fn legs_cross_the_stores_and_the_outside() {
         let place = |account: &str, user: u64| json!({"account": account, "user_id": user});

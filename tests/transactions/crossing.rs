@@ -27,8 +27,8 @@ fn round(all: &[Value]) -> Value {
     json!({"round": 1, "decide": "caller", "ttl_ms": 90_000, "legs": legs(all)})
 }
 
-/// User A pays 3 from Funding to B on Spot. B passes 1 of it on to C on Funding, and has 4 apart for
-/// A on Funding.
+/// User A pays 3 from Funding to B on Spot. B passes 1 of it on to C on Funding, and has 4 apart
+/// for A on Funding.
 fn both_ways() -> Value {
     round(&[
         crossing(&funding(A), &spot(B), "3"),
@@ -55,9 +55,9 @@ fn statement(site: &Site, user: u64) -> (Vec<String>, Value) {
     (of_legs.map(said).collect(), end)
 }
 
-/// GTX-002, MLT-008. Goal: legs between the stores are booked in both or in none; the payer's side is
-/// apart in its store until then, and statement, dump and balances tell the same legs. Method: both
-/// ways at once, by the coordinator, by a caller, and given up; one unit short.
+/// GTX-002, MLT-008. Goal: legs between the stores are booked in both or in none; the payer's side
+/// is apart in its store until then, and statement, dump and balances tell the same legs. Method:
+/// both ways at once, by the coordinator, by a caller, and given up; one unit short.
 #[test]
 fn gtx_002_legs_between_the_stores_are_booked_in_both_or_in_none() {
     let desk = Desk::new();
@@ -114,9 +114,9 @@ fn gtx_002_legs_between_the_stores_are_booked_in_both_or_in_none() {
     desk.close();
 }
 
-/// GTX-013. Goal: a recharge only has arriving, a payout only apart, and both count as external, below
-/// the watermark too. No service may, unless the configuration names it. Method: a recharge and a
-/// payout of the same amount, looked at in between.
+/// GTX-013. Goal: a recharge only has arriving, a payout only apart, and both count as external,
+/// below the watermark too. No service may, unless the configuration names it. Method: a recharge
+/// and a payout of the same amount, looked at in between.
 #[test]
 fn gtx_013_recharge_and_payout_count_as_external() {
     let site = forgetful(Site::new()).with("UBSCORE__TRANSACTIONS__OUTSIDE_OWNERS", "shop,other");
@@ -260,9 +260,9 @@ fn rcv_006_a_planted_leg_of_a_transaction_is_named_and_halts() {
 }
 
 /// RCV-005. Goal: legs between the stores that a restored PostgreSQL lacks, or has undecided, are
-/// settled as the log proves; the other side of a leg that is lost for good counts as external until
-/// an operator books it. Method: a copy of the database between the prepare and the commit of one,
-/// and before another; the log goes on.
+/// settled as the log proves; the other side of a leg that is lost for good counts as external
+/// until an operator books it. Method: a copy of the database between the prepare and the
+/// commit of one, and before another; the log goes on.
 #[test]
 fn rcv_005_a_restored_database_gets_legs_that_crossed() {
     let mut desk = Desk::new();
@@ -291,7 +291,7 @@ fn rcv_005_a_restored_database_gets_legs_that_crossed() {
     assert_eq!(desk.changes(&before), [a, (B, b.1, b.2 + 100), c], "A has not paid the last one");
     let made = || (desk.total("difference"), desk.total("transactions"));
     assert_eq!(made(), ("0".to_owned(), "0".to_owned()));
-    let body = crate::harness::external(A, "USDT", "1", "by hand");
+    let body = crate::harness::external(A, "USDT", "1", "by-hand");
     let reply = desk.server().admin("POST", "/admin/v1/withdrawals", &body);
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(made(), ("0".to_owned(), "0".to_owned()));
@@ -332,7 +332,7 @@ fn rcv_005_a_cut_log_gets_legs_that_crossed() {
 /// RCV-001, GTX-020. Goal: a death between the Settle of Funding and the SETTLE of Spot loses
 /// nothing: the money is in flight meanwhile, below zero if it came to Funding first, and `verify`
 /// finds nothing. Method: a kill behind the decision, another one behind the first record of the
-/// recovery; a halted start, whose reads are looked at; a resume.
+/// recovery; the reads of a halted start; a resume.
 #[cfg(feature = "crash")]
 #[test]
 fn rcv_001_a_death_between_the_two_settles_leaves_the_money_in_flight() {

@@ -330,8 +330,8 @@ fn crossed(ledger: &Ledger) -> Vec<(u32, i128)> {
     ledger.facts().filter_map(crossed).collect()
 }
 
-/// GTX-013, of Spot. Goal: legs from outside set nothing apart, legs to the outside all that has not
-/// arrived, and the postings inside Spot still add up to what crossed.
+/// GTX-013, of Spot. Goal: legs from outside set nothing apart, legs to the outside all that has
+/// not arrived, and the postings inside Spot still add up to the money that crossed.
 #[test]
 fn legs_from_and_to_the_outside_cross() {
     let outside = Place::Outside;
@@ -592,9 +592,9 @@ fn an_edited_transaction_is_found_and_named() {
         })
     };
     let why = "its holds are not those of an open RESERVE";
-    let apart = Some(builder::Error::Transaction { transaction: 1, why });
-    assert_eq!(of_hold(&|hold| HoldFact { transaction: 2, ..hold }), apart);
-    assert_eq!(of_outcome(&|named| NamedFact { kept: Kept::default(), ..named }), apart);
+    let apart = |transaction| Some(builder::Error::Transaction { transaction, why });
+    assert_eq!(of_hold(&|hold| HoldFact { transaction: 2, ..hold }), apart(2));
+    assert_eq!(of_outcome(&|named| NamedFact { kept: Kept::default(), ..named }), apart(1));
     let held = builder::Error::Held { user: 1, asset: USD, held: 100, found: 101 };
     assert_eq!(of_hold(&|hold| HoldFact { amount: hold.amount + 1, ..hold }), Some(held));
     let impossible = |found| match found {

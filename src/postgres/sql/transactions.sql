@@ -554,10 +554,10 @@ $$;
 -- Transactions that a read of both stores may see half booked: those that are being confirmed, and
 -- those that Spot has booked behind record p_behind. By asset: the change of Funding by the holds
 -- that are settled, the change of Spot by its legs from and to its outside, and of a DONE one the
--- money from outside of both stores less that to it. log_sequence: the record of Spot's SETTLE, if it is known.
+-- money from outside of both stores less that to it.
 CREATE FUNCTION transaction_bookings(p_behind BIGINT)
-RETURNS TABLE (transaction_id UUID, order_number BIGINT, done BOOLEAN, log_sequence BIGINT,
-               asset_id INTEGER, funding NUMERIC, spot NUMERIC, outside NUMERIC)
+RETURNS TABLE (transaction_id UUID, order_number BIGINT, done BOOLEAN, asset_id INTEGER,
+               funding NUMERIC, spot NUMERIC, outside NUMERIC)
 LANGUAGE sql STABLE AS $$
     WITH moving AS MATERIALIZED (
         SELECT t.transaction_id AS id, t.order_number, FALSE AS done FROM transactions_tb t
@@ -597,10 +597,7 @@ LANGUAGE sql STABLE AS $$
         SELECT m.id, o.asset_id, 0, 0, o.deposited - o.withdrawn
           FROM moving m CROSS JOIN LATERAL transaction_outside(m.id) AS o WHERE m.done
     )
-    SELECT m.id, m.order_number, m.done,
-           (SELECT max(b.log_sequence) FROM transaction_branches b
-             WHERE b.transaction_id = m.id AND b.participant = 'SPOT' AND b.state = 40),
-           p.asset, sum(p.funding), sum(p.spot), sum(p.outside)
+    SELECT m.id, m.order_number, m.done, p.asset, sum(p.funding), sum(p.spot), sum(p.outside)
       FROM moving m JOIN parts p USING (id)
      GROUP BY m.id, m.order_number, m.done, p.asset
 $$;

@@ -250,7 +250,8 @@ impl World {
         Ok(())
     }
 
-    /// Money that transactions have brought from outside of both stores less what they took there.
+    /// Money that transactions have brought from outside of both stores, less all that they took
+    /// there.
     fn came(&self) -> i128 {
         let done = self.rows.values().filter(|row| row.state == TransactionState::Done);
         let confirmed = |branch: &&Branch| branch.state == BranchState::Confirmed;
