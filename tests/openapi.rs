@@ -124,7 +124,8 @@ fn the_server_is_as_its_description_says() {
     let server = site.start();
     let directory = site.fresh_path("schemathesis");
     fs::create_dir(&directory).expect("a directory");
-    callers(&directory, [("user", USER, None), ("other", OTHER, None)]);
+    let users = [("user", USER, None), ("other", OTHER, None)];
+    callers(&directory, users);
     fs::write(directory.join("schemathesis.toml"), CONFIG).expect("written");
 
     // Enough on both sides for the coming requests.
@@ -162,6 +163,7 @@ fn the_server_is_as_its_description_says() {
     let moved = "SELECT count(*) > 10 FROM transfers WHERE state = 40";
     assert_eq!(site.sql_value(moved), "t", "it has moved too little: {said}");
 
+    callers(&directory, users);
     document["components"]["schemas"]["Asset"]["properties"]["precision"] =
         json!({"type": "string"});
     let one = ["--include-path", "/api/v1/assets", "--phases", "fuzzing", "--max-examples", "1"];
