@@ -209,8 +209,8 @@ END
 $$;
 
 -- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove;
--- at most one of a transaction may fit its row. Returns one letter for each: 'm' moved, 'c' it has another state or other
--- rounds, 'h' a foreign session holds it.
+-- at most one of a transaction may fit its row. Returns one letter for each: 'm' moved, 'c' it has
+-- another state or other rounds, 'h' a foreign session holds it.
 CREATE FUNCTION transaction_record(p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB)
 RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
