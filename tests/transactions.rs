@@ -132,8 +132,8 @@ fn gtx_007_a_silent_try_is_aborted_by_age_and_cancelled() {
 /// Confirms that a participant fails.
 const FAILED: usize = 1_000;
 
-/// GTX-008. Goal: a participant that fails a thousand confirms is asked on, alerted, shown, and then
-/// the transaction is DONE. Both stores are booked meanwhile. Method: with a short back-off.
+/// GTX-008. Goal: a participant that fails a thousand confirms is asked on, alerted, shown, and
+/// then the transaction is DONE. Both stores are booked meanwhile. Method: with a short back-off.
 #[test]
 fn gtx_008_a_participant_that_fails_its_confirms_is_asked_on() {
     let coupons = Service::start(|action, count| match (action, count) {

@@ -255,7 +255,7 @@ fn a_flight_gives_each_its_own_result() {
     assert_eq!(desk.find("there"), there);
 }
 
-/// Goal: a search finds what stands under each name, and a row that cannot be read stops no other.
+/// Goal: a search finds the row of each name, and a row that cannot be read stops no other.
 /// Method: a branch with a leg that the service does not write.
 #[test]
 fn a_row_that_cannot_be_read_stops_no_other() {
