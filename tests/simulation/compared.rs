@@ -135,7 +135,9 @@ impl Desk {
     fn new(seed: u64) -> Desk {
         let site = fresh();
         let role = site.sql_value("SELECT session_user");
-        site.sql(&format!("INSERT INTO transaction_grants VALUES ('{role}', '{OWNER}')"));
+        site.sql(&format!(
+            "INSERT INTO transaction_grants (role_name, owner) VALUES ('{role}', '{OWNER}')"
+        ));
         let store = TransactionDatabase::new(site.target(), LIMITS, 0);
         let mut desk = Desk {
             store,
