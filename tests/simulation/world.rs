@@ -636,15 +636,19 @@ impl World {
         let of_shortage = Arc::clone(&coordinator);
         let (world, of_link) = (Arc::clone(self), Arc::clone(&process));
         let branches = WorldParties { world, process, coordinator, spot };
+        // Each draw is a statement: the lock of the numbers ends with it.
+        let entropy = Box::new(self.chance().fork());
+        let jitter = Box::new(self.chance().fork());
+        let tick = Duration::from_millis(self.pick(&[30, 150, 600]));
         let parts = TransactionParts {
             branches: Arc::new(branches),
             clock: Arc::clone(clock),
-            entropy: Box::new(self.chance().fork()),
+            entropy,
             gate: Arc::clone(gate),
             numbers: numbers.clone(),
             shortage: Arc::new(move || of_shortage.shortage()),
             options: transactions::Options {
-                tick: Duration::from_millis(self.pick(&[30, 150, 600])),
+                tick,
                 active_max: 32,
                 fuse: self.plan.fuse,
                 backoff_base_ms: self.plan.backoff_base_ms,
@@ -654,7 +658,6 @@ impl World {
             },
         };
         let store = TransactionLink::new(Arc::clone(self), of_link);
-        let jitter = Box::new(self.chance().fork());
         transactions::start(parts, store, jitter, inbox, tasks);
         (handle, numbers)
     }
