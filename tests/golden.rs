@@ -307,8 +307,7 @@ fn restore(folder: &Path, site: Site) -> Site {
             client.batch_execute(&format!("TRUNCATE {table}")).await?;
         }
         for (table, row) in &rows {
-            let row_of = format!("json_populate_record(NULL::{table}, $1::text::json)");
-            client.execute(&format!("INSERT INTO {table} SELECT * FROM {row_of}"), &[row]).await?;
+            client.execute(&insert(table, row), &[row]).await?;
         }
         client
             .batch_execute(
@@ -325,6 +324,21 @@ fn restore(folder: &Path, site: Site) -> Site {
     };
     block_on(driven).expect("its rows");
     site
+}
+
+/// The statement that inserts a row, which is its parameter. A JSON column that is `null` is not
+/// NULL in its table.
+fn insert(table: &str, row: &str) -> String {
+    let row: Value = serde_json::from_str(row).expect("JSON");
+    let columns: Vec<String> =
+        row.as_object().expect("a row").keys().map(|name| format!("\"{name}\"")).collect();
+    let read = |name: &String| match (table, name.as_str()) {
+        ("transaction_branches", "\"payload\"") => format!("COALESCE({name}, 'null')"),
+        _ => name.clone(),
+    };
+    let (names, values) = (columns.join(", "), columns.iter().map(read).collect::<Vec<_>>());
+    let row_of = format!("json_populate_record(NULL::{table}, $1::text::json)");
+    format!("INSERT INTO {table} ({names}) SELECT {} FROM {row_of}", values.join(", "))
 }
 
 /// A row without the columns that may change.
