@@ -78,14 +78,15 @@ async fn run(data_dir: &Path, embedded: &Embedded, count: u64) -> anyhow::Result
         desks.push(Desk::open(server, &tokens, FIRST_USER + 2 * number).await?);
     }
     let operator = tokens.sign(OPERATOR, Some(Role::Admin))?;
-    let ops = Client::connect(&server.ops.to_string()).await?;
-    let mut meter = Meter { postgres, ops, operator, pid: server.pid() };
+    let mut meter = Meter { postgres, ops: server.ops.to_string(), operator, pid: server.pid() };
 
+    desks[0].connect().await?;
     let one = run_one(&mut desks[0], &mut meter, count).await.context("one client")?;
     one.print(&environment)?;
     let many = run_many(server, &mut desks, &mut meter).await.context("many clients")?;
     many.print();
     for desk in &mut desks {
+        desk.connect().await?;
         desk.check().await?;
     }
     println!("balances: correct\n");
@@ -193,6 +194,9 @@ impl Many {
 
 /// Transactions of all clients at once for so long. Returns count and latencies of each.
 async fn crowd(desks: &mut [Desk], length: Duration) -> anyhow::Result<Vec<(u64, Latencies)>> {
+    for desk in desks.iter_mut() {
+        desk.connect().await?;
+    }
     let began = Instant::now();
     let each = desks.iter_mut().map(|desk| async move {
         let (mut count, mut latencies) = (0, Latencies::new());
@@ -224,6 +228,7 @@ fn load(server: &Server) -> anyhow::Result<u64> {
 
 /// A client with its two users.
 struct Desk {
+    http: String,
     client: Client,
     service: String,
     users: [u64; 2],
@@ -238,8 +243,10 @@ impl Desk {
         let mut ops = Client::connect(&server.ops.to_string()).await?;
         let operator = tokens.sign(OPERATOR, Some(Role::Admin))?;
         let users = [first, first + 1];
+        let http = server.http.to_string();
         let mut desk = Desk {
-            client: Client::connect(&server.http.to_string()).await?,
+            client: Client::connect(&http).await?,
+            http,
             service: tokens.sign(OPERATOR, Owner::new("bench").map(Role::Service))?,
             users,
             tokens: [tokens.sign(users[0], None)?, tokens.sign(users[1], None)?],
@@ -257,6 +264,12 @@ impl Desk {
             desk.transfer_of(&token, "FUNDING", "SPOT", MONEY).await?;
         }
         Ok(desk)
+    }
+
+    /// Connects again: the server ends a connection that was idle for long.
+    async fn connect(&mut self) -> anyhow::Result<()> {
+        self.client = Client::connect(&self.http).await?;
+        Ok(())
     }
 
     async fn transfer(&mut self, from: &str, to: &str) -> anyhow::Result<()> {
@@ -351,7 +364,7 @@ impl Tokens {
 /// Reads the counters of PostgreSQL, of the service, and of its process.
 struct Meter {
     postgres: tokio_postgres::Client,
-    ops: Client,
+    ops: String,
     operator: String,
     pid: i32,
 }
@@ -380,7 +393,9 @@ impl Meter {
     async fn read(&mut self) -> anyhow::Result<Reading> {
         let next = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text";
         let commits = self.postgres.query_one(next, &[]).await?.get::<_, &str>(0).parse()?;
-        let asked = self.ops.send(Method::GET, "/metrics", &self.operator, String::new());
+        // The server ends a connection that was idle for long.
+        let mut ops = Client::connect(&self.ops).await?;
+        let asked = ops.send(Method::GET, "/metrics", &self.operator, String::new());
         let (status, metrics) = asked.await?;
         ensure!(status == StatusCode::OK, "metrics: {status} {metrics}");
         let metric = |name: &str| {

@@ -369,8 +369,9 @@ fn rcv_002_one_poisonous_row_stops_no_other() {
     desk.close();
 }
 
-/// RCV-003. Goal: a superseded process decides, confirms, cancels and answers nothing. Method: another
-/// process takes over while a caller's transaction is tried; the commit is sent to the first one.
+/// RCV-003. Goal: a superseded process decides, confirms, cancels and answers nothing. Method:
+/// another process takes over while a caller's transaction is tried; the commit is sent to the
+/// first one.
 #[test]
 fn rcv_003_a_superseded_process_decides_nothing() {
     let mut desk = Desk::new();
