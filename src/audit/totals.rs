@@ -265,7 +265,7 @@ impl Reader {
             let low = spot.iter().map(|total| total.sequence).min().unwrap_or(0);
             let view = funds.view(next, &numbers, low).await?;
             let Some(spot_operations) = self.recorded(&view.moving).await? else { continue };
-            let Some(settled) = self.settled(&view.parts).await? else { continue };
+            let settled = self.settled(&view.parts).await?;
             let spot: BTreeMap<AssetId, SpotTotal> = assets.iter().copied().zip(spot).collect();
             let sequence = spot.values().map(|total| total.sequence).max().unwrap_or(0);
             let assets = add_up(&spot, &view, &spot_operations, &settled).ok_or(Error::Range)?;
@@ -298,21 +298,19 @@ impl Reader {
         Ok(Some(done))
     }
 
-    /// The record of the SETTLE of each part; `None` if one may have been forgotten. UBSCore names
-    /// it: after a cut of the log PostgreSQL has another record of a SETTLE that was decided again.
-    async fn settled(&self, parts: &[BookedPart]) -> Result<Option<Vec<Option<Sequence>>>, Error> {
+    /// The record of the SETTLE of each part, 0 if it was forgotten. UBSCore names it: after a cut
+    /// of the log PostgreSQL has another record of a SETTLE that was decided again.
+    async fn settled(&self, parts: &[BookedPart]) -> Result<Vec<Option<Sequence>>, Error> {
         let names: Vec<ReqId> = parts.iter().map(|part| part.transaction).collect();
         let (mut found, watermark) = self.spot.settled(&names).await?;
         assert_eq!(found.len(), names.len(), "one record a question");
         for (part, record) in parts.iter().zip(&mut found) {
-            match record {
-                // The watermark has passed its end, which is long before this read.
-                None if part.done && part.order_number < watermark => *record = Some(0),
-                None if part.order_number < watermark => return Ok(None),
-                None | Some(_) => {}
+            // The watermark passes a transaction long after both stores have booked.
+            if record.is_none() && part.order_number < watermark {
+                *record = Some(0);
             }
         }
-        Ok(Some(found))
+        Ok(found)
     }
 }
 

@@ -286,7 +286,7 @@ async fn unequal(reader: &mut AuditReader, ledger: &Ledger) -> Result<Vec<Mismat
     for part in parts {
         // By name, since a SETTLE that is decided again after a cut has another record.
         let recorded = transactions::named_outcome(ledger, part.transaction, Op::Settle, 0);
-        let forgotten = part.done && part.order_number < ledger.watermark();
+        let forgotten = part.order_number < ledger.watermark();
         let settled = recorded.is_some() || forgotten;
         add(part.asset, part.in_flight(settled).unwrap_or(i128::MAX));
     }
