@@ -8,7 +8,7 @@
 #                FAMILY=takeovers alone: 1,000 take-overs; FAMILY=reads alone: 24,000 reads by 1,000 clients;
 #                FAMILY=trades alone: ROUNDS=200 kills under a book's load, as many of a book with its server inside, as many
 #                power cuts; CONNECTIONS=10000 broken ones beside a venue
-#                FAMILY=transactions alone: ROUNDS=200 kills under a crowd of transactions, PostgreSQL struck in most of them
+#                FAMILY=transactions alone: ROUNDS=200 kills under a crowd of transactions and a venue, PostgreSQL struck in most
 #   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
 #   make instructions  counts what orders, lookups, records and commands of venues take, by callgrind; installs valgrind and gungraun-runner
