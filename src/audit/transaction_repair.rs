@@ -19,13 +19,14 @@ use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::posting::{Leg, Place, Posting};
 use domain::transfer::{Decision, Op, Participant, ReqId};
+use engine::fact::Fact;
 use engine::ledger::Ledger;
 use engine::named::{NamedPosting, TxId};
 use wal::Sequence;
 
 use super::error::Error;
 use super::mismatch::{Kind, Mismatch};
-use super::redecision::{LostPosting, PlanStep};
+use super::redecision::{LostPosting, PlanStep, repost};
 use super::transactions::{self, NamedRecord};
 use super::unproven::Unproven;
 use crate::postgres::audit_reader::AuditReader;
@@ -290,4 +291,60 @@ pub(super) fn lost(
 fn accepted_by<'a>(branches: impl Iterator<Item = &'a Branch>) -> Vec<TransactionLeg> {
     let by_round: BTreeMap<u8, _> = branches.map(|branch| (branch.round, &branch.legs)).collect();
     by_round.into_values().flatten().copied().collect()
+}
+
+/// Decides those postings again that venues may need before they send, and returns the steps. They
+/// are decided in the order of their records, as far as the money is there.
+///
+/// A RELEASE gives back, and a SETTLE of money that is apart pays: both come at once. A RESERVE with
+/// its SETTLE takes money that a venue may need. It comes at once if no posting has touched that
+/// money yet. Otherwise it waits for another run, `sent`: behind the venues, which have sent all
+/// that they could. A RESERVE alone waits for all of them.
+pub(super) fn credits(ledger: &mut Ledger, lost: &[LostPosting], sent: bool) -> Vec<PlanStep> {
+    let touched = touched(ledger);
+    let mut waiting: Vec<&LostPosting> =
+        lost.iter().filter(|lost| pays(lost, &touched, sent)).collect();
+    waiting.sort_by_key(|lost| lost.sequence);
+    let mut steps = Vec::new();
+    loop {
+        let before = waiting.len();
+        // One of them may bring the money that another needs.
+        waiting.retain(|lost| {
+            let decided = lost.steps.iter().take_while(|step| match step {
+                PlanStep::Post { op, posting } => repost(ledger, *op, posting).is_ok(),
+                _ => false,
+            });
+            let count = steps.len();
+            steps.extend(decided.cloned());
+            steps.len() == count
+        });
+        if waiting.len() == before {
+            return steps;
+        }
+    }
+}
+
+/// The balances that postings have changed, or hold a part of.
+fn touched(ledger: &Ledger) -> BTreeSet<(u64, u32)> {
+    let balance = |fact| match fact {
+        Fact::Balance { user, asset, held, traded, .. } if (held, traded) != (0, 0) => {
+            Some((user, asset))
+        }
+        _ => None,
+    };
+    ledger.facts().filter_map(balance).collect()
+}
+
+/// Whether venues may need a lost posting before they send.
+fn pays(lost: &LostPosting, touched: &BTreeSet<(u64, u32)>, sent: bool) -> bool {
+    let find = |wanted| {
+        lost.steps.iter().find_map(|step| match step {
+            PlanStep::Post { op, posting } if *op == wanted => Some(posting),
+            _ => None,
+        })
+    };
+    let Some(reserve) = find(Op::Reserve) else { return true };
+    let is_touched =
+        |leg: &Leg| leg.from.user().is_some_and(|user| touched.contains(&(user, leg.asset)));
+    find(Op::Settle).is_some() && (sent || !reserve.legs.iter().any(is_touched))
 }

@@ -274,6 +274,14 @@ impl Witness {
         Ok(statuses)
     }
 
+    /// The state of the last cut.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn state(&self) -> Result<CutState, Error> {
+        state(&self.client).await
+    }
+
     /// The venues that must send again after the last cut, and whether there were any.
     ///
     /// # Errors

@@ -1,3 +1,6 @@
+/// The same with transactions.
+mod paid;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
