@@ -167,10 +167,9 @@ impl TransactionNumbers {
         self.numbers.publish_old(self.slot, u64::MAX, Vec::new());
     }
 
-    /// Every unfinished transaction has this number or a higher one; `None` before the rows are
-    /// read.
-    #[cfg(test)]
-    pub(crate) fn over(&self) -> Option<u64> {
+    /// Every unfinished transaction or transfer has this number or a higher one; `None` before the
+    /// rows are read.
+    pub fn over(&self) -> Option<u64> {
         self.numbers.over()
     }
 }

@@ -209,6 +209,9 @@ impl Postgres {
             if self.holds.get(&key).copied() != row.before && !blind {
                 differs = differs.or(Some(Compared::Holds));
             }
+            if bug == Some(Bug::ArrivingAvailable) && row.before.is_none() && row.after.paid {
+                self.bring_early(&key, row.after.user.number(), row.after.asset.0);
+            }
             self.holds.set(key, row.after);
         }
         self.facts.extend(flight.acts.iter().cloned().map(Fact::Hold));
@@ -238,6 +241,19 @@ impl Postgres {
             return Err(Stopped::Refused { violation: true, source: said("below the watermark") });
         }
         differs.map_or(Ok(()), |compared| Err(Stopped::Differs(compared)))
+    }
+
+    /// With a planted bug, the money that a transaction brings is available at its try.
+    fn bring_early(&mut self, key: &str, user: u64, asset: u32) {
+        let id = key.split(':').next().unwrap_or_default();
+        let Some(row) = self.transacted.with_id(id) else { return };
+        let legs = row.branches.iter().filter(|branch| branch.party.name() == "FUNDING");
+        let legs = legs.flat_map(|branch| &branch.legs);
+        let arriving = legs.filter(|leg| (leg.to.number(), leg.asset.0) == (user, asset));
+        let arriving: u128 = arriving.map(|leg| u128::from(leg.amount)).sum();
+        if let Some(&(available, _)) = self.balances.get(&(user, asset)) {
+            self.set_balance(user, asset, available + arriving);
+        }
     }
 
     /// A decision that stands is never replaced, and a refund rests on a withdrawal that stands.

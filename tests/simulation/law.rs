@@ -4,6 +4,8 @@
 //! to a caller; it adds up by itself. It never reads the state of the coordinator or of UBSCore.
 //! The first broken law ends a run.
 
+mod transactions;
+
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,6 +15,8 @@ use domain::hold::{HoldAct, HoldKey, HoldOrder};
 use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op};
 use engine::entry::Entry;
 use ubscore::postgres::flight::{Acted, Flight};
+
+use self::transactions::SeenTransactions;
 
 /// The states by their numbers, and the next states of each.
 const TABLE: [(i16, &[i16]); 8] = [
@@ -122,6 +126,7 @@ pub(super) struct Law {
     holds: BTreeMap<String, SeenHold>,
     /// The sums of the open holds.
     apart: BTreeMap<(u64, u32), i128>,
+    transactions: SeenTransactions,
     broken: Option<Broken>,
 }
 
@@ -318,6 +323,7 @@ impl Law {
             let left = *balance;
             if side == Side::Spot {
                 self.claim(left >= 0, "L1 conservation", || format!("Spot of {user}: {left}"));
+                self.nothing_held_is_used(user, asset);
             }
         }
     }
@@ -465,6 +471,7 @@ impl Law {
                     format!("{external:?} is recorded twice")
                 });
             }
+            Ok(Entry::Named(named)) => self.posted(&named),
             Ok(_) => {}
             Err(error) => self.breach("L7 the log can be read", error.to_string()),
         }

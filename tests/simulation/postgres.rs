@@ -22,6 +22,7 @@ use ubscore::postgres::watermark::Open;
 use wal::Sequence;
 
 use super::law::{Law, Side};
+use super::transacted::Transacted;
 use super::world::Bug;
 
 /// Order numbers in one page of the search: few, so that there are several pages.
@@ -133,6 +134,8 @@ pub(super) struct Postgres {
     /// The frozen part of a balance, if it was ever changed.
     pub(super) frozen: Table<(u64, u32), u128>,
     pub(super) holds: Table<String, Hold>,
+    /// Written outside of flights.
+    pub(super) transacted: Transacted,
     /// By shard and flight.
     pub(super) journal: Table<(u32, u64), Row>,
     history: Vec<(u128, Passed)>,
@@ -253,6 +256,7 @@ impl Postgres {
         if incarnation != self.incarnation {
             return None;
         }
+        let low = self.transacted.low(self.watermark, self.now, keep);
         let keep = i64::try_from(keep.as_nanos()).expect("seconds");
         let now = self.now.as_nanosecond();
         let holds = |(transfer, _): &&(Transfer, Option<u64>)| {
@@ -265,7 +269,7 @@ impl Postgres {
         let end = self.transfers.rows.keys().next_back().map_or(0, |last| last + 1);
         let target = match bug {
             Some(Bug::ForgottenEarly) => end,
-            _ => target.min(held),
+            _ => target.min(held).min(low),
         };
         self.watermark = self.watermark.max(target);
         Some(self.watermark)
@@ -433,6 +437,9 @@ impl Postgres {
         self.frozen.end(commit);
         self.holds.end(commit);
         self.journal.end(commit);
+        if commit {
+            self.transacted.synced();
+        }
     }
 
     /// Shows the judge what was committed. Balances last: they are the result of the whole.
