@@ -174,7 +174,8 @@ impl Hub {
     pub fn transaction_done(&self, row: &TransactionRow) {
         self.ring_for_deliveries();
         let legs = row.branches.iter().flat_map(|branch| &branch.legs);
-        let named: BTreeSet<UserId> = legs.flat_map(|leg| [leg.from, leg.to]).collect();
+        let places = legs.flat_map(|leg| [leg.from, leg.to]);
+        let named: BTreeSet<UserId> = places.filter_map(|place| place.user()).collect();
         let mut users = self.users.lock();
         for user in named {
             let Some(user) = users.by_id.get_mut(&user) else { continue };

@@ -9,10 +9,11 @@ use super::schema::{
 };
 use super::wire::EventBody;
 use crate::postgres::events::{TransactionEvent, UserEvent};
-use crate::transaction::{Branch, BranchState, TransactionLeg, TransactionRow};
+use crate::transaction::{BranchState, Party, TransactionLeg, TransactionRow};
 use domain::account::UserId;
 use domain::amount::units_text;
 use domain::asset::Catalog;
+use domain::transfer::Participant;
 
 /// The end of a transaction, as the stream of one of its users sends it.
 #[derive(Debug, Serialize, ToSchema)]
@@ -71,16 +72,22 @@ struct ToldBody {
 #[derive(Debug, Serialize)]
 struct LegToldBody {
     account: String,
-    from: u64,
-    to: u64,
+    /// A user of the account, or a named place.
+    from: serde_json::Value,
+    to: serde_json::Value,
     asset: String,
     amount: String,
 }
 
-/// The legs that were booked, each with its branch.
-fn booked(row: &TransactionRow) -> impl Iterator<Item = (&Branch, &TransactionLeg)> {
+/// The legs that were booked, each with the store of its branch. A leg between the stores stands in
+/// both.
+fn booked(row: &TransactionRow) -> impl Iterator<Item = (Participant, &TransactionLeg)> {
     let confirmed = row.branches.iter().filter(|branch| branch.state == BranchState::Confirmed);
-    confirmed.flat_map(|branch| branch.legs.iter().map(move |leg| (branch, leg)))
+    let of_stores = confirmed.filter_map(|branch| match branch.party {
+        Party::Store(store) => Some((store, &branch.legs)),
+        Party::Service(_) => None,
+    });
+    of_stores.flat_map(|(store, legs)| legs.iter().map(move |leg| (store, leg)))
 }
 
 /// The asset and the amount of a leg. An asset without a row, deleted by hand, is named by its
@@ -95,14 +102,15 @@ impl TransactionEventBody {
     /// The body for one user, as JSON text. The same event gives the same text every time.
     pub fn json(event: &TransactionEvent, user: UserId, catalog: &Catalog) -> String {
         let row = &event.transaction;
-        let sides = move |leg: &TransactionLeg| {
+        let sides = move |store: Participant, leg: &TransactionLeg| {
             let sides = [(leg.from, "PAID"), (leg.to, "RECEIVED")];
-            sides.into_iter().filter(move |(of, _)| *of == user).map(|(_, side)| side)
+            let own = sides.into_iter().filter(move |(of, _)| of.user_in(store) == Some(user));
+            own.map(|(_, side)| side)
         };
-        let legs = booked(row).flat_map(|(branch, leg)| {
+        let legs = booked(row).flat_map(|(store, leg)| {
             let (asset, amount) = amount(leg, catalog);
-            sides(leg).map(move |side| LegOfUserBody {
-                account: branch.party.name().to_owned(),
+            sides(store, leg).map(move |side| LegOfUserBody {
+                account: store.account().to_owned(),
                 side,
                 asset: asset.clone(),
                 amount: amount.clone(),
@@ -129,10 +137,13 @@ pub fn posted(event: &UserEvent, catalog: &Catalog) -> String {
         UserEvent::Transfer(event) => return EventBody::json(event, catalog),
         UserEvent::Transaction(event) => event,
     };
-    let legs = booked(row).map(|(branch, leg)| {
+    // A leg between the stores is told once, with the account that pays.
+    let once = booked(row).filter(|(store, leg)| leg.from.store().is_none_or(|of| of == *store));
+    let legs = once.map(|(store, leg)| {
         let (asset, amount) = amount(leg, catalog);
-        let account = branch.party.name().to_owned();
-        LegToldBody { account, from: leg.from.number(), to: leg.to.number(), asset, amount }
+        let (account, from, to) =
+            (store.account().to_owned(), leg.from.value(store), leg.to.value(store));
+        LegToldBody { account, from, to, asset, amount }
     });
     let body = ToldBody {
         event_id: id.to_string(),
