@@ -5,6 +5,7 @@
 //! parties as the worker asks them. The decision is one row in PostgreSQL. Each answer is recorded
 //! there before anything depends on it, so a start goes on from the rows alone.
 
+pub mod abandon;
 mod apply;
 mod ask;
 pub mod branches;

@@ -1,10 +1,12 @@
 //! Transactions over both stores, services and callers, on the real binary and a real PostgreSQL.
 //! Each test ends with the sums of all users and with `ubscore verify`.
 
+mod bounds;
 mod desk;
 #[cfg(feature = "crash")]
 mod kills;
 mod lost;
+mod operators;
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use ubscore::postgres::transactions::database::TransactionDatabase;
 use ubscore::postgres::transactions::{
     Accepted, BranchMove, MoveResult, RoundAccept, TransactionError, TransactionMove,
-    TransactionStore,
+    TransactionNote, TransactionStore,
 };
 use ubscore::transaction::{
     BranchState, Decider, Party, TransactionLeg, TransactionName, TransactionRound, TransactionRow,
@@ -176,6 +176,8 @@ fn state_move(row: &TransactionRow, to: TransactionState) -> TransactionMove {
         code: None,
         detail: None,
         seal: false,
+        stores_ended: false,
+        note: None,
         branches: Vec::new(),
     }
 }

@@ -10,7 +10,7 @@ use super::approval::refuse_pending;
 use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{
-    AccessArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
+    AccessArgs, BranchAbandonArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
     TransactionListArgs, TransactionShowArgs,
 };
 use crate::clock::Clock;
@@ -32,6 +32,8 @@ pub fn run(
         TransactionCommand::Show(args) => show(args, clock, out)?,
         TransactionCommand::Retry(args) => attend(args, clock, "retry", "asked again", out)?,
         TransactionCommand::Abort(args) => attend(args, clock, "abort", "aborted", out)?,
+        TransactionCommand::Resolve(args) => attend(args, clock, "resolve", "asked", out)?,
+        TransactionCommand::Abandon(args) => abandon(args, clock, out)?,
         TransactionCommand::Grants(access) => grants(access, clock, out)?,
         TransactionCommand::Grant(args) => grant(args, clock, true, out)?,
         TransactionCommand::Revoke(args) => grant(args, clock, false, out)?,
@@ -178,6 +180,28 @@ fn attend(
     match access.format {
         Format::Json => writeln!(out, "{transaction}")?,
         Format::Text => writeln!(out, "{done}: {}", stands(&transaction))?,
+    }
+    Ok(())
+}
+
+fn abandon(
+    args: &BranchAbandonArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let BranchAbandonArgs { branch, did, operator } = args;
+    let mut body = json!({
+        "participant": branch.participant, "round": branch.round, "reason": operator.reason,
+    });
+    if let Some(did) = did {
+        body["did"] = json!(did.name());
+    }
+    let path = format!("transactions/{}/abandon", branch.transaction);
+    let transaction = Ops::new(&operator.access, clock)?.post("abandon", &path, &body)?;
+    refuse_pending(&transaction, operator.access.format, out)?;
+    match operator.access.format {
+        Format::Json => writeln!(out, "{transaction}")?,
+        Format::Text => writeln!(out, "abandoned: {}", stands(&transaction))?,
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 //! read again before anything else leaves.
 
 mod asking;
+mod operators;
 mod records;
 mod requests;
 mod watch;
@@ -90,8 +91,11 @@ pub(super) struct Worker<S, B> {
     closing: bool,
     entries: HashMap<ReqId, Entry>,
     names: HashMap<TransactionName, ReqId>,
-    /// Order numbers that the watermark must not pass.
+    /// Order numbers that the watermark must not pass: of rounds that are being written, and of
+    /// transactions that Funding or Spot has not ended.
     numbers_in_use: BTreeSet<u64>,
+    /// A call of the store is writing a round.
+    accepting: bool,
     /// Transactions to look at.
     woken: BTreeSet<ReqId>,
     /// Transactions with something to record.
@@ -123,6 +127,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             entries: HashMap::new(),
             names: HashMap::new(),
             numbers_in_use: BTreeSet::new(),
+            accepting: false,
             woken: BTreeSet::new(),
             ready: BTreeSet::new(),
             timers: BinaryHeap::new(),
@@ -153,6 +158,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
                 }
                 (store, done) = under_way(&mut self.running) => {
                     (self.store, self.running) = (Some(store), None);
+                    self.accepting = false;
                     self.on_done(done)?;
                 }
                 message = inbox.recv(), if !self.closing && self.work.len() < WORK_MAX => {
@@ -203,6 +209,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let (now, now_ns, halted) = (self.now(), self.now_ns(), self.parts.gate.is_closed());
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.settle_wish();
+        entry.settle_abandoning(now_ns);
         entry.answer_waiters(now_ns);
         if entry.recording || entry.stale || !self.loaded {
             return;
@@ -242,7 +249,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let mut store = self.store.take().expect("no call is under way");
         Some(match work {
             Work::Accept(pending) => match self.begin_accept(store, pending) {
-                Some(running) => running,
+                Some(running) => {
+                    self.accepting = true;
+                    running
+                }
                 None => return self.next_call(),
             },
             Work::Find(sought) => Box::pin(async move {
@@ -347,6 +357,15 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             return;
         }
         self.loaded = true;
+        let (unfinished, active_max) = (self.entries.len(), self.parts.options.active_max);
+        if unfinished > active_max {
+            warn!(
+                unfinished,
+                active_max,
+                "more transactions are unfinished than UBSCore keeps places for: when its outcome \
+                 map is full, some ends wait. Raise transactions.active_max"
+            );
+        }
         info!(transactions = self.entries.len(), "transactions of earlier processes are taken up");
         self.publish();
         self.wake_all();
@@ -379,7 +398,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             return;
         }
         self.names.insert(row.name.clone(), id);
-        self.numbers_in_use.insert(row.order_number);
+        match row.stores_ended {
+            true => self.numbers_in_use.remove(&row.order_number),
+            false => self.numbers_in_use.insert(row.order_number),
+        };
         let entry = self.entries.entry(id).or_insert_with(|| Entry::new(row.clone(), now_ns));
         if entry.row.state != row.state {
             entry.since_ns = now_ns;
@@ -395,6 +417,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let Some(mut entry) = self.entries.remove(&id) else { return };
         entry.wish = None;
         (entry.recording, entry.stale) = (false, false);
+        entry.settle_abandoning(u64::MAX);
         entry.answer_waiters(u64::MAX);
         self.count_final(&entry.row);
         self.names.remove(&entry.row.name);

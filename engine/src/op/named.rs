@@ -232,7 +232,8 @@ impl Ledger {
             None if (1..=ROUND_MAX).any(|round| done(Op::Post, round)) => {
                 NamedStep::Violation("a RELEASE behind a POST")
             }
-            None if self.outcomes.places_left() == 0 => NamedStep::Full(OUTCOMES_MAX),
+            // It may take the places that are kept for ends.
+            None if self.outcomes.ends_left() == 0 => NamedStep::Full(OUTCOMES_MAX),
             None => NamedStep::Append,
         }
     }

@@ -42,7 +42,7 @@ impl AuditReader {
     }
 
     /// Assets of which confirmed transactions have brought more or less to Funding than they have
-    /// taken, as sentences. Nothing is known while one is being confirmed.
+    /// taken, as sentences. Nothing is known while Funding confirms one.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
@@ -53,7 +53,8 @@ impl AuditReader {
                UNION ALL \
                SELECT asset_id, brought - taken FROM funding_holds WHERE state = 40 \
                   AND order_number >= (SELECT watermark FROM engine_state)) AS parts \
-             WHERE NOT EXISTS (SELECT FROM transactions_tb WHERE state = 30) \
+             WHERE NOT EXISTS (SELECT FROM transactions_tb \
+                                WHERE state = 30 AND stores_ended_at IS NULL) \
              GROUP BY asset_id HAVING sum(moved) <> 0 ORDER BY asset_id";
         let mut found = Vec::new();
         for row in client.query(sums, &[]).await? {

@@ -60,6 +60,19 @@ BEGIN
         RAISE EXCEPTION 'the decision about transaction % stands', ulid_text(OLD.transaction_id)
             USING ERRCODE = 'UB003';
     END IF;
+    IF OLD.stores_ended_at IS DISTINCT FROM NEW.stores_ended_at THEN
+        IF OLD.stores_ended_at IS NOT NULL THEN
+            RAISE EXCEPTION 'the end of Funding and Spot in transaction % stands',
+                ulid_text(OLD.transaction_id) USING ERRCODE = 'UB003';
+        END IF;
+        PERFORM FROM transaction_branches
+          WHERE transaction_id = NEW.transaction_id AND participant IN ('FUNDING', 'SPOT')
+            AND state IN (10, 20);
+        IF FOUND THEN
+            RAISE EXCEPTION 'Funding or Spot has not ended in transaction %',
+                ulid_text(OLD.transaction_id) USING ERRCODE = 'UB003';
+        END IF;
+    END IF;
     RETURN NEW;
 END
 $$;
@@ -225,7 +238,8 @@ BEGIN
         SELECT m.* FROM jsonb_array_elements(p_moves) WITH ORDINALITY AS e (move, place)
          CROSS JOIN LATERAL jsonb_to_record(e.move)
                AS m (id UUID, rounds SMALLINT, before SMALLINT, after SMALLINT, author TEXT,
-                     code SMALLINT, detail TEXT, seal BOOLEAN, branches JSONB)
+                     code SMALLINT, detail TEXT, seal BOOLEAN, stores_ended BOOLEAN, note_by TEXT,
+                     note TEXT, branches JSONB)
          ORDER BY e.place
     LOOP
         SELECT state, rounds INTO v_state, v_rounds FROM transactions_tb
@@ -262,7 +276,13 @@ BEGIN
                code = CASE WHEN v_decides THEN v_move.code ELSE code END,
                detail = COALESCE(v_move.detail, detail),
                finished_at = CASE WHEN v_move.after IN (40, -20) THEN p_at END,
+               -- From now on the watermark may pass: see watermark_raise.
+               stores_ended_at = CASE WHEN v_move.stores_ended THEN COALESCE(stores_ended_at, p_at)
+                                      ELSE stores_ended_at END,
                history = history
+                   || CASE WHEN v_move.note IS NOT NULL
+                           THEN transaction_passage(v_state, p_at, v_move.note_by, v_move.note)
+                           ELSE '[]' END
                    -- A decision that is carried out in the same commit has its passage too.
                    || CASE WHEN v_decides AND v_move.after IN (40, -20)
                            THEN transaction_passage(
@@ -360,11 +380,12 @@ BEGIN
     WITH done AS (
         SELECT ulid_text(t.transaction_id) AS id, t.order_number, b.*
           FROM transactions_tb t CROSS JOIN LATERAL transaction_booked(t.transaction_id) AS b
-         WHERE t.order_number > p_after AND t.order_number <= p_until AND t.state = 40
+         WHERE t.order_number > p_after AND t.order_number <= p_until
+           AND (t.state = 40 OR t.state = 30 AND t.stores_ended_at IS NOT NULL)
     )
     SELECT d.id, d.user_id, d.asset_id,
-           CASE WHEN h.hold_key IS NULL THEN 'is DONE, and Funding has no hold of it'
-                ELSE format('is DONE with %s paid and %s received, and its hold in Funding is in '
+           CASE WHEN h.hold_key IS NULL THEN 'is booked, and Funding has no hold of it'
+                ELSE format('is booked with %s paid and %s received, and its hold in Funding is in '
                             'state %s with %s and %s',
                             d.taken, d.brought, h.state, h.taken, h.brought) END
       FROM done d
@@ -390,6 +411,8 @@ BEGIN
       FROM held h
       LEFT JOIN transactions_tb t ON t.transaction_id = ulid_uuid(h.id)
      WHERE t.state IS NULL OR t.state = -20
+        -- A service may still owe the cancel of its own branch.
+        OR t.state = -10 AND t.stores_ended_at IS NOT NULL
         OR h.state = 40 AND t.state NOT IN (30, 40)
         OR t.state = 40
            AND NOT EXISTS (SELECT FROM transaction_booked(t.transaction_id) AS b
@@ -406,7 +429,7 @@ CREATE VIEW transactions AS
            transaction_state_name(state) AS state,
            CASE decide WHEN 1 THEN 'coordinator' WHEN 2 THEN 'caller' ELSE 'last' END AS decide,
            decided_by, decided_at, expires_at, rounds, code_name(code) AS code, detail, sealed,
-           created_at, updated_at, finished_at, history
+           created_at, updated_at, stores_ended_at, finished_at, history
       FROM transactions_tb;
 
 CREATE VIEW branches AS

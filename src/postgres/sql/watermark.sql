@@ -50,13 +50,12 @@ BEGIN
 END
 $$;
 
--- Raises the watermark towards p_target, over at most p_rows transfers, external operations and
 -- Raises the watermark towards p_target, over at most p_rows transfers, external operations, holds
 -- of Funding and transactions. p_target comes from watermark_observe. The totals follow in the same
 -- transaction.
 --
--- It stops before a transfer or a transaction that is not terminal, or became so within p_keep_ms
--- by this server's clock. A row with a time of the future does not stop it: while the clock ran
+-- It stops before a transfer that is not terminal, and before a transaction that Funding or Spot
+-- has not ended, or that became so within p_keep_ms by this server's clock. A row with a time of the future does not stop it: while the clock ran
 -- ahead, rows got such times. p_target covers them, because everything below it has been terminal
 -- for p_keep_ms of lived time.
 --
@@ -117,9 +116,11 @@ BEGIN
     SELECT min(order_number) INTO v_held
       FROM transactions_tb
      WHERE order_number >= v_old AND order_number < v_new
-       AND (state NOT IN (40, -20)
-            OR updated_at BETWEEN clock_timestamp() - p_keep_ms * interval '1 millisecond'
-                              AND clock_timestamp());
+       -- Its services may owe their answers for long: they are asked by other names.
+       AND (stores_ended_at IS NULL AND state NOT IN (40, -20)
+            OR COALESCE(stores_ended_at, updated_at)
+               BETWEEN clock_timestamp() - p_keep_ms * interval '1 millisecond'
+                   AND clock_timestamp());
     IF v_held IS NOT NULL THEN
         v_new := v_held;
         o_more := FALSE;

@@ -421,6 +421,7 @@ fn new_row(accept: &RoundAccept) -> TransactionRow {
         code: None,
         detail: None,
         sealed: false,
+        stores_ended: false,
         branches: round.branches(),
         history: vec![passage],
         created_at: at,
@@ -455,6 +456,9 @@ struct MoveWords {
     code: Option<i16>,
     detail: Option<String>,
     seal: bool,
+    stores_ended: bool,
+    note_by: Option<String>,
+    note: Option<String>,
     branches: Vec<BranchWords>,
 }
 
@@ -491,6 +495,9 @@ impl MoveWords {
             code: one.code.map(code_number),
             detail: one.detail.as_deref().map(sayable),
             seal: one.seal,
+            stores_ended: one.stores_ended,
+            note_by: one.note.as_ref().map(|note| sayable(&note.by)),
+            note: one.note.as_ref().map(|note| sayable(&note.text)),
             branches: branches.collect(),
         }
     }
