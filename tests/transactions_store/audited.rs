@@ -63,7 +63,7 @@ fn holds_that_are_not_those_of_their_transaction_are_named() {
         (&lacking, 1001, "no hold"),
         (&lacking, 1002, "no hold"),
         (&short, 1001, "state 40 with 249"),
-        (&short, 1004, "is booked"),
+        (&short, 1004, "is DONE"),
         (&gone, 1002, "is CANCELLED"),
         (&open, 1002, "is OPEN"),
         (&unknown, 1001, "is unknown"),
