@@ -1,8 +1,8 @@
 //! The end of a branch by operators, for a service that can never be reached again.
 //!
-//! In a decided transaction the branch follows the decision. In DECIDING the operators state what
-//! the last participant did: that decides. Money is never ended so: Funding and Spot record their
-//! own ends.
+//! In a decided transaction the branch follows the decision. In DECIDING the operators state the
+//! answer of the last participant: that decides. Money is never ended so: Funding and Spot record
+//! their own ends.
 
 use tokio::sync::oneshot;
 

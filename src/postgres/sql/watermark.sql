@@ -55,9 +55,9 @@ $$;
 -- transaction.
 --
 -- It stops before a transfer that is not terminal, and before a transaction that Funding or Spot
--- has not ended, or that became so within p_keep_ms by this server's clock. A row with a time of the future does not stop it: while the clock ran
--- ahead, rows got such times. p_target covers them, because everything below it has been terminal
--- for p_keep_ms of lived time.
+-- has not ended, or that became so within p_keep_ms by this server's clock. A row with a time of
+-- the future does not stop it: while the clock ran ahead, rows got such times. p_target covers
+-- them, because everything below it has been so for p_keep_ms of lived time.
 --
 -- It takes no table lock. Nothing below p_target can change: a number that is in use in a worker,
 -- from its first moment until its row is terminal or proven absent, is at or above p_target.
