@@ -26,8 +26,8 @@ use tokio::sync::mpsc;
 
 use self::branches::Branches;
 pub use self::handle::{
-    TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal, TransactionReply,
-    Transactions,
+    Abandon, TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal,
+    TransactionReply, Transactions,
 };
 pub use self::options::Options;
 pub use self::parts::TransactionParts;

@@ -6,7 +6,7 @@
 
 use tokio::sync::oneshot;
 
-use super::handle::{TransactionAnswer, TransactionRefusal};
+use super::handle::{Abandon, TransactionAnswer, TransactionRefusal};
 use crate::postgres::transactions::{BranchMove, TransactionNote};
 use crate::transaction::{
     Branch, BranchState, Did, Party, TransactionRow, TransactionState, TransactionVerdict,
@@ -15,21 +15,6 @@ use domain::code::Code;
 
 /// The code of a last participant that refused by the word of operators.
 pub const STATED: &str = "STATED_BY_OPERATORS";
-
-/// The wish of operators to end a branch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Abandon {
-    /// The participant, by its name.
-    pub participant: String,
-    /// From 1.
-    pub round: u8,
-    /// In DECIDING, of the last participant.
-    pub did: Option<Did>,
-    /// The operators.
-    pub by: String,
-    /// Why.
-    pub reason: String,
-}
 
 /// The judgement of an [`Abandon`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,7 @@ use domain::transfer::ReqId;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::abandon::Abandon;
-use crate::transaction::{TransactionName, TransactionRound, TransactionRow};
+use crate::transaction::{Did, TransactionName, TransactionRound, TransactionRow};
 
 /// The state after a request, as PostgreSQL has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +52,21 @@ impl From<Code> for TransactionRefusal {
 
 /// The answer to one message.
 pub type TransactionAnswer = Result<TransactionReply, TransactionRefusal>;
+
+/// The wish of operators to end a branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abandon {
+    /// The participant, by its name.
+    pub participant: String,
+    /// From 1.
+    pub round: u8,
+    /// In DECIDING, of the last participant.
+    pub did: Option<Did>,
+    /// The operators.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
 
 /// One request, as the worker reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,8 +22,8 @@ use crate::http::transaction_answer::{position, transaction_state};
 use crate::http::transaction_body::{TransactionOperatorBody, TransactionShownBody};
 use crate::postgres::reads::transactions::TransactionFilter;
 use crate::transaction::{Did, TransactionRow, TransactionState, TransactionVerdict};
-use crate::transactions::TransactionReply;
-use crate::transactions::abandon::{Abandon, Judged};
+use crate::transactions::abandon::Judged;
+use crate::transactions::{Abandon, TransactionReply};
 use domain::code::Code;
 use domain::transfer::{Cid, ReqId};
 

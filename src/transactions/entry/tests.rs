@@ -7,8 +7,9 @@ use tokio::sync::oneshot;
 
 use super::{Entry, Waiter, Want};
 use crate::transaction::{BranchState, Decider, Did, Party, TransactionState};
+use crate::transactions::Abandon;
 use crate::transactions::TransactionAnswer;
-use crate::transactions::abandon::{Abandon, Abandoning};
+use crate::transactions::abandon::Abandoning;
 use crate::transactions::apply;
 use crate::transactions::branches::Heard;
 use crate::transactions::example::{branch, leg, row};

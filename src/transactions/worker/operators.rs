@@ -7,10 +7,12 @@ use super::Worker;
 use super::requests::Client;
 use crate::postgres::transactions::TransactionStore;
 use crate::transaction::TransactionState;
-use crate::transactions::abandon::{Abandon, Abandoning, Judged};
+use crate::transactions::abandon::{Abandoning, Judged};
 use crate::transactions::branches::Branches;
 use crate::transactions::entry::{Waiter, Want};
-use crate::transactions::handle::{TransactionAnswer, TransactionRefusal, TransactionReply};
+use crate::transactions::handle::{
+    Abandon, TransactionAnswer, TransactionRefusal, TransactionReply,
+};
 
 impl<S: TransactionStore, B: Branches> Worker<S, B> {
     /// Forgets every back-off of a transaction.
