@@ -13,7 +13,7 @@ pub enum Action {
     External,
     /// The release of a closed venue's hold.
     Hold,
-    /// The abort of a transaction.
+    /// The abort of a transaction, its resolution, or the end of one of its branches.
     Transaction,
 }
 

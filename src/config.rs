@@ -265,6 +265,12 @@ impl Config {
         self.keep_public_tokens_at_home()
     }
 
+    /// The bound of unfinished transactions. UBSCore keeps an outcome place for the end of each, so
+    /// in a small outcome map it is lower than `transactions.active_max`.
+    pub fn transactions_active_max(&self) -> usize {
+        self.transactions.active_max.min(self.engine.outcomes_max / ENDS_PART)
+    }
+
     /// The development secret is public. With it any client can act as any user and as an admin, so
     /// every listener must stay on the loopback address.
     fn keep_public_tokens_at_home(&self) -> Result<(), Error> {
@@ -293,6 +299,9 @@ impl Config {
         followers::read_secrets(&mut self.followers)
     }
 }
+
+/// At most one part of so many of the outcome map is kept for ends of transactions.
+const ENDS_PART: usize = 16;
 
 /// The variable that names the configuration file if `--config` does not.
 pub const FILE_VARIABLE: &str = "UBSCORE_CONFIG";

@@ -92,6 +92,7 @@ pub const TRANSACTION_POINTS: &[&str] = &[
     "transaction_after_committed",
     "transaction_after_seal",
     "transaction_after_aborted",
+    "transaction_after_stores",
     "transaction_after_final",
 ];
 

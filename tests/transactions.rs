@@ -1,6 +1,7 @@
 //! Transactions over both stores, services and callers, on the real binary and a real PostgreSQL.
 //! Each test ends with the sums of all users and with `ubscore verify`.
 
+mod bounds;
 mod counted;
 mod crossing;
 mod desk;
@@ -9,6 +10,7 @@ mod formats;
 #[cfg(feature = "crash")]
 mod kills;
 mod lost;
+mod operators;
 #[cfg(feature = "crash")]
 mod repairs;
 mod unreadable;

@@ -9,7 +9,7 @@ use ubscore::postgres::flight::EventIds;
 use ubscore::postgres::transactions::database::{TransactionDatabase, TransactionTold};
 use ubscore::postgres::transactions::{
     Accepted, BranchMove, MoveResult, RoundAccept, TransactionError, TransactionMove,
-    TransactionStore,
+    TransactionNote, TransactionStore,
 };
 use ubscore::transaction::{
     BranchState, Decider, LegPlace, Party, TransactionLeg, TransactionName, TransactionRound,
@@ -193,6 +193,8 @@ fn state_move(row: &TransactionRow, to: TransactionState) -> TransactionMove {
         code: None,
         detail: None,
         seal: false,
+        stores_ended: false,
+        note: None,
         branches: Vec::new(),
     }
 }

@@ -239,6 +239,13 @@ impl Ledger {
         self.outcomes.places_left()
     }
 
+    /// Keeps places for the ends of transactions without a RESERVE, see
+    /// [`Options::ends_kept`](crate::Options::ends_kept). Call it behind the replay: an older
+    /// process may have used these places.
+    pub fn keep_for_ends(&mut self, places: usize) {
+        self.outcomes.keep_for_ends(places);
+    }
+
     /// The number of Spot accounts.
     pub fn account_count(&self) -> usize {
         self.accounts.rows().len()

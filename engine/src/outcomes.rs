@@ -175,6 +175,9 @@ pub(crate) struct Outcomes {
     reserved: usize,
     /// Accounts and balances that open RESERVEs keep free.
     kept: [usize; 2],
+    /// Places that only a RELEASE without a RESERVE takes. It is a bound of this process: no record
+    /// depends on it.
+    for_ends: usize,
     /// The sum of the digests of all evicted outcomes.
     evicted: u128,
     /// Rows before this position have been checked since the watermark rose.
@@ -186,7 +189,8 @@ pub(crate) struct Outcomes {
 impl Outcomes {
     pub(crate) fn new(places: usize) -> Outcomes {
         let table = Table::new(places);
-        Outcomes { table, places, reserved: 0, kept: [0; 2], evicted: 0, looked: 0, again: false }
+        let (reserved, kept, for_ends) = (0, [0; 2], 0);
+        Outcomes { table, places, reserved, kept, for_ends, evicted: 0, looked: 0, again: false }
     }
 
     pub(crate) fn prefault(&mut self) {
@@ -197,9 +201,21 @@ impl Outcomes {
         self.table.rows().len()
     }
 
-    /// Places without an outcome and without a refund that may still come.
+    /// Places for new work: without an outcome, without a refund that may still come, and without
+    /// those kept for ends.
     pub(crate) fn places_left(&self) -> usize {
+        self.ends_left().saturating_sub(self.for_ends)
+    }
+
+    /// Places for ends that no RESERVE has kept a place for.
+    pub(crate) fn ends_left(&self) -> usize {
         self.table.places_left() - self.reserved
+    }
+
+    /// Keeps so many places for ends from now on. They may be taken already: new work then waits
+    /// until evictions free them.
+    pub(crate) fn keep_for_ends(&mut self, places: usize) {
+        self.for_ends = places;
     }
 
     /// The outcomes of transfers and external operations.

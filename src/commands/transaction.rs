@@ -5,11 +5,12 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
+use super::approval::refuse_pending;
 use super::listing::{attend, note_cursor, path, rows, write_rows};
 use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{
-    AccessArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
+    AccessArgs, BranchAbandonArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
     TransactionListArgs, TransactionShowArgs,
 };
 use crate::clock::Clock;
@@ -31,6 +32,8 @@ pub fn run(
         TransactionCommand::Show(args) => show(args, clock, out)?,
         TransactionCommand::Retry(args) => act(args, clock, ("retry", "asked again"), out)?,
         TransactionCommand::Abort(args) => act(args, clock, ("abort", "aborted"), out)?,
+        TransactionCommand::Resolve(args) => act(args, clock, ("resolve", "asked"), out)?,
+        TransactionCommand::Abandon(args) => abandon(args, clock, out)?,
         TransactionCommand::Grants(access) => grants(access, clock, out)?,
         TransactionCommand::Grant(args) => grant(args, clock, true, out)?,
         TransactionCommand::Revoke(args) => grant(args, clock, false, out)?,
@@ -157,6 +160,28 @@ fn place(place: &Value) -> String {
 fn stands(transaction: &Value) -> String {
     let of = |key: &str| text(&transaction[key]);
     format!("{}: {}", of("transaction_id"), of("state"))
+}
+
+fn abandon(
+    args: &BranchAbandonArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let BranchAbandonArgs { branch, did, operator } = args;
+    let mut body = json!({
+        "participant": branch.participant, "round": branch.round, "reason": operator.reason,
+    });
+    if let Some(did) = did {
+        body["did"] = json!(did.name());
+    }
+    let path = format!("transactions/{}/abandon", branch.transaction);
+    let transaction = Ops::new(&operator.access, clock)?.post("abandon", &path, &body)?;
+    refuse_pending(&transaction, operator.access.format, out)?;
+    match operator.access.format {
+        Format::Json => writeln!(out, "{transaction}")?,
+        Format::Text => writeln!(out, "abandoned: {}", stands(&transaction))?,
+    }
+    Ok(())
 }
 
 fn grants(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {

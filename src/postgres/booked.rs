@@ -20,9 +20,9 @@ use domain::transfer::ReqId;
 pub struct BookedSums {
     /// Brought less taken of all settled holds of Funding.
     pub funding: i128,
-    /// From outside of both stores, by transactions that are DONE.
+    /// From outside of both stores, by transactions that both stores have booked.
     pub deposited: u128,
-    /// To the outside of both stores, by transactions that are DONE.
+    /// To the outside of both stores, by transactions that both stores have booked.
     pub withdrawn: u128,
 }
 
@@ -33,7 +33,7 @@ pub struct BookedPart {
     pub transaction: ReqId,
     /// Its place in the order of accepts.
     pub order_number: u64,
-    /// It is DONE: its external money counts.
+    /// Both stores have booked it: its external money counts.
     pub done: bool,
     /// The asset.
     pub asset: AssetId,
@@ -41,7 +41,7 @@ pub struct BookedPart {
     pub funding: i128,
     /// The change of all Spot balances once Spot has booked, smallest units.
     pub spot: i128,
-    /// Of a DONE one: from outside of both stores less to it, smallest units.
+    /// Of a done one: from outside of both stores less to it, smallest units.
     pub outside: i128,
 }
 
@@ -74,7 +74,8 @@ pub(super) async fn sums(
           UNION ALL \
           SELECT o.asset_id, 0, o.deposited, o.withdrawn FROM transactions_tb t \
            CROSS JOIN LATERAL transaction_outside(t.transaction_id) AS o \
-           WHERE t.state = 40 AND t.order_number >= (SELECT watermark FROM engine_state)\
+           WHERE transaction_is_booked(t.state, t.stores_ended_at) \
+             AND t.order_number >= (SELECT watermark FROM engine_state)\
         ) AS parts GROUP BY asset_id";
     let mut all = BTreeMap::new();
     for row in snapshot.query(sums, &[]).await? {

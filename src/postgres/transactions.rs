@@ -98,8 +98,21 @@ pub struct TransactionMove {
     pub detail: Option<String>,
     /// Proves that a caller's decision is durable.
     pub seal: bool,
+    /// Funding and Spot have carried out the decision: see [`TransactionRow::stores_ended`].
+    pub stores_ended: bool,
+    /// An entry of the history besides the passage.
+    pub note: Option<TransactionNote>,
     /// Branches that move in the same commit.
     pub branches: Vec<BranchMove>,
+}
+
+/// An entry of the history that is no passage: its author, and the text for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionNote {
+    /// The author.
+    pub by: String,
+    /// The deed, and its reason.
+    pub text: String,
 }
 
 /// The result of a [`TransactionMove`].

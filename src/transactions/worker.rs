@@ -9,6 +9,7 @@
 
 mod asking;
 mod flight;
+mod operators;
 mod readings;
 mod records;
 mod requests;
@@ -116,9 +117,10 @@ pub(super) struct Worker<S, B> {
     closing: bool,
     entries: HashMap<ReqId, Entry>,
     names: HashMap<TransactionName, ReqId>,
-    /// Order numbers that the watermark must not pass.
+    /// Order numbers that the watermark must not pass: of rounds that are being written, and of
+    /// transactions that Funding or Spot has not ended.
     numbers_in_use: BTreeSet<u64>,
-    /// Rounds in the flight under way.
+    /// Rounds of new transactions in the flight under way.
     flying: usize,
     /// Unfinished transactions with a row that cannot be read.
     unreadable: BTreeSet<ReqId>,
@@ -235,6 +237,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let (now, now_ns, halted) = (self.now(), self.now_ns(), self.parts.gate.is_closed());
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.settle_wish();
+        entry.settle_abandoning(now_ns);
         entry.answer_waiters(now_ns);
         if entry.recording || entry.stale || !self.loaded {
             return;
@@ -374,6 +377,15 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             return;
         }
         self.loaded = true;
+        let (unfinished, active_max) = (self.entries.len(), self.parts.options.active_max);
+        if unfinished > active_max {
+            warn!(
+                unfinished,
+                active_max,
+                "more transactions are unfinished than UBSCore keeps places for: when its outcome \
+                 map is full, some ends wait. Raise transactions.active_max"
+            );
+        }
         info!(transactions = self.entries.len(), "transactions of earlier processes are taken up");
         self.publish();
         self.wake_all();
@@ -411,7 +423,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             return;
         }
         self.names.insert(row.name.clone(), id);
-        self.numbers_in_use.insert(row.order_number);
+        match row.stores_ended {
+            true => self.numbers_in_use.remove(&row.order_number),
+            false => self.numbers_in_use.insert(row.order_number),
+        };
         let entry = self.entries.entry(id).or_insert_with(|| Entry::new(row.clone(), now_ns));
         if entry.row.state != row.state {
             entry.since_ns = now_ns;
@@ -427,6 +442,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let Some(mut entry) = self.entries.remove(&id) else { return };
         entry.wish = None;
         (entry.recording, entry.stale) = (false, false);
+        entry.settle_abandoning(u64::MAX);
         entry.answer_waiters(u64::MAX);
         self.count_final(&entry.row);
         if entry.row.state == TransactionState::Done {

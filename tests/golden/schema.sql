@@ -308,6 +308,7 @@ CREATE TABLE transactions (
     sealed boolean,
     created_at timestamp with time zone,
     updated_at timestamp with time zone,
+    stores_ended_at timestamp with time zone,
     finished_at timestamp with time zone,
     history jsonb
 );
@@ -330,7 +331,9 @@ CREATE TABLE transactions_tb (
     decided_by text,
     detail text,
     history jsonb NOT NULL DEFAULT '[]'::jsonb,
+    stores_ended_at timestamp with time zone,
     CONSTRAINT transactions_decided_check CHECK (((decided_at IS NULL) = (state = ANY (ARRAY[0, 20])))),
+    CONSTRAINT transactions_stores_ended_check CHECK (((stores_ended_at IS NULL) OR (sealed AND (state <> ALL (ARRAY[0, 20]))))),
     CONSTRAINT transactions_tb_check CHECK (((finished_at IS NULL) = (state <> ALL (ARRAY[40, '-20'::integer])))),
     CONSTRAINT transactions_tb_check1 CHECK ((sealed OR (state <> ALL (ARRAY[40, '-10'::integer, '-20'::integer])))),
     CONSTRAINT transactions_tb_check2 CHECK (((decided_by IS NULL) = (decided_at IS NULL))),

@@ -146,6 +146,13 @@ impl Desk {
         self.start();
     }
 
+    /// Goes on with other settings. The server may have no room for new work.
+    pub(super) fn starts_on(&mut self, site: Site) {
+        assert!(self.server.is_none(), "its server has ended");
+        self.site = site;
+        self.start();
+    }
+
     /// Waits until the server has ended by itself.
     pub(super) fn wait_for_end(&mut self) {
         let mut server = self.server.take().expect("it ran");

@@ -89,7 +89,9 @@ fn kill_at(desk: &mut Desk, point: &str, tx_id: &str, commits: bool) -> bool {
     );
     eventually("an end, or a kill", || {
         let is_final = desk.site().sql_value(&open) == "1";
-        (desk.has_ended() || is_final && !point.ends_with("final")).then_some(())
+        // These come behind the commit of the end.
+        let is_behind = point.ends_with("final") || point.ends_with("stores");
+        (desk.has_ended() || is_final && !is_behind).then_some(())
     });
     desk.has_ended()
 }

@@ -251,7 +251,8 @@ impl Ledger {
             Some(_) => NamedStep::Append,
             None if named.order_number < self.watermark => NamedStep::Forgotten,
             None if posted.any(|posted| posted) => NamedStep::Violation("a RELEASE behind a POST"),
-            None if self.outcomes.places_left() == 0 => NamedStep::Full(OUTCOMES_MAX),
+            // It may take the places that are kept for ends.
+            None if self.outcomes.ends_left() == 0 => NamedStep::Full(OUTCOMES_MAX),
             None => NamedStep::Append,
         }
     }

@@ -508,6 +508,41 @@ fn a_reserve_keeps_every_place_of_its_end() {
     }
 }
 
+/// L13. Goal: new work leaves places for ends without a RESERVE, and evictions make room again.
+/// Method: a full map with two kept places; every kind of new work, ends with and without a
+/// RESERVE; the watermark; a replay that knows of no kept place.
+#[test]
+fn new_work_leaves_the_places_of_ends_without_a_reserve() {
+    let places = Places { outcomes_max: 20, ..PLACES };
+    let mut market = Market::new(places);
+    market.ledger.keep_for_ends(2);
+    let legs = [pays(1, 2, 10)];
+    assert_eq!(market.name(RESERVE, 1, 1, &legs), NOW);
+    while market.ledger.places_left() > 0 {
+        market.order(Op::Deposit, 1, USD, 1);
+    }
+    let full = Said::Full(OUTCOMES_MAX);
+    for (op, round, legs) in [(RESERVE, 1, &legs[..]), (RESERVE, 1, &[]), (POST, 1, &legs)] {
+        assert_eq!(market.name(op, 2, round, legs), full, "{op}: nothing happens");
+    }
+    assert_eq!(market.name(RESERVE, 1, 2, &legs), full);
+    for transaction in [2, 3] {
+        assert_eq!(market.name(RELEASE, transaction, 1, &[]), NOW, "{transaction}");
+        assert_eq!(market.ledger.places_left(), 0);
+    }
+    assert_eq!(market.name(RELEASE, 4, 1, &[]), full, "none is left");
+    assert_eq!(market.name(RELEASE, 1, 1, &[]), NOW, "its RESERVE has kept a place");
+    assert_eq!(market.set_apart(1), []);
+    // A replay knows of no kept place.
+    let replayed = market.replayed(places).expect("a log");
+    assert_eq!(replayed.digest(), market.ledger.digest());
+    // The kept places come first, then those of new work.
+    market.ask(Asked::RaiseWatermark { order_number: order_number(4) });
+    market.ledger.forget_all();
+    assert_eq!(market.ledger.places_left(), 18);
+    assert_eq!(market.name(RESERVE, 5, 1, &legs), NOW);
+}
+
 /// Below the watermark nothing is decided but the end of a RESERVE with open holds.
 #[test]
 fn below_the_watermark_only_an_open_transaction_ends() {

@@ -8,6 +8,7 @@ use super::approvals::Decided;
 use super::audit_note::AuditNote;
 use super::external::External;
 use super::halts::{SeenHalt, resume_now};
+use super::transactions::Attended;
 use super::{holds, transactions, transfers};
 use crate::approval::{Action, State};
 use crate::crash;
@@ -61,7 +62,10 @@ async fn carry_out(service: &Service, approval: &Approval, decided: Decided) -> 
             let external: External = parse(approval.request.as_bytes())?;
             external.carry_out(&service.transfers, note).await
         }
-        Action::Transaction => transactions::abort_now(service, &approval.subject, note).await,
+        Action::Transaction => {
+            let wanted: Attended = parse(approval.request.as_bytes())?;
+            transactions::carry_out(service, &approval.subject, wanted, note).await
+        }
         Action::Hold => holds::release_now(service, &approval.subject, note).await,
         Action::Resume => {
             let seen: SeenHalt = parse(approval.request.as_bytes())?;

@@ -8,7 +8,14 @@ LANGUAGE sql IMMUTABLE AS $$
                 WHEN p_place ->> 'account' = p_participant THEN (p_place ->> 'user')::bigint END
 $$;
 
--- Money that a DONE transaction has brought from outside of both stores, or taken there, by the
+-- Whether both stores have booked a transaction. From then on its money counts, and the watermark
+-- may pass it, though a service owes the answer to its confirm.
+CREATE FUNCTION transaction_is_booked(p_state SMALLINT, p_stores_ended_at TIMESTAMPTZ)
+RETURNS BOOLEAN LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_state = 40 OR p_state = 30 AND p_stores_ended_at IS NOT NULL
+$$;
+
+-- Money that a booked transaction has brought from outside of both stores, or taken there, by the
 -- user of the other place. If a repair has booked one side of a leg between the stores alone, its
 -- money came from outside too: an operator books the other side as an external operation.
 CREATE FUNCTION transaction_outside(p_id UUID)

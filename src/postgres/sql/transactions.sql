@@ -60,6 +60,19 @@ BEGIN
         RAISE EXCEPTION 'the decision about transaction % stands', ulid_text(OLD.transaction_id)
             USING ERRCODE = 'UB003';
     END IF;
+    IF OLD.stores_ended_at IS DISTINCT FROM NEW.stores_ended_at THEN
+        IF OLD.stores_ended_at IS NOT NULL THEN
+            RAISE EXCEPTION 'the end of Funding and Spot in transaction % stands',
+                ulid_text(OLD.transaction_id) USING ERRCODE = 'UB003';
+        END IF;
+        PERFORM FROM transaction_branches
+          WHERE transaction_id = NEW.transaction_id AND participant IN ('FUNDING', 'SPOT')
+            AND state IN (10, 20);
+        IF FOUND THEN
+            RAISE EXCEPTION 'Funding or Spot has not ended in transaction %',
+                ulid_text(OLD.transaction_id) USING ERRCODE = 'UB003';
+        END IF;
+    END IF;
     RETURN NEW;
 END
 $$;
@@ -320,7 +333,13 @@ BEGIN
            code = CASE WHEN d.decides THEN m.code ELSE t.code END,
            detail = COALESCE(m.detail, t.detail),
            finished_at = CASE WHEN m.after IN (40, -20) THEN p_at END,
+           -- From now on the watermark may pass: see watermark_raise.
+           stores_ended_at = CASE WHEN m.stores_ended THEN COALESCE(t.stores_ended_at, p_at)
+                                  ELSE t.stores_ended_at END,
            history = t.history
+               || CASE WHEN m.note IS NOT NULL
+                       THEN transaction_passage(m.before, p_at, m.note_by, m.note)
+                       ELSE '[]' END
                -- A decision that is carried out in the same commit has its passage too.
                || CASE WHEN d.decides AND m.after IN (40, -20)
                        THEN transaction_passage(
@@ -332,8 +351,10 @@ BEGIN
                        ELSE '[]' END
       FROM ROWS FROM (jsonb_to_recordset(p_moves)
                       AS (id UUID, before SMALLINT, after SMALLINT, author TEXT, code SMALLINT,
-                          detail TEXT, seal BOOLEAN))
-           WITH ORDINALITY AS m (id, before, after, author, code, detail, seal, place)
+                          detail TEXT, seal BOOLEAN, stores_ended BOOLEAN, note_by TEXT,
+                          note TEXT))
+           WITH ORDINALITY AS m (id, before, after, author, code, detail, seal, stores_ended,
+                                 note_by, note, place)
      CROSS JOIN LATERAL (SELECT m.before IN (0, 20) AND m.after NOT IN (0, 20)) AS d (decides)
      WHERE m.place = ANY (v_fitting) AND t.transaction_id = m.id;
     RETURN (
@@ -512,11 +533,12 @@ BEGIN
     WITH done AS (
         SELECT ulid_text(t.transaction_id) AS id, t.order_number, b.*
           FROM transactions_tb t CROSS JOIN LATERAL transaction_booked(t.transaction_id) AS b
-         WHERE t.order_number > p_after AND t.order_number <= p_until AND t.state = 40
+         WHERE t.order_number > p_after AND t.order_number <= p_until
+           AND transaction_is_booked(t.state, t.stores_ended_at)
     )
     SELECT d.id, d.user_id, d.asset_id,
-           CASE WHEN h.hold_key IS NULL THEN 'is DONE, and Funding has no hold of it'
-                ELSE format('is DONE with %s paid and %s received, and its hold in Funding is in '
+           CASE WHEN h.hold_key IS NULL THEN 'is booked, and Funding has no hold of it'
+                ELSE format('is booked with %s paid and %s received, and its hold in Funding is in '
                             'state %s with %s and %s',
                             d.taken, d.brought, h.state, h.taken, h.brought) END
       FROM done d
@@ -542,6 +564,8 @@ BEGIN
       FROM held h
       LEFT JOIN transactions_tb t ON t.transaction_id = ulid_uuid(h.id)
      WHERE t.state IS NULL OR t.state = -20
+        -- A service may still owe the cancel of its own branch.
+        OR t.state = -10 AND t.stores_ended_at IS NOT NULL
         OR h.state = 40 AND t.state NOT IN (30, 40)
         OR t.state = 40
            AND NOT EXISTS (SELECT FROM transaction_booked(t.transaction_id) AS b
@@ -553,8 +577,8 @@ $$;
 
 -- Transactions that a read of both stores may see half booked: those that are being confirmed, and
 -- those that Spot has booked behind record p_behind. By asset: the change of Funding by the holds
--- that are settled, the change of Spot by its legs from and to its outside, and of a DONE one the
--- money from outside of both stores less that to it.
+-- that are settled, the change of Spot by its legs from and to its outside, and of a booked one
+-- (done) the money from outside of both stores less that to it.
 CREATE FUNCTION transaction_bookings(p_behind BIGINT)
 RETURNS TABLE (transaction_id UUID, order_number BIGINT, done BOOLEAN, asset_id INTEGER,
                funding NUMERIC, spot NUMERIC, outside NUMERIC)
@@ -562,11 +586,12 @@ LANGUAGE sql STABLE AS $$
     WITH moving AS MATERIALIZED (
         SELECT t.transaction_id AS id, t.order_number, FALSE AS done FROM transactions_tb t
          WHERE t.state NOT IN (40, -20) AND t.state = 30
+           AND NOT transaction_is_booked(t.state, t.stores_ended_at)
         UNION
         SELECT t.transaction_id, t.order_number, TRUE
           FROM transaction_branches b JOIN transactions_tb t USING (transaction_id)
          WHERE b.participant = 'SPOT' AND b.state = 40 AND b.log_sequence > p_behind
-           AND t.state = 40
+           AND transaction_is_booked(t.state, t.stores_ended_at)
     ), legs AS MATERIALIZED (
         SELECT m.id, b.participant, l."from", l."to", l.asset, l.amount
           FROM moving m JOIN transaction_branches b ON b.transaction_id = m.id
@@ -609,7 +634,7 @@ CREATE VIEW transactions AS
            transaction_state_name(state) AS state,
            CASE decide WHEN 1 THEN 'coordinator' WHEN 2 THEN 'caller' ELSE 'last' END AS decide,
            decided_by, decided_at, expires_at, rounds, code_name(code) AS code, detail, sealed,
-           created_at, updated_at, finished_at, history
+           created_at, updated_at, stores_ended_at, finished_at, history
       FROM transactions_tb;
 
 CREATE VIEW branches AS

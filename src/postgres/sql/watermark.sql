@@ -50,15 +50,14 @@ BEGIN
 END
 $$;
 
--- Raises the watermark towards p_target, over at most p_rows transfers, external operations and
 -- Raises the watermark towards p_target, over at most p_rows transfers, external operations, holds
 -- of Funding and transactions. p_target comes from watermark_observe. The totals follow in the same
 -- transaction.
 --
--- It stops before a transfer or a transaction that is not terminal, or became so within p_keep_ms
--- by this server's clock. A row with a time of the future does not stop it: while the clock ran
--- ahead, rows got such times. p_target covers them, because everything below it has been terminal
--- for p_keep_ms of lived time.
+-- It stops before a transfer that is not terminal, and before a transaction that Funding or Spot
+-- has not ended, or that became so within p_keep_ms by this server's clock. A row with a time of
+-- the future does not stop it: while the clock ran ahead, rows got such times. p_target covers
+-- them, because everything below it has been so for p_keep_ms of lived time.
 --
 -- It takes no table lock. Nothing below p_target can change: a number that is in use in a worker,
 -- from its first moment until its row is terminal or proven absent, is at or above p_target.
@@ -117,9 +116,11 @@ BEGIN
     SELECT min(order_number) INTO v_held
       FROM transactions_tb
      WHERE order_number >= v_old AND order_number < v_new
-       AND (state NOT IN (40, -20)
-            OR updated_at BETWEEN clock_timestamp() - p_keep_ms * interval '1 millisecond'
-                              AND clock_timestamp());
+       -- Its services may owe their answers for long: they are asked by other names.
+       AND (stores_ended_at IS NULL AND state NOT IN (40, -20)
+            OR COALESCE(stores_ended_at, updated_at)
+               BETWEEN clock_timestamp() - p_keep_ms * interval '1 millisecond'
+                   AND clock_timestamp());
     IF v_held IS NOT NULL THEN
         v_new := v_held;
         o_more := FALSE;
@@ -200,8 +201,8 @@ BEGIN
          CROSS JOIN LATERAL transaction_outside(t.transaction_id) AS o
          CROSS JOIN LATERAL (VALUES (4::SMALLINT, o.deposited), (5, o.withdrawn))
                AS moved (op, amount)
-         WHERE t.order_number >= v_old AND t.order_number < v_new AND t.state = 40
-           AND moved.amount > 0
+         WHERE t.order_number >= v_old AND t.order_number < v_new
+           AND transaction_is_booked(t.state, t.stores_ended_at) AND moved.amount > 0
       ) AS passed
      GROUP BY user_id, asset_id ORDER BY user_id, asset_id
     ON CONFLICT (user_id, asset_id) DO UPDATE SET
@@ -292,7 +293,8 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
           FROM engine_state e CROSS JOIN transactions_tb t
          CROSS JOIN LATERAL transaction_outside(t.transaction_id) AS o
          CROSS JOIN LATERAL (VALUES (4, o.deposited), (5, o.withdrawn)) AS moved (op, amount)
-         WHERE t.order_number < e.watermark AND t.state = 40 AND moved.amount > 0
+         WHERE t.order_number < e.watermark AND moved.amount > 0
+           AND transaction_is_booked(t.state, t.stores_ended_at)
     ), totals AS (
         SELECT w.user_id, w.asset_id, parts.part, parts.amount
           FROM watermark_totals w CROSS JOIN LATERAL (VALUES

@@ -116,6 +116,9 @@ pub(super) struct MoveWords {
     code: Option<i16>,
     detail: Option<String>,
     seal: bool,
+    stores_ended: bool,
+    note_by: Option<String>,
+    note: Option<String>,
     branches: Vec<BranchWords>,
 }
 
@@ -152,6 +155,9 @@ impl MoveWords {
             code: one.code.map(code_number),
             detail: one.detail.as_deref().map(sayable),
             seal: one.seal,
+            stores_ended: one.stores_ended,
+            note_by: one.note.as_ref().map(|note| sayable(&note.by)),
+            note: one.note.as_ref().map(|note| sayable(&note.text)),
             branches: branches.collect(),
         }
     }

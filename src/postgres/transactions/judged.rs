@@ -134,6 +134,7 @@ pub(super) fn new_row(accept: &RoundAccept) -> TransactionRow {
         code: None,
         detail: None,
         sealed: false,
+        stores_ended: false,
         branches: round.branches(),
         history: vec![passage],
         created_at: at,

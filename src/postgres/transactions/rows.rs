@@ -16,7 +16,7 @@ use domain::transfer::{Cid, Participant};
 /// The table in errors.
 const TABLE: &str = "transactions_tb";
 /// Where the columns of the branch begin.
-const BRANCH_FROM: usize = 17;
+const BRANCH_FROM: usize = 18;
 
 /// A statement that reads transactions with their branches, a row for each branch, and one for a
 /// transaction that has none. `chosen`: a select of rows of `transactions_tb`. `order`: `ASC` or
@@ -26,6 +26,7 @@ pub(in crate::postgres) fn with_branches(chosen: &str, order: &str) -> String {
         "SELECT t.transaction_id, t.order_number, t.owner, t.tx_id, t.state, t.decide, \
                 t.decided_by, t.expires_at, t.rounds, t.code, t.detail, t.sealed, \
                 t.history::text, t.created_at, t.updated_at, t.decided_at, t.finished_at, \
+                t.stores_ended_at IS NOT NULL, \
                 b.participant, b.round, b.state, b.last, b.legs::text, b.payload::text, b.code, \
                 b.leg, b.participant_code, b.log_sequence \
            FROM ({chosen}) AS t LEFT JOIN transaction_branches b USING (transaction_id) \
@@ -130,6 +131,7 @@ fn transaction_from_row(row: &Row) -> Result<TransactionRow, Error> {
         code: columns::code(row, 9, TABLE)?,
         detail: row.try_get(10)?,
         sealed: row.try_get(11)?,
+        stores_ended: row.try_get(17)?,
         branches: Vec::new(),
         history: serde_json::from_str(history)
             .map_err(|error| bad(&format!("history: {error}")))?,

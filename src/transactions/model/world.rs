@@ -41,6 +41,8 @@ pub(super) enum Bug {
     LateReserve,
     /// A failure behind a write is told as a refusal of the write.
     WrittenIsRefused,
+    /// The row does not keep that both stores have ended.
+    EndNotNoted,
 }
 
 impl Bug {
@@ -51,6 +53,7 @@ impl Bug {
         Bug::LateTry,
         Bug::LateReserve,
         Bug::WrittenIsRefused,
+        Bug::EndNotNoted,
     ];
 }
 
@@ -90,6 +93,8 @@ pub(super) struct World {
     spot: BTreeMap<Holder, u128>,
     reserves: BTreeMap<ReqId, Reserve>,
     services: BTreeMap<String, ServiceRecord>,
+    /// The watermark may be here, of any process so far: the stores know nothing below it.
+    passed: u64,
     /// The first broken law.
     broken: Option<String>,
     /// Names with an abort that was answered as done.
@@ -124,6 +129,7 @@ impl World {
             spot: start,
             reserves: BTreeMap::new(),
             services: BTreeMap::new(),
+            passed: 0,
             broken: None,
             told_aborted: Vec::new(),
             told_committed: Vec::new(),
@@ -180,10 +186,20 @@ impl World {
     /// `over`: the watermark may pass every number below it.
     pub(super) fn check_numbers(&mut self, over: Option<u64>) {
         let Some(over) = over else { return };
-        let open = |row: &&TransactionRow| !row.state.is_terminal() && row.order_number < over;
+        self.passed = self.passed.max(over);
+        let open = |row: &&TransactionRow| {
+            !row.state.is_terminal() && !row.stores_ended && row.order_number < over
+        };
         if let Some(row) = self.rows.values().find(open) {
             let what = format!("the watermark passes {} with order {}", row.id, row.order_number);
             self.broke(what);
+        }
+    }
+
+    /// A store is asked about a transaction with this order number.
+    fn check_asked(&mut self, order_number: u64) {
+        if order_number < self.passed {
+            self.broke(format!("a store is asked about {order_number}, below the watermark"));
         }
     }
 

@@ -88,7 +88,8 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             return None;
         }
         let mut store = self.store.take().expect("no call is under way");
-        self.flying = flight.accepts.len();
+        let is_new = |pending: &&Pending| !self.names.contains_key(pending.name());
+        self.flying = flight.accepts.iter().filter(is_new).count();
         Some(Box::pin(async move {
             let _moving = pass;
             if !flight.moves.is_empty() {

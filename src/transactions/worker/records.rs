@@ -28,6 +28,11 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
                     debug!(transaction = %moved.id, state = state.name(), "transaction moved");
                 }
                 pass_points(moved);
+                if moved.stores_ended {
+                    // Durable, so no start asks a store again.
+                    let order_number = entry.row.order_number;
+                    self.release_number(order_number);
+                }
                 match state.is_terminal() {
                     true => self.finish(moved.id),
                     false => {
@@ -85,6 +90,9 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
 fn pass_points(moved: &TransactionMove) {
     if moved.branches.iter().any(|branch| branch.to == BranchState::Tried) {
         crash::point("transaction_after_tried");
+    }
+    if moved.stores_ended {
+        crash::point("transaction_after_stores");
     }
     if moved.to == moved.from {
         if moved.seal {

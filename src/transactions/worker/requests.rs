@@ -20,7 +20,7 @@ use crate::transaction::{
 use crate::transactions::branches::Branches;
 use crate::transactions::entry::{Waiter, Want, Wish, answer, is_unproven, may_commit, no_proof};
 use crate::transactions::handle::{
-    TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal, TransactionReply,
+    TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal,
 };
 use crate::transactions::rounds;
 use crate::transactions::step::{BY_AGE, Known};
@@ -33,15 +33,15 @@ const GIVEN_UP_MS: u64 = 30_000;
 #[derive(Debug)]
 pub(super) struct Client {
     /// Until when it waits for the awaited thing, monotonic ns.
-    until_ns: u64,
+    pub(super) until_ns: u64,
     /// Until when it waits for the store, monotonic ns.
-    late_ns: u64,
-    reply: oneshot::Sender<TransactionAnswer>,
+    pub(super) late_ns: u64,
+    pub(super) reply: oneshot::Sender<TransactionAnswer>,
 }
 
 impl Client {
     /// A client that has hung up is no error. None is told a decision before its seal.
-    fn answer(self, answer: TransactionAnswer) {
+    pub(super) fn answer(self, answer: TransactionAnswer) {
         let row = match &answer {
             Ok(reply) => Some(&reply.row),
             Err(refusal) => refusal.row.as_deref(),
@@ -103,8 +103,8 @@ enum Purpose {
         by: String,
         reason: Option<String>,
     },
-    /// Nothing new is taken, for want of this or while halted, but this may be a repeat.
-    Round(Box<TransactionRound>, Option<Shortage>),
+    /// Nothing new is taken, for want of room or while halted, but this may be a repeat.
+    Round(Box<TransactionRound>),
 }
 
 /// A row that is searched by its name.
@@ -118,6 +118,28 @@ pub(super) struct Sought {
 impl Sought {
     pub(super) fn name(&self) -> &TransactionName {
         &self.name
+    }
+}
+
+/// The thing that has no room for a round.
+#[derive(Clone, Copy, Debug)]
+enum Lack {
+    /// So many transactions are unfinished as may be.
+    Active,
+    /// Something of UBSCore, or of the workers of transfers.
+    Of(Shortage),
+}
+
+impl Lack {
+    /// The answer. Nothing was written.
+    fn answer(self) -> TransactionAnswer {
+        let detail = match self {
+            Lack::Active => {
+                "Too many transactions are unfinished (transactions.active_max). Retry later."
+            }
+            Lack::Of(shortage) => shortage.message(),
+        };
+        Err(TransactionRefusal::because(Code::Overloaded, detail))
     }
 }
 
@@ -158,6 +180,8 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             TransactionAsk::Get(name) => self.seek(name, Purpose::Get, client),
             // An operator is shown the row as it stands.
             TransactionAsk::Retry(id) => drop(client.reply.send(self.retry(id))),
+            TransactionAsk::Resolve(id) => self.resolve(id, client),
+            TransactionAsk::Abandon(id, abandon) => self.abandon(id, abandon, client),
         }
     }
 
@@ -165,42 +189,38 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         self.work.push_back(Work::Find(Box::new(Sought { name, purpose, client })));
     }
 
-    /// Forgets every back-off of a transaction.
-    fn retry(&mut self, id: ReqId) -> TransactionAnswer {
-        let Some(entry) = self.entries.get_mut(&id) else {
-            return Err(Code::TransactionNotFound.into());
-        };
-        entry.tries.clear();
-        entry.records.due_ns = 0;
-        self.woken.insert(id);
-        Ok(TransactionReply { row: entry.row.clone(), replayed: false, settled: false })
-    }
-
     fn on_round(&mut self, round: Box<TransactionRound>, client: Client) {
-        let known = self.names.get(&round.name).and_then(|id| self.entries.get(id));
-        let shortage = match known {
-            None => self.shortage(&round),
-            // A later round of Spot takes places of its own.
-            Some(known) if known.row.rounds < round.round && has_spot(&round) => {
-                (self.parts.shortage)()
-            }
-            Some(_) => None,
-        };
-        if shortage.is_some() || self.parts.gate.is_closed() {
+        if self.lack(&round).is_some() || self.parts.gate.is_closed() {
             let name = round.name.clone();
-            self.seek(name, Purpose::Round(round, shortage), client);
+            self.seek(name, Purpose::Round(round), client);
             return;
         }
         self.accept(*round, client, false);
     }
 
-    /// The thing that has no room for one more transaction.
-    fn shortage(&self, round: &TransactionRound) -> Option<Shortage> {
-        let waiting = self.work.iter().filter(|work| matches!(work, Work::Accept(_))).count();
-        if self.entries.len() + waiting + self.flying >= self.parts.options.active_max {
-            return Some(Shortage::Worker);
+    /// The thing that has no room for this round.
+    ///
+    /// UBSCore keeps an outcome place for the end of each of `active_max` transactions, and none of
+    /// them goes to new work. So at most so many are under way. A round of Spot needs places for
+    /// new work besides: for its RESERVE, and for the end that the RESERVE keeps.
+    fn lack(&self, round: &TransactionRound) -> Option<Lack> {
+        match self.names.get(&round.name).and_then(|id| self.entries.get(id)) {
+            None if self.active() >= self.parts.options.active_max => return Some(Lack::Active),
+            // A repeat.
+            Some(known) if known.row.rounds >= round.round => return None,
+            _ => {}
         }
-        if has_spot(round) { (self.parts.shortage)() } else { None }
+        if has_spot(round) { (self.parts.shortage)().map(Lack::Of) } else { None }
+    }
+
+    /// Unfinished transactions, with those that are being written.
+    fn active(&self) -> usize {
+        let is_new = |work: &&Work| match work {
+            Work::Accept(pending) => !self.names.contains_key(pending.name()),
+            _ => false,
+        };
+        let waiting = self.work.iter().filter(is_new).count();
+        self.entries.len() + waiting + self.flying
     }
 
     /// Sends a round to the store. Its number is published before. `is_repeat`: the row has it.
@@ -296,7 +316,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         }))
     }
 
-    /// Nothing was written under this number.
+    /// The watermark may pass this number: nothing was written under it, or both stores have ended.
     pub(super) fn release_number(&mut self, order_number: u64) {
         self.numbers_in_use.remove(&order_number);
         self.publish();
@@ -412,16 +432,15 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             }
         };
         match (found, purpose) {
-            (Some(row), Purpose::Round(round, _)) if row.rounds >= round.round => {
+            (Some(row), Purpose::Round(round)) if row.rounds >= round.round => {
                 self.accept(*round, client, true);
             }
-            (_, Purpose::Round(..)) if self.parts.gate.is_closed() => client.answer(halted()),
-            (_, Purpose::Round(_, Some(shortage))) => {
-                let detail = shortage.message();
-                client.answer(Err(TransactionRefusal::because(Code::Overloaded, detail)));
-            }
-            // A later round of a known one, or the halt is over.
-            (_, Purpose::Round(round, _)) => self.accept(*round, client, false),
+            (_, Purpose::Round(_)) if self.parts.gate.is_closed() => client.answer(halted()),
+            // Judged again: other rounds may have come while this one was looked for.
+            (_, Purpose::Round(round)) => match self.lack(&round) {
+                Some(lack) => client.answer(lack.answer()),
+                None => self.accept(*round, client, false),
+            },
             (None, Purpose::Get | Purpose::Commit { .. }) => {
                 client.answer(Err(Code::TransactionNotFound.into()));
             }

@@ -210,7 +210,7 @@ impl World {
         if self.held.contains_key(&moved.id) {
             return MoveResult::Held("the caller".to_owned());
         }
-        let no_lock = self.has(Bug::NoLock);
+        let (no_lock, forgets_end) = (self.has(Bug::NoLock), self.has(Bug::EndNotNoted));
         let Some(row) = self.rows.get_mut(&moved.id) else { return MoveResult::Changed };
         if no_lock && row.state != moved.from && !row.state.is_terminal() {
             row.state = moved.from;
@@ -225,6 +225,7 @@ impl World {
             return MoveResult::Changed;
         }
         apply::whole(row, moved, at);
+        row.stores_ended &= !forgets_end;
         MoveResult::Moved
     }
 
@@ -308,6 +309,7 @@ fn fresh(accept: &RoundAccept, state: TransactionState) -> TransactionRow {
         code: None,
         detail: None,
         sealed: false,
+        stores_ended: false,
         branches: Vec::new(),
         history: Vec::new(),
         created_at: accept.at,
