@@ -209,9 +209,6 @@ impl Postgres {
             if self.holds.get(&key).copied() != row.before && !blind {
                 differs = differs.or(Some(Compared::Holds));
             }
-            if bug == Some(Bug::ArrivingAvailable) && row.before.is_none() && row.after.paid {
-                self.bring_early(&key, row.after.user.number(), row.after.asset.0);
-            }
             self.holds.set(key, row.after);
         }
         self.facts.extend(flight.acts.iter().cloned().map(Fact::Hold));
@@ -231,6 +228,13 @@ impl Postgres {
                 };
                 self.frozen.set(key, after.frozen);
                 self.set_balance(key.0, key.1, after.available - undone + kept);
+            }
+        }
+        if bug == Some(Bug::ArrivingAvailable) {
+            let tried = flight.holds.iter().filter(|row| row.before.is_none() && row.after.paid);
+            for row in tried {
+                let (user, asset) = (row.after.user.number(), row.after.asset.0);
+                self.bring_early(row.key.as_str(), user, asset);
             }
         }
         let accepted = flight.accepted.iter().map(|row| row.transfer.intent.order_number);

@@ -316,7 +316,12 @@ impl Postgres {
     ) -> Done<TransactionRow> {
         self.fences(incarnation, bug)?;
         if let Some(row) = self.transacted.find(&accept.round.name) {
-            return Ok(row.clone());
+            // Its insert meets a row that a session is changing, and waits too long.
+            let session = self.transacted.sessions.get(&row.order_number);
+            return match session.is_some_and(|session| session.decided.is_some()) {
+                true => refused("lock timeout"),
+                false => Ok(row.clone()),
+            };
         }
         let tables = &self.transacted;
         let taken = tables.rows.contains_key(&accept.order_number);
