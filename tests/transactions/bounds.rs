@@ -246,6 +246,10 @@ fn rcv_008_a_recharge_counts_once_though_its_participant_is_silent() {
     let changes = desk.changes(&before);
     let of_b = changes.iter().find(|change| change.0 == B);
     assert_eq!(of_b, Some(&(B, 0, 200)), "{changes:?}");
+    let mut payout = both();
+    payout["legs"] = legs(&[crossing(&funding(C), &outside, "7")]);
+    prepare(&desk, "payout", &payout);
+    assert_eq!(desk.post("/payout/commit", &json!({})).status, 200);
     desk.close();
 }
 
