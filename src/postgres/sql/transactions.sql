@@ -336,6 +336,15 @@ BEGIN
            WITH ORDINALITY AS m (id, before, after, author, code, detail, seal, place)
      CROSS JOIN LATERAL (SELECT m.before IN (0, 20) AND m.after NOT IN (0, 20)) AS d (decides)
      WHERE m.place = ANY (v_fitting) AND t.transaction_id = m.id;
+    FOR v_done IN
+        SELECT m.id
+          FROM ROWS FROM (jsonb_to_recordset(p_moves) AS (id UUID, after SMALLINT))
+               WITH ORDINALITY AS m (id, after, place)
+         WHERE m.place = ANY (v_fitting) AND m.after = 40 ORDER BY m.place
+    LOOP
+        PERFORM transaction_tell(v_done, v_event, p_at, p_endpoints);
+        v_event := v_event + 1;
+    END LOOP;
     RETURN (
         SELECT string_agg(
                    CASE WHEN i.place = ANY (v_fitting) THEN 'm'
