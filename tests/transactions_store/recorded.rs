@@ -87,7 +87,7 @@ fn a_refused_read_behind_a_write_is_no_refusal() {
         "{done:?}"
     );
     assert_eq!(desk.site.sql_value("SELECT rounds FROM transactions WHERE tx_id = 'paid'"), "2");
-    let fresh = || TransactionDatabase::new(desk.site.target(), LIMITS, desk.incarnation);
+    let fresh = || store_of(&desk.site, desk.incarnation);
     let gone = RoundAccept { order_number: second.order_number + 1, ..second.clone() };
     let gone = RoundAccept { round: round("gone", 1, Decider::Caller), ..gone };
     let done = block_on(fresh().cancel_unknown(&gone, "a test", None));
@@ -200,7 +200,10 @@ fn a_flight_gives_each_its_own_result() {
         round("empty", 9, caller),
         round("new", 1, caller),
         round("none", 2, caller),
-        TransactionRound { spot: vec![leg(1003, 1004, 9)], ..round("other", 1, caller) },
+        TransactionRound {
+            legs: vec![leg(1001, 1002, 250), leg_in(Participant::Spot, 1003, 1004, 9)],
+            ..round("other", 1, caller)
+        },
     ];
     let mut accepts: Vec<RoundAccept> = asked.iter().map(|round| desk.asked(round)).collect();
     accepts.push(RoundAccept {
