@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::transfer::Cid;
+use domain::transfer::{Cid, Participant};
 use serde_json::json;
 use ubscore::transaction::{
-    Decider, TransactionLeg, TransactionName, TransactionRound, TransactionRow,
+    Decider, LegPlace, TransactionLeg, TransactionName, TransactionRound, TransactionRow,
 };
 use ubscore::transactions::{TransactionAnswer, Transactions};
 
@@ -67,27 +67,37 @@ impl TransactionCaller {
         self.chance.below(100) < percent
     }
 
-    fn legs(&mut self) -> Vec<TransactionLeg> {
+    /// Legs in one store; with `across`, some between the stores.
+    fn legs(&mut self, store: Participant, across: bool) -> Vec<TransactionLeg> {
         // A single user pays a second one, which has no account.
         let users = self.world.plan.users.max(2);
         let leg = |chance: &mut Chance| {
             let from = chance.between(1, users);
             let to = 1 + (from + chance.below(users - 1)) % users;
             let amount = chance.between(1, 70);
-            TransactionLeg { from: user(from), to: user(to), asset: ASSET, amount }
+            let other = match store {
+                Participant::Funding => Participant::Spot,
+                Participant::Spot => Participant::Funding,
+            };
+            let to_store = if across && chance.one_in(3) { other } else { store };
+            let from = LegPlace::Available { store, user: user(from) };
+            let to = LegPlace::Available { store: to_store, user: user(to) };
+            TransactionLeg { from, to, asset: ASSET, amount }
         };
         (0..self.chance.below(3)).map(|_| leg(&mut self.chance)).collect()
     }
 
     fn round(&mut self, name: &TransactionName, round: u8, decider: Decider) -> TransactionRound {
-        let (funding, spot) = (self.legs(), self.legs());
+        let across = self.percent(30);
+        let mut legs = self.legs(Participant::Funding, across);
+        legs.extend(self.legs(Participant::Spot, across));
         let mut services = Vec::new();
         for service in ["coupons", "envelopes"] {
             if self.percent(20) {
                 services.push((service.to_owned(), json!({ "agrees": self.percent(85) })));
             }
         }
-        if funding.is_empty() && spot.is_empty() && services.is_empty() {
+        if legs.is_empty() && services.is_empty() {
             services.push(("coupons".to_owned(), json!({ "agrees": true })));
         }
         let agrees = json!({ "agrees": self.percent(75) });
@@ -97,10 +107,10 @@ impl TransactionCaller {
             round,
             decider,
             ttl_ms: self.chance.between(200, 4_000),
-            funding,
-            spot,
+            legs,
             services,
             last,
+            followers: Vec::new(),
             fingerprint: [round; 16],
         }
     }

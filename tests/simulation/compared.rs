@@ -8,6 +8,7 @@
 //! Not compared: texts for people, and the times of a decision in SQL, which are PostgreSQL's own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use domain::account::UserId;
 use domain::asset::AssetId;
@@ -15,15 +16,16 @@ use domain::code::Code;
 use domain::transfer::{Cid, Participant, ReqId};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use ubscore::postgres::flight::EventIds;
 use ubscore::postgres::incarnation::ORDER_NUMBER_BITS;
-use ubscore::postgres::transactions::database::TransactionDatabase;
+use ubscore::postgres::transactions::database::{TransactionDatabase, TransactionTold};
 use ubscore::postgres::transactions::{
-    Accepted, BranchMove, MoveResult, RoundAccept, TransactionError, TransactionMove,
-    TransactionStore,
+    Accepted, BranchMove, Landed, MoveResult, RoundAccept, TransactionError, TransactionMove,
+    TransactionStore, UnfinishedPage,
 };
 use ubscore::transaction::{
-    BranchState, Decider, Party, TransactionLeg, TransactionName, TransactionRound, TransactionRow,
-    TransactionState,
+    BranchState, Decider, LegPlace, Party, TransactionLeg, TransactionName, TransactionRound,
+    TransactionRow, TransactionState,
 };
 
 use super::chance::Chance;
@@ -44,6 +46,8 @@ const OWNER: &str = "shop";
 /// Microseconds since the Unix epoch at the first call.
 const EPOCH_US: i64 = 1_767_225_600_000_000;
 
+type Done<T> = Result<T, TransactionError>;
+
 /// The answer of either side, without the parts for people.
 #[derive(Clone, Debug, PartialEq)]
 enum Told {
@@ -53,6 +57,7 @@ enum Told {
     Row(Option<TransactionRow>),
     Rows(Vec<TransactionRow>),
     Ids(Vec<ReqId>),
+    Flight(Vec<Told>),
     Superseded,
     NotWritten,
 }
@@ -76,7 +81,7 @@ impl Told {
             Ok(value) => told(value),
             Err(TransactionError::Superseded) => Told::Superseded,
             Err(TransactionError::Refused(_)) => Told::NotWritten,
-            Err(TransactionError::Unknown(why)) => panic!("nothing is lost here: {why}"),
+            Err(error) => panic!("nothing is lost here: {error}"),
         }
     }
 
@@ -110,10 +115,18 @@ impl Told {
             Told::Row(row) => format!("row {}", row.is_some()),
             Told::Rows(rows) => format!("rows {}", !rows.is_empty()),
             Told::Ids(ids) => format!("ids {}", !ids.is_empty()),
+            Told::Flight(_) => "landed".to_owned(),
             Told::Superseded => "superseded".to_owned(),
             Told::NotWritten => "not written".to_owned(),
         }
     }
+}
+
+/// The store of a process.
+fn store_of(site: &Site, incarnation: u64) -> TransactionDatabase {
+    let ids = Arc::new(EventIds::new(incarnation));
+    let told = TransactionTold { ids, endpoints: vec!["default".to_owned()] };
+    TransactionDatabase::new(site.target(), LIMITS, incarnation, told)
 }
 
 /// Both sides and the state of the test.
@@ -138,7 +151,7 @@ impl Desk {
         site.sql(&format!(
             "INSERT INTO transaction_grants (role_name, owner) VALUES ('{role}', '{OWNER}')"
         ));
-        let store = TransactionDatabase::new(site.target(), LIMITS, 0);
+        let store = store_of(&site, 0);
         let mut desk = Desk {
             store,
             site,
@@ -162,7 +175,7 @@ impl Desk {
         assert_eq!(begun.number, number);
         self.incarnation = number;
         self.orders = number << ORDER_NUMBER_BITS;
-        self.store = TransactionDatabase::new(self.site.target(), LIMITS, number);
+        self.store = store_of(&self.site, number);
     }
 
     fn now(&mut self) -> Timestamp {
@@ -219,14 +232,24 @@ impl Desk {
     }
 
     fn legs(&mut self) -> Vec<TransactionLeg> {
-        let user = |number| UserId::new(number).expect("a user");
+        let place = |chance: &mut Chance, (least, most)| {
+            let store = chance.pick(&[Participant::Funding, Participant::Spot]);
+            let user = UserId::new(chance.between(least, most)).expect("a user");
+            match chance.below(8) {
+                0 => LegPlace::Frozen { store, user, purpose: 7 },
+                _ => LegPlace::Available { store, user },
+            }
+        };
         let leg = |chance: &mut Chance| TransactionLeg {
-            from: user(chance.between(1, 3)),
-            to: user(chance.between(4, 6)),
+            from: place(chance, (1, 3)),
+            to: match chance.below(8) {
+                0 => LegPlace::Outside,
+                _ => place(chance, (4, 6)),
+            },
             asset: AssetId(3),
             amount: chance.between(1, 1_000),
         };
-        (0..self.chance.below(3)).map(|_| leg(&mut self.chance)).collect()
+        (0..self.chance.below(4)).map(|_| leg(&mut self.chance)).collect()
     }
 
     fn round(&mut self) -> TransactionRound {
@@ -253,7 +276,8 @@ impl Desk {
             Decider::Last,
         ]);
         let last = (decider == Decider::Last).then(|| ("archive".to_owned(), json!({"x": "y"})));
-        let (funding, spot) = (self.legs(), self.legs());
+        let legs = self.legs();
+        let followers = Vec::from_iter(self.chance.one_in(3).then(|| "ledger".to_owned()));
         // Few, so that some repeats are the same.
         let body = u8::try_from(self.chance.below(2)).expect("small");
         TransactionRound {
@@ -261,10 +285,10 @@ impl Desk {
             round,
             decider,
             ttl_ms: self.chance.between(1, 100_000),
-            funding,
-            spot,
+            legs,
             services,
             last,
+            followers,
             fingerprint: [body; 16],
         }
     }
@@ -286,8 +310,36 @@ impl Desk {
         let round = self.round();
         let accept = self.asked(round);
         let real = Told::accepted(block_on(self.store.accept(&accept)));
-        let modeled = Told::accepted(self.model.accept_round(self.incarnation, &accept, None));
+        let modeled = Told::accepted(self.modeled_accept(self.incarnation, &accept));
         self.same(&format!("accept {accept:?}"), real, modeled);
+    }
+
+    fn modeled_accept(&mut self, incarnation: u64, accept: &RoundAccept) -> Done<Accepted> {
+        let accepts = std::slice::from_ref(accept);
+        let landed = self.model.fly_transactions(incarnation, (&[], accepts), accept.at, None)?;
+        landed.accepted.into_iter().next().expect("one result a round")
+    }
+
+    /// Moves and rounds in one commit; some are of the same transaction.
+    fn fly(&mut self) {
+        let moves: Vec<TransactionMove> = self.a_move().into_iter().collect();
+        let count = self.chance.between(1, 4);
+        let mut accepts = Vec::new();
+        for _ in 0..count {
+            let round = self.round();
+            accepts.push(self.asked(round));
+        }
+        let at = self.now();
+        let sent: Vec<&RoundAccept> = accepts.iter().collect();
+        let real = block_on(self.store.flight(&moves, &sent, at));
+        let modeled = self.model.fly_transactions(self.incarnation, (&moves, &accepts), at, None);
+        let told = |landed: Landed| {
+            let mut told = vec![Told::moved(Ok(landed.moved))];
+            told.extend(landed.accepted.into_iter().map(Told::accepted));
+            Told::Flight(told)
+        };
+        let (real, modeled) = (Told::of(real, told), Told::of(modeled, told));
+        self.same(&format!("flight {moves:?} {accepts:?}"), real, modeled);
     }
 
     fn cancel_unknown(&mut self) {
@@ -367,7 +419,8 @@ impl Desk {
         }
         let at = self.now();
         let real = Told::moved(block_on(self.store.record(&moves, at)));
-        let modeled = Told::moved(self.model.record_moves(self.incarnation, &moves, at, None));
+        let modeled = self.model.fly_transactions(self.incarnation, (&moves, &[]), at, None);
+        let modeled = Told::moved(modeled.map(|landed| landed.moved));
         self.same(&format!("record {moves:?}"), real, modeled);
     }
 
@@ -380,7 +433,13 @@ impl Desk {
         let rows = |rows: Vec<TransactionRow>| Told::Rows(rows.into_iter().map(timeless).collect());
         let above = self.row().map_or(0, |row| row.order_number);
         let limit = self.chance.pick(&[1, 3, 100]);
-        let real = Told::of(block_on(self.store.unfinished(above, limit)), rows);
+        let page = |page: UnfinishedPage| {
+            assert_eq!(page.unreadable, []);
+            let last = page.rows.last().map(|row| row.order_number);
+            assert_eq!(page.next, last.filter(|_| page.rows.len() == limit));
+            rows(page.rows)
+        };
+        let real = Told::of(block_on(self.store.unfinished(above, limit)), page);
         let modeled = rows(self.model.unfinished_transactions(above, limit));
         self.same("unfinished", real, modeled);
         let real = Told::of(block_on(self.store.decided()), Told::Ids);
@@ -422,19 +481,19 @@ impl Desk {
     /// Another process takes over, and the one before it still sends.
     fn supersede(&mut self) {
         let before = self.incarnation;
-        let (target, limits) = (self.site.target(), LIMITS);
-        let mut old = TransactionDatabase::new(target, limits, before);
+        let mut old = store_of(&self.site, before);
         self.begin();
         let round = self.round();
         let accept = self.asked(round);
         let real = Told::accepted(block_on(old.accept(&accept)));
-        let modeled = Told::accepted(self.model.accept_round(before, &accept, None));
+        let modeled = Told::accepted(self.modeled_accept(before, &accept));
         self.same("accept of a superseded process", real, modeled);
         let moves: Vec<TransactionMove> = self.a_move().into_iter().collect();
         let at = self.now();
         if !moves.is_empty() {
             let real = Told::moved(block_on(old.record(&moves, at)));
-            let modeled = Told::moved(self.model.record_moves(before, &moves, at, None));
+            let modeled = self.model.fly_transactions(before, (&moves, &[]), at, None);
+            let modeled = Told::moved(modeled.map(|landed| landed.moved));
             self.same("record of a superseded process", real, modeled);
         }
         let real = Told::row(block_on(old.cancel_unknown(&accept, "by", None)));
@@ -455,8 +514,9 @@ impl Desk {
 
     fn play(&mut self) {
         match self.chance.below(40) {
-            0..14 => self.accept(),
-            14..30 => self.record(),
+            0..11 => self.accept(),
+            11..16 => self.fly(),
+            16..30 => self.record(),
             30 => self.cancel_unknown(),
             31..34 => self.reads(),
             34..39 => self.call_by_sql(),
@@ -486,6 +546,8 @@ const MUST: &[&str] = &[
     "record: mm",
     "record: not written",
     "record: superseded",
+    "flight: landed",
+    "flight: not written",
     "find: row true",
     "find: row false",
     "unfinished: rows true",

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::account::AccountStatus;
+use domain::account::{AccountStatus, UserId};
 use domain::code::Code;
 use domain::hold::{Hold, HoldState};
-use domain::transfer::{Decision, Intent, Op};
+use domain::transfer::{Decision, Intent, Op, Participant};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use ubscore::postgres::flight::{
@@ -253,7 +253,10 @@ impl Postgres {
         let Some(row) = self.transacted.with_id(id) else { return };
         let legs = row.branches.iter().filter(|branch| branch.party.name() == "FUNDING");
         let legs = legs.flat_map(|branch| &branch.legs);
-        let arriving = legs.filter(|leg| (leg.to.number(), leg.asset.0) == (user, asset));
+        let arriving = legs.filter(|leg| {
+            let to = leg.to.user_in(Participant::Funding).map(UserId::number);
+            (to, leg.asset.0) == (Some(user), asset)
+        });
         let arriving: u128 = arriving.map(|leg| u128::from(leg.amount)).sum();
         if let Some(&(available, _)) = self.balances.get(&(user, asset)) {
             self.set_balance(user, asset, available + arriving);

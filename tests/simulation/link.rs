@@ -11,7 +11,8 @@ use domain::transfer::ReqId;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use ubscore::postgres::transactions::{
-    Accepted, MoveResult, RoundAccept, TransactionError, TransactionMove, TransactionStore,
+    Accepted, Found, Landed, RoundAccept, TransactionError, TransactionMove, TransactionStore,
+    UnfinishedPage,
 };
 use ubscore::transaction::{TransactionName, TransactionRow, TransactionState};
 
@@ -130,19 +131,37 @@ fn read(row: TransactionRow, bug: Option<Bug>) -> TransactionRow {
     TransactionRow { sealed: row.sealed || lies, ..row }
 }
 
-impl TransactionStore for TransactionLink {
-    async fn accept(&mut self, accept: &RoundAccept) -> Done<Accepted> {
-        let (accept, incarnation) = (accept.clone(), self.process.number);
-        let call =
-            move |postgres: &mut Postgres, bug| postgres.accept_round(incarnation, &accept, bug);
-        self.call("accept", call).await
+/// Whether the answer to a round comes from a read behind its flight.
+fn needs_row(accepted: &Result<Accepted, TransactionError>) -> bool {
+    match accepted {
+        Ok(Accepted::Taken { row, replayed }) => *replayed || row.rounds > 1,
+        Ok(Accepted::Refused { row, .. }) => row.is_some(),
+        Err(_) => false,
     }
+}
 
-    async fn record(&mut self, moves: &[TransactionMove], at: Timestamp) -> Done<Vec<MoveResult>> {
+impl TransactionStore for TransactionLink {
+    async fn flight(
+        &mut self,
+        moves: &[TransactionMove],
+        accepts: &[&RoundAccept],
+        at: Timestamp,
+    ) -> Done<Landed> {
         let (moves, incarnation) = (moves.to_vec(), self.process.number);
-        let call =
-            move |postgres: &mut Postgres, bug| postgres.record_moves(incarnation, &moves, at, bug);
-        self.call("record", call).await
+        let accepts: Vec<RoundAccept> = accepts.iter().map(|accept| (*accept).clone()).collect();
+        // The rows behind a written flight cannot be read.
+        let unread = !accepts.is_empty()
+            && self.world.fault(self.world.plan.postgres_fault_one_in)
+            && self.world.chance().one_in(4);
+        let call = move |postgres: &mut Postgres, bug| {
+            let mut landed = postgres.fly_transactions(incarnation, (&moves, &accepts), at, bug)?;
+            let met = landed.accepted.iter_mut().filter(|accepted| needs_row(accepted));
+            for accepted in met.filter(|_| unread) {
+                *accepted = Err(TransactionError::Unknown("a fault".to_owned()));
+            }
+            Ok(landed)
+        };
+        self.call("flight", call).await
     }
 
     async fn cancel_unknown(
@@ -159,18 +178,21 @@ impl TransactionStore for TransactionLink {
         self.call("cancel", call).await
     }
 
-    async fn find(&mut self, name: &TransactionName) -> Done<Option<TransactionRow>> {
-        let name = name.clone();
+    async fn find_all(&mut self, names: &[&TransactionName]) -> Done<Vec<Found>> {
+        let names: Vec<TransactionName> = names.iter().map(|name| (*name).clone()).collect();
         let call = move |postgres: &mut Postgres, bug| {
-            Ok(postgres.transacted.find(&name).cloned().map(|row| read(row, bug)))
+            let find = |name| postgres.transacted.find(name).cloned().map(|row| read(row, bug));
+            Ok(names.iter().map(|name| Ok(find(name))).collect())
         };
         self.call("find", call).await
     }
 
-    async fn unfinished(&mut self, above: u64, limit: usize) -> Done<Vec<TransactionRow>> {
+    async fn unfinished(&mut self, above: u64, limit: usize) -> Done<UnfinishedPage> {
         let call = move |postgres: &mut Postgres, bug| {
             let rows = postgres.unfinished_transactions(above, limit).into_iter();
-            Ok(rows.map(|row| read(row, bug)).collect())
+            let rows: Vec<TransactionRow> = rows.map(|row| read(row, bug)).collect();
+            let next = rows.last().map(|row| row.order_number).filter(|_| rows.len() == limit);
+            Ok(UnfinishedPage { rows, unreadable: Vec::new(), next })
         };
         self.call("unfinished", call).await
     }

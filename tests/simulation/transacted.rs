@@ -9,7 +9,7 @@ use domain::code::Code;
 use domain::transfer::{Participant, ReqId};
 use jiff::Timestamp;
 use ubscore::postgres::transactions::{
-    Accepted, BranchMove, MoveResult, RoundAccept, TransactionError, TransactionMove,
+    Accepted, BranchMove, Landed, MoveResult, RoundAccept, TransactionError, TransactionMove,
 };
 use ubscore::transaction::{
     Branch, BranchState, Decider, Party, ROUNDS_MAX, TransactionName, TransactionPassage,
@@ -193,23 +193,69 @@ impl Postgres {
         }
     }
 
+    /// `transaction_flight`, with the answers of its store: moves and then rounds, in one commit.
+    pub(super) fn fly_transactions(
+        &mut self,
+        incarnation: u64,
+        (moves, accepts): (&[TransactionMove], &[RoundAccept]),
+        at: Timestamp,
+        bug: Option<Bug>,
+    ) -> Done<Landed> {
+        if accepts.iter().any(is_in_form) {
+            self.fences(incarnation, bug)?;
+        }
+        let moved = match moves.is_empty() {
+            true => Vec::new(),
+            false => self.record_moves(incarnation, moves, at, bug)?,
+        };
+        // New transactions are written first, together.
+        let mut new = BTreeMap::new();
+        for (place, accept) in accepts.iter().enumerate() {
+            if accept.round.round == 1 && self.transacted.find(&accept.round.name).is_none() {
+                let accepted = self.accept_round(incarnation, accept, bug);
+                if matches!(accepted, Ok(Accepted::Taken { .. })) {
+                    new.insert(place, accepted);
+                }
+            }
+        }
+        let mut accepted = Vec::with_capacity(accepts.len());
+        for (place, accept) in accepts.iter().enumerate() {
+            let new = new.remove(&place);
+            accepted.push((
+                new.is_some(),
+                new.unwrap_or_else(|| self.accept_round(incarnation, accept, bug)),
+            ));
+        }
+        // Rows of old ones are read behind the commit.
+        for (accept, (_, accepted)) in accepts.iter().zip(&mut accepted).filter(|(_, one)| !one.0) {
+            let there = self.transacted.find(&accept.round.name);
+            match accepted {
+                Ok(Accepted::Taken { row, .. } | Accepted::Refused { row: Some(row), .. }) => {
+                    **row = there.expect("rows are never deleted").clone();
+                }
+                Ok(Accepted::Refused { row: None, .. }) | Err(_) => {}
+            }
+        }
+        Ok(Landed { moved, accepted: accepted.into_iter().map(|one| one.1).collect() })
+    }
+
     /// `transaction_accept`, with the answers of its store.
-    pub(super) fn accept_round(
+    fn accept_round(
         &mut self,
         incarnation: u64,
         accept: &RoundAccept,
         bug: Option<Bug>,
     ) -> Done<Accepted> {
         let round = &accept.round;
-        let branches = round.branches();
         let no = |code, row: Option<TransactionRow>| {
             let (detail, row) = ("the model".to_owned(), row.map(Box::new));
             Ok(Accepted::Refused { code, detail, row })
         };
-        if !(1..=ROUNDS_MAX).contains(&round.round) || branches.is_empty() {
+        if !is_in_form(accept) {
             return no(Code::InvalidRequest, None);
         }
         self.fences(incarnation, bug)?;
+        let branches = round.branches();
         let there = self.transacted.names.get(&round.name).copied();
         let Some(number) = there else {
             if round.round != 1 {
@@ -267,7 +313,7 @@ impl Postgres {
     }
 
     /// `transaction_record`: all moves in one commit.
-    pub(super) fn record_moves(
+    fn record_moves(
         &mut self,
         incarnation: u64,
         moves: &[TransactionMove],
@@ -276,6 +322,9 @@ impl Postgres {
     ) -> Done<Vec<MoveResult>> {
         self.fences(incarnation, bug)?;
         let unlocked = bug == Some(Bug::DecisionUnlocked);
+        if let Some(twice) = moves.iter().find(|moved| self.fits_twice(moves, moved)) {
+            return refused(&format!("two moves of {} in one commit", twice.id));
+        }
         let mut written: BTreeMap<u64, Kept> = BTreeMap::new();
         let mut results = Vec::new();
         for moved in moves {
@@ -285,9 +334,7 @@ impl Postgres {
                 results.push(MoveResult::Held(role.clone()));
                 continue;
             }
-            let kept = number.and_then(|number| {
-                written.get(&number).or_else(|| self.transacted.rows.get(&number)).cloned()
-            });
+            let kept = number.and_then(|number| self.transacted.rows.get(&number).cloned());
             let Some(Kept { mut row, fingerprints }) = kept else {
                 results.push(MoveResult::Changed);
                 continue;
@@ -304,6 +351,14 @@ impl Postgres {
         written.into_values().for_each(|kept| self.transacted.set(kept));
         self.transacted.synced();
         Ok(results)
+    }
+
+    /// Whether this move fits its row, and another one of the same transaction too.
+    fn fits_twice(&self, moves: &[TransactionMove], moved: &TransactionMove) -> bool {
+        let Some(number) = self.transacted.ids.get(&moved.id) else { return false };
+        let row = &self.transacted.rows[number].row;
+        let same = moves.iter().filter(|other| other.id == moved.id && fits(row, other));
+        !self.transacted.sessions.contains_key(number) && same.count() > 1
     }
 
     /// `transaction_cancel_unknown`, and the row under the name.
@@ -412,6 +467,20 @@ impl Postgres {
     }
 }
 
+/// Whether a round can be written at all.
+fn is_in_form(accept: &RoundAccept) -> bool {
+    (1..=ROUNDS_MAX).contains(&accept.round.round) && !accept.round.branches().is_empty()
+}
+
+/// Whether a move finds its row as it must be.
+fn fits(row: &TransactionRow, moved: &TransactionMove) -> bool {
+    let mut branches = moved.branches.iter();
+    (row.state, row.rounds) == (moved.from, moved.rounds)
+        && branches.all(|passage| {
+            index_of(row, passage).is_some_and(|index| row.branches[index].state == passage.from)
+        })
+}
+
 /// Whether a caller may commit: each round is tried, or ended as a whole and without a service that
 /// refused; and one of them is tried.
 fn is_tried(row: &TransactionRow) -> bool {
@@ -443,10 +512,7 @@ fn index_of(row: &TransactionRow, passage: &BranchMove) -> Option<usize> {
 
 /// One move, by the comparisons and the guards of the tables.
 fn carry_out(row: &mut TransactionRow, moved: &TransactionMove, at: Timestamp) -> Done<MoveResult> {
-    let fits = moved.branches.iter().all(|passage| {
-        index_of(row, passage).is_some_and(|index| row.branches[index].state == passage.from)
-    });
-    if !fits || (row.state, row.rounds) != (moved.from, moved.rounds) {
+    if !fits(row, moved) {
         return Ok(MoveResult::Changed);
     }
     for passage in &moved.branches {

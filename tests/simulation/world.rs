@@ -647,6 +647,8 @@ impl World {
             gate: Arc::clone(gate),
             numbers: numbers.clone(),
             shortage: Arc::new(move || of_shortage.shortage()),
+            told: Arc::new(|_| {}),
+            silent: Arc::default(),
             options: transactions::Options {
                 tick,
                 active_max: 32,

@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use domain::asset::AssetId;
 use domain::hold::{HoldAct, HoldOrder};
 use domain::posting::{Breakdown, Leg, Place};
 use domain::transfer::{Decision, Op, Participant, ReqId};
 use engine::named::Named;
 use ubscore::transaction::{
-    Branch, BranchState, Decider, Party, TransactionName, TransactionRow, TransactionState,
-    TransactionVerdict,
+    Branch, BranchState, Decider, LegPlace, Party, TransactionName, TransactionRow,
+    TransactionState, TransactionVerdict,
 };
 use ubscore::transactions::step::Word;
 
@@ -72,8 +73,11 @@ fn effect_of(row: &TransactionRow, store: Participant) -> Effect {
     let party = Party::Store(store);
     let counts = |branch: &&Branch| branch.party == party && !is_used_up(row, branch.round);
     for leg in row.branches.iter().filter(counts).flat_map(|branch| &branch.legs) {
-        *effect.entry((leg.from.number(), leg.asset.0)).or_default() -= i128::from(leg.amount);
-        *effect.entry((leg.to.number(), leg.asset.0)).or_default() += i128::from(leg.amount);
+        for (place, sign) in [(leg.from, -1), (leg.to, 1)] {
+            let Some(user) = place.user_in(store) else { continue };
+            *effect.entry((user.number(), leg.asset.0)).or_default() +=
+                sign * i128::from(leg.amount);
+        }
     }
     effect.retain(|_, change| *change != 0);
     effect
@@ -162,8 +166,11 @@ impl Law {
     fn is_set_apart(&self, row: &TransactionRow, branch: &Branch) -> bool {
         let round = 2 * branch.round - 1;
         let set = format!("Set {{ round: {round},");
-        let users = branch.legs.iter().flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]);
-        users.into_iter().all(|(user, asset)| {
+        let sides = branch.legs.iter().flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]);
+        let own = |(place, asset): (LegPlace, AssetId)| {
+            Some((place.user_in(Participant::Funding)?, asset))
+        };
+        sides.filter_map(own).all(|(user, asset)| {
             let hold = self.holds.get(&format!("{}:{}:{}", row.id, user.number(), asset.0));
             hold.is_some_and(|hold| {
                 let mut acts = hold.recorded.iter();
