@@ -8,7 +8,7 @@
 //! `venues-N` it holds venues with their holds, and few transfers; with `transactions-N` it holds
 //! transactions in each state.
 
-/// Transactions, and what they leave behind.
+/// Transactions in each state.
 mod transactions;
 
 /// Venues, and what they leave behind.

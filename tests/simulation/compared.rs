@@ -456,6 +456,8 @@ impl Desk {
             assert!(self.model.end_session(&name, commits, sync));
             let end = if commits { "caller: COMMIT" } else { "caller: ROLLBACK" };
             *self.counts.entry(end.to_owned()).or_default() += 1;
+            // A decision that no move has sealed.
+            self.reads();
             return;
         }
         let Some(row) = self.row() else { return };
