@@ -120,8 +120,8 @@ impl Transacted {
     }
 
     /// The lowest number that the watermark may not pass: of a transaction that a store has not
-    /// ended, or that they have ended for less than `keep`. A later change of the row stands for the
-    /// time of the end: the watermark waits longer than it must.
+    /// ended, or that they have ended for less than `keep`. The time of the last change counts: the
+    /// watermark waits no shorter than it must.
     pub(super) fn low(&self, from: u64, now: Timestamp, keep: Duration) -> u64 {
         let keep = i128::try_from(keep.as_nanos()).expect("seconds");
         let holds = |row: &&TransactionRow| {

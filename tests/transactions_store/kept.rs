@@ -4,9 +4,9 @@ use ubscore::postgres::watermark::Watermark;
 
 use super::*;
 
-/// Goal: the watermark passes a transaction that Funding and Spot have ended, before its final
-/// state and behind the keep time. The mark of that is never early, and stands. Method: the moves
-/// of a worker, and those of a broken one.
+/// RCV-008. Goal: the watermark passes a transaction that Funding and Spot have ended, before its
+/// final state and behind the keep time. The mark of that is never early, and stands. Method: the
+/// moves of a worker, and those of a broken one.
 #[test]
 fn the_watermark_passes_what_both_stores_have_ended() {
     let mut desk = Desk::new();
