@@ -518,8 +518,8 @@ CREATE INDEX funding_holds_empty ON funding_holds USING btree (order_number) WHE
 CREATE INDEX funding_holds_moved ON funding_holds USING btree (user_id) WHERE (state = 40);
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
-CREATE INDEX transaction_events_by_user ON transaction_events USING btree (user_id, event_id);
 CREATE INDEX transaction_branches_booked ON transaction_branches USING btree (log_sequence) WHERE ((participant = 'SPOT'::text) AND (state = 40));
+CREATE INDEX transaction_events_by_user ON transaction_events USING btree (user_id, event_id);
 CREATE INDEX transactions_by_owner ON transactions_tb USING btree (owner, order_number);
 CREATE INDEX transactions_by_state ON transactions_tb USING btree (state, order_number);
 CREATE INDEX transactions_unfinished ON transactions_tb USING btree (order_number) WHERE (state <> ALL (ARRAY[40, '-20'::integer]));
@@ -569,12 +569,15 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION row_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION spot_operations(p_direction smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transaction_accept(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_round smallint, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_fingerprint bytea, p_participants text[], p_last boolean[], p_legs text[], p_payloads text[], p_followers text[]) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION transaction_accepts(p_incarnation bigint, p_ids uuid[], p_order_numbers bigint[], p_owners text[], p_tx_ids text[], p_rounds smallint[], p_decides smallint[], p_ats timestamp with time zone[], p_expiries timestamp with time zone[], p_fingerprints bytea[], p_followers text[], p_places integer[], p_participants text[], p_last boolean[], p_legs text[], p_payloads text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_booked(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, taken numeric, brought numeric) LANGUAGE sql STABLE
 -- FUNCTION transaction_bookings(p_behind bigint) RETURNS TABLE(transaction_id uuid, order_number bigint, done boolean, asset_id integer, funding numeric, spot numeric, outside numeric) LANGUAGE sql STABLE
 -- FUNCTION transaction_cancel_unknown(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_code smallint, p_by text, p_reason text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_commit(p_owner text, p_tx_id text, p_rounds integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, public, pg_temp
 -- FUNCTION transaction_events_after(p_user bigint, p_event bigint, p_rows integer) RETURNS TABLE(event_id bigint, transaction_id uuid) LANGUAGE plpgsql STABLE SET enable_seqscan=off
 -- FUNCTION transaction_events_last(p_user bigint) RETURNS bigint LANGUAGE plpgsql STABLE SET enable_seqscan=off
+-- FUNCTION transaction_flight(p_incarnation bigint, p_at timestamp with time zone, p_moves jsonb, p_ids uuid[], p_order_numbers bigint[], p_owners text[], p_tx_ids text[], p_rounds smallint[], p_decides smallint[], p_ats timestamp with time zone[], p_expiries timestamp with time zone[], p_fingerprints bytea[], p_followers text[], p_places integer[], p_participants text[], p_last boolean[], p_legs text[], p_payloads text[], p_event_first bigint, p_endpoints text[], OUT moved text, OUT accepted text[]) RETURNS record LANGUAGE plpgsql VOLATILE
+-- FUNCTION transaction_is_booked(p_state smallint, p_stores_ended_at timestamp with time zone) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION transaction_outside(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, deposited numeric, withdrawn numeric) LANGUAGE sql STABLE
 -- FUNCTION transaction_passage(p_state smallint, p_at timestamp with time zone, p_by text, p_reason text) RETURNS jsonb LANGUAGE sql STABLE
 -- FUNCTION transaction_record(p_incarnation bigint, p_at timestamp with time zone, p_moves jsonb, p_event_first bigint, p_endpoints text[]) RETURNS text LANGUAGE plpgsql VOLATILE

@@ -21,7 +21,7 @@ use ubscore::postgres::incarnation::ORDER_NUMBER_BITS;
 use ubscore::postgres::transactions::database::{TransactionDatabase, TransactionTold};
 use ubscore::postgres::transactions::{
     Accepted, BranchMove, Landed, MoveResult, RoundAccept, TransactionError, TransactionMove,
-    TransactionStore, UnfinishedPage,
+    TransactionNote, TransactionStore, UnfinishedPage,
 };
 use ubscore::transaction::{
     BranchState, Decider, LegPlace, Party, TransactionLeg, TransactionName, TransactionRound,
@@ -406,6 +406,11 @@ impl Desk {
             code: self.chance.pick(&[None, Some(Code::TransactionExpired)]),
             detail: self.chance.pick(&[None, Some("so it is")]).map(str::to_owned),
             seal: self.chance.one_in(3),
+            stores_ended: self.chance.one_in(4),
+            note: self
+                .chance
+                .one_in(8)
+                .then(|| TransactionNote { by: "admin/1".to_owned(), text: "gone".to_owned() }),
             branches,
         })
     }

@@ -119,13 +119,14 @@ impl Transacted {
         lost
     }
 
-    /// The lowest number that the watermark may not pass: of an unfinished transaction, or of one
-    /// that has ended for less than `keep`.
+    /// The lowest number that the watermark may not pass: of a transaction that a store has not
+    /// ended, or that they have ended for less than `keep`. The time of the last change counts: the
+    /// watermark waits no shorter than it must.
     pub(super) fn low(&self, from: u64, now: Timestamp, keep: Duration) -> u64 {
         let keep = i128::try_from(keep.as_nanos()).expect("seconds");
         let holds = |row: &&TransactionRow| {
             let age = now.as_nanosecond() - row.updated_at.as_nanosecond();
-            !row.state.is_terminal() || (0..keep).contains(&age)
+            !row.state.is_terminal() && !row.stores_ended || (0..keep).contains(&age)
         };
         let rows = self.rows.range(from..).map(|(_, kept)| &kept.row);
         rows.filter(holds).map(|row| row.order_number).min().unwrap_or(u64::MAX)
@@ -177,6 +178,7 @@ fn fresh(accept: &RoundAccept, state: TransactionState) -> TransactionRow {
         code: None,
         detail: None,
         sealed: false,
+        stores_ended: false,
         branches: Vec::new(),
         history: Vec::new(),
         created_at: at,
@@ -534,11 +536,25 @@ fn carry_out(row: &mut TransactionRow, moved: &TransactionMove, at: Timestamp) -
     if row.state.is_terminal() || moved.to != row.state && !admits(row.state, moved.to) {
         return refused("the transaction's guard");
     }
+    let is_open =
+        |branch: &Branch| matches!(branch.party, Party::Store(_)) && !branch.state.is_terminal();
+    let ends_stores = moved.stores_ended && !row.stores_ended;
+    if ends_stores && row.branches.iter().any(is_open) {
+        return refused("the guard of the stores' end");
+    }
+    if let Some(note) = &moved.note {
+        row.history.push(passage(row.state, at, &note.by, Some(&note.text)));
+    }
     let was_open = row.state.verdict().is_none();
     let decides = was_open && moved.to.verdict().is_some();
     row.sealed |= decides || moved.seal;
     if !row.sealed && moved.to.is_terminal() {
         return refused("the check of the seal");
+    }
+    row.stores_ended |= moved.stores_ended;
+    let is_decided = moved.to.verdict().is_some();
+    if row.stores_ended && !(row.sealed && is_decided) {
+        return refused("the check of the stores' end");
     }
     if decides {
         (row.decided_by, row.code) = (Some(moved.by.clone()), moved.code);

@@ -192,7 +192,7 @@ fn rcv_008_a_silent_participant_does_not_hold_the_watermark() {
     desk.close();
 }
 
-/// RCV-008, GTX-013. Goal: a recharge counts as external once, though a participant owes its
+/// RCV-008. Goal: a recharge counts as external once, though a participant owes its
 /// confirm: from the end of both stores on, below the watermark, and when it is DONE. Method: a
 /// participant that never confirms; the totals before and behind the
 /// watermark, and behind a kill; then it answers.

@@ -55,7 +55,7 @@ fn rcv_005_a_round_that_funding_has_lost_is_named_for_people() {
             assert!(out.contains("tx_id torn: move it to COMMITTED"), "{point}: {out}");
             let looks: Vec<_> = out.lines().filter(|line| line.starts_with("look ")).collect();
             let [look] = looks[..] else { panic!("{point}: {out}") };
-            for part in ["book 300000000 ", &format!("user {A} to user {B} by hand")] {
+            for part in ["book 300000000 ", &format!("from {A} to {B} by hand")] {
                 assert!(look.contains(part), "{point}: {look}");
             }
         }
