@@ -70,7 +70,7 @@
 //! | a hold that was released is settled | 8 | a hold ends once |
 //! | a repeat of a Settle settles again | 4 | a hold ends once |
 //! | an abort of a name that is not there writes nothing | 13 | L3 answered is durable |
-//! | a caller's commit does not look at the branches | 13 | L14 a commit has tried all its branches |
+//! | a caller's commit does not look at the branches | 13 | L14 a commit has tried all branches |
 //! | a decision compares no state and passes a held row | 139 | L14 a decision stands |
 //! | money that arrives with a transaction can be used | 13 | balances equal the journals |
 //! | writes of transactions do not compare the incarnation | 42 | L11 one incarnation writes |
