@@ -70,7 +70,7 @@
 //! | a hold that was released is settled | 8 | a hold ends once |
 //! | a repeat of a Settle settles again | 4 | a hold ends once |
 //! | an abort of a name that is not there writes nothing | 13 | L3 answered is durable |
-//! | a caller's commit does not look at the branches | 13 | L14 a commit has tried all branches |
+//! | a caller's commit looks at no branch | 13 | L14 a commit has tried all its branches |
 //! | a decision compares no state and passes a held row | 139 | L14 a decision stands |
 //! | money that arrives with a transaction can be used | 13 | balances equal the journals |
 //! | writes of transactions do not compare the incarnation | 42 | L11 one incarnation writes |
@@ -125,8 +125,8 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// RCV-009. Goal: no seed breaks a law. Method: run them, add up their tallies, and check that every
-/// kind of event happened.
+/// RCV-009. Goal: no seed breaks a law. Method: run them, add up their tallies, and check that
+/// every kind of event happened.
 #[test]
 fn no_seed_breaks_a_law() {
     if let Some(seed) = number("UBSCORE_SIM_SEED") {
