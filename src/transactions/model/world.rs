@@ -46,7 +46,7 @@ pub(super) enum Bug {
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 6] = [
+    pub(super) const ALL: [Bug; 7] = [
         Bug::AbortByAbsence,
         Bug::UntriedCommit,
         Bug::NoLock,
