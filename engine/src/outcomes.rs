@@ -263,9 +263,11 @@ impl Outcomes {
         self.table.expect_slot(key(req_id, op, 0));
     }
 
-    /// Whether there is a place for this decision.
+    /// Whether there is a place for this decision. A deposit ends its transfer, so it is no new
+    /// work: without it the watermark could stand still, and no place would ever be free.
     pub(crate) fn has_place(&self, op: Op, decision: Decision) -> bool {
-        op.places(decision) <= self.places_left()
+        let ends = op.pays() && op.place_in_transfer().is_some();
+        op.places(decision) <= if ends { self.ends_left() } else { self.places_left() }
     }
 
     /// Records a decision. Panics without a place, or if it is recorded already.

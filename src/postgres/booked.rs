@@ -1,9 +1,9 @@
 //! The money that transactions have moved on Funding, and the transactions that a read of both
 //! stores may see half booked.
 //!
-//! A transaction books its holds of Funding one after the other, and then its legs on Spot. A leg
-//! between the stores, or from or to the outside of both, makes the parts of both stores different
-//! from 0. Once all is booked, the change of Funding and the change of Spot together are the money
+//! A transaction books its holds of Funding one after the other, and beside them its legs on Spot.
+//! A leg between the stores, or from or to the outside of both, makes the parts of both stores
+//! different from 0. Once all is booked, the change of Funding and the change of Spot together are the money
 //! that came from outside of both, less that which went there.
 
 use std::collections::BTreeMap;

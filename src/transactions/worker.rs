@@ -122,6 +122,10 @@ pub(super) struct Worker<S, B> {
     numbers_in_use: BTreeSet<u64>,
     /// Rounds of new transactions in the flight under way.
     flying: usize,
+    /// The last one that a flight has looked at.
+    taken_last: Option<ReqId>,
+    /// The last flight was of one row alone.
+    flown_alone: bool,
     /// Unfinished transactions with a row that cannot be read.
     unreadable: BTreeSet<ReqId>,
     /// Transactions to look at.
@@ -156,6 +160,8 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             names: HashMap::new(),
             numbers_in_use: BTreeSet::new(),
             flying: 0,
+            taken_last: None,
+            flown_alone: false,
             unreadable: BTreeSet::new(),
             woken: BTreeSet::new(),
             ready: BTreeSet::new(),

@@ -6,6 +6,7 @@
 //! other. After an unknown end nothing is a failure: rows are read again, rounds are sent again.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use jiff::Timestamp;
 
@@ -18,6 +19,7 @@ use crate::postgres::transactions::{
 };
 use crate::telemetry;
 use crate::transactions::branches::Branches;
+use domain::transfer::ReqId;
 
 /// Moves in one flight.
 const MOVES_MAX: usize = 64;
@@ -34,15 +36,22 @@ pub(super) struct Flight {
 impl<S: TransactionStore, B: Branches> Worker<S, B> {
     /// Begins the commit of everything that is ready, and of the rounds that wait.
     pub(super) fn begin_flight(&mut self) -> Option<Running<S>> {
-        let at = self.now();
-        // While a decision is written, a halt waits for it.
-        let pass: Moving = self.parts.gate.pass();
-        let (moves, is_alone) = self.take_moves(at, pass.is_none());
-        let accepts = match is_alone {
-            true => Vec::new(),
-            false => self.take_accepts(ACCEPTS_MAX, false, pass.is_none()),
-        };
-        self.fly(Flight { moves, accepts, at }, pass)
+        // If the first one has taken nothing, the next one takes those that fly alone.
+        for _ in 0..2 {
+            let at = self.now();
+            // While a decision is written, a halt waits for it.
+            let pass: Moving = self.parts.gate.pass();
+            let (moves, is_alone) = self.take_moves(at, pass.is_none());
+            let accepts = match is_alone {
+                true => Vec::new(),
+                false => self.take_accepts(ACCEPTS_MAX, false, pass.is_none()),
+            };
+            let running = self.fly(Flight { moves, accepts, at }, pass);
+            if running.is_some() {
+                return running;
+            }
+        }
+        None
     }
 
     /// Begins the commit of one round that a flight with others was refused with.
@@ -53,17 +62,23 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
     }
 
     /// Takes the moves that are ready, and whether the one that is taken needs a flight of its own.
+    ///
+    /// The search goes on behind the last one taken, and not every flight is for one alone: a row
+    /// whose commit always ends unknown takes its turn, and no more.
     fn take_moves(&mut self, at: Timestamp, halted: bool) -> (Vec<TransactionMove>, bool) {
         let fuse = self.parts.options.fuse;
         let (mut moves, mut later, mut is_alone) = (Vec::new(), BTreeSet::new(), false);
+        let together = |id| self.entries.get(id).is_some_and(|entry| !entry.alone && !entry.stale);
+        let others = self.ready.iter().any(together) || self.has_rounds();
+        let no_alone = self.flown_alone && others;
         while moves.len() < MOVES_MAX
             && !is_alone
-            && let Some(id) = self.ready.pop_first()
+            && let Some(id) = self.next_ready()
         {
             let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.stale) else {
                 continue;
             };
-            if entry.alone && !moves.is_empty() {
+            if entry.alone && (no_alone || !moves.is_empty()) {
                 later.insert(id);
                 continue;
             }
@@ -80,7 +95,26 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             }
         }
         self.ready.extend(later);
+        self.flown_alone = is_alone;
         (moves, is_alone)
+    }
+
+    /// Takes the next one that is ready behind the last one taken; behind the end, the first.
+    fn next_ready(&mut self) -> Option<ReqId> {
+        let behind = self.taken_last.and_then(|last| {
+            self.ready.range((Bound::Excluded(last), Bound::Unbounded)).next().copied()
+        });
+        let id = behind.or_else(|| self.ready.first().copied())?;
+        self.ready.remove(&id);
+        self.taken_last = Some(id);
+        Some(id)
+    }
+
+    /// Whether a round waits that can share a flight.
+    fn has_rounds(&self) -> bool {
+        let shared =
+            |work: &Work| matches!(work, Work::Accept(one) if !one.is_abort() && !one.is_alone());
+        self.work.iter().any(shared)
     }
 
     fn fly(&mut self, flight: Flight, pass: Moving) -> Option<Running<S>> {

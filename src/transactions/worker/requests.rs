@@ -81,6 +81,11 @@ impl Pending {
         self.maybe
     }
 
+    /// Whether it needs a flight of its own.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone
+    }
+
     /// Whether it ends a name instead of taking a round.
     pub(super) fn is_abort(&self) -> bool {
         self.abort.is_some()
