@@ -8,10 +8,10 @@
 //! `venues-N` it holds venues with their holds, and few transfers; with `transactions-N` it holds
 //! transactions in each state.
 
-/// Transactions, and what they leave behind.
+/// Transactions, and the traces of them.
 mod transactions;
 
-/// Venues, and what they leave behind.
+/// Venues, and the traces of them.
 mod venues;
 
 use std::fmt::Write;

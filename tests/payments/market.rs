@@ -1,5 +1,5 @@
 //! A venue among the crowd: it reserves the money of the same users, trades it, and releases it.
-//! It sends again what it has no answer for, and no answer is taken back by a kill.
+//! It sends again everything without an answer, and no answer is taken back by a kill.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
@@ -28,7 +28,7 @@ const BURST: usize = 6;
 /// Open holds, at which it ends some.
 const HOLDS_MAX: usize = 40;
 
-/// A hold that its RESERVE has made, less what commands without an answer take.
+/// A hold that its RESERVE has made, less the amounts that commands without an answer take.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     number: u64,
@@ -88,7 +88,7 @@ impl Market {
         assert_eq!(reply.status, 200, "{reply:?}");
     }
 
-    /// What it has brought to a user less what it has taken, smallest units.
+    /// Amounts brought to a user less those taken, smallest units.
     pub(super) fn traded(&self, user: u64, asset: &str) -> i128 {
         let asset = ASSETS.iter().position(|symbol| *symbol == asset).expect("one of them");
         self.traded.get(&(user, asset)).copied().unwrap_or(0)
