@@ -31,8 +31,8 @@
 //! resolve them with or without need. Another session changes balances. Old rows of the journal are
 //! deleted, down to the last one of each shard. Transactions set money of two users apart, round by
 //! round, and settle or release it; they try what the rules of holds forbid as well. Services
-//! answer late, twice, with garbage, or never. Callers decide over HTTP or in a session that holds the row
-//! and may not wait for the disk; they abort meanwhile, repeat, go away.
+//! answer late, twice, with garbage, or never. Callers decide over HTTP or in a session that holds the
+//! row and may not wait for the disk; they abort meanwhile, repeat, go away.
 //!
 //! # Coverage of the judge
 //!
