@@ -29,9 +29,9 @@ use crate::text::Text;
 use crate::venue::{Command, OpenError, legs};
 
 const PLACES: Places = Places {
-    accounts_max: 20,
+    accounts_max: 200,
     outcomes_max: 1_000,
-    venues: VenuePlaces { holds_max: 50, venues_max: 3, window: 1_000 },
+    venues: VenuePlaces { holds_max: 200, venues_max: 3, window: 1_000 },
 };
 const BTC: u32 = 1;
 const USD: u32 = 2;

@@ -403,8 +403,9 @@ BEGIN
                       p_expiries)
                AS a (id, order_number, owner, tx_id, round, decide, at, expires_at)
          WHERE a.round = 1 AND a.order_number >= (SELECT watermark FROM engine_state)
+           -- An insert would wait for a session that holds the row of this name.
            AND NOT EXISTS (SELECT FROM transactions_tb t
-                            WHERE t.owner = '?' AND t.tx_id = a.tx_id)
+                            WHERE t.owner IN (a.owner, '?') AND t.tx_id = a.tx_id)
         ON CONFLICT DO NOTHING
         RETURNING transaction_id)
     SELECT COALESCE(array_agg(made.transaction_id), '{}') INTO v_new FROM made;
