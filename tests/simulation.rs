@@ -31,14 +31,15 @@
 //! resolve them with or without need. Another session changes balances. Old rows of the journal are
 //! deleted, down to the last one of each shard. Transactions set money of two users apart, round by
 //! round, and settle or release it; they try what the rules of holds forbid as well. Services
-//! answer late, twice, with garbage, or never. Callers decide over HTTP or in a session that holds the
-//! row and may not wait for the disk; they abort meanwhile, repeat, go away.
+//! answer late, twice, with garbage, or never. Callers decide over HTTP or in a session that holds
+//! the row and may not wait for the disk; they abort meanwhile, repeat, go away.
 //!
 //! # Coverage of the judge
 //!
 //! Each bug of [`world::Bug`] is planted in the model or in the shim around the core, and must be
 //! found within the seeds of `make test`. Seeds to the first broken law (2026-11-27; a change of
-//! any plan changes them; a bug of transactions is sought in the worlds that have some, one in ten):
+//! any plan changes them; a bug of transactions is sought in the worlds that have some, one in
+//! ten):
 //!
 //! | planted | seeds | law |
 //! |---|---|---|
@@ -69,7 +70,7 @@
 //! | a hold that was released is settled | 8 | a hold ends once |
 //! | a repeat of a Settle settles again | 4 | a hold ends once |
 //! | an abort of a name that is not there writes nothing | 13 | L3 answered is durable |
-//! | a caller's commit does not look at the branches | 13 | L14 a commit has tried all its branches |
+//! | a caller's commit looks at no branches | 13 | L14 a commit has tried all its branches |
 //! | a decision compares no state and passes a held row | 139 | L14 a decision stands |
 //! | money that arrives with a transaction can be used | 13 | balances equal the journals |
 //! | writes of transactions do not compare the incarnation | 42 | L11 one incarnation writes |
@@ -124,8 +125,8 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// RCV-009. Goal: no seed breaks a law. Method: run them, add up their tallies, and check that every
-/// kind of event happened.
+/// RCV-009. Goal: no seed breaks a law. Method: run them, add up their tallies, and check that
+/// every kind of event happened.
 #[test]
 fn no_seed_breaks_a_law() {
     if let Some(seed) = number("UBSCORE_SIM_SEED") {

@@ -330,8 +330,8 @@ fn accepted_by<'a>(branches: impl Iterator<Item = &'a Branch>) -> Vec<Transactio
 ///
 /// A RELEASE gives back, and a SETTLE of money that is apart pays: both come at once. A RESERVE
 /// with its SETTLE takes money that a venue may need. It comes at once if no posting has touched
-/// that money yet. Otherwise it waits for another run, `sent`: behind the venues, which have sent all
-/// that they could. A RESERVE alone waits for all of them.
+/// that money yet. Otherwise it waits for another run, `sent`: behind the venues, which have sent
+/// all that they could. A RESERVE alone waits for all of them.
 pub(super) fn credits(ledger: &mut Ledger, lost: &[LostPosting], sent: bool) -> Vec<PlanStep> {
     let touched = touched(ledger);
     let mut waiting: Vec<&LostPosting> =
