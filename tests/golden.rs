@@ -360,7 +360,11 @@ fn assert_rows(site: &Site, folder: &Path) {
         let is_small = [venues::TOLD, transactions::TOLD].iter().any(|f| folder.join(f).exists());
         assert!(is_small || !kept.is_empty(), "{} holds no row of {table}", folder.display());
         for row in kept {
-            assert!(found.contains(&row), "{table} has lost {row}");
+            // A later version may have given the table more columns.
+            let stands = |found: &Value| {
+                row.as_object().expect("a row").iter().all(|(name, value)| found[name] == *value)
+            };
+            assert!(found.iter().any(stands), "{table} has lost {row}");
         }
     }
 }

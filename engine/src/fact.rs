@@ -21,7 +21,7 @@
 //! | 11 | answer in a window | the fields of `AnswerBytes`; code 0 is a success |
 //! | 12 | outcome of a posting by name | the fields of `NamedBytes`; code 0 is a success |
 //! | 13 | hold of a transaction | the fields of `NamedHoldBytes` in their order |
-//! | 14 | crossed | brought less taken 16, not 0; asset 4: see [`crate::crossed`] |
+//! | 14 | crossed | brought less taken 16, not 0; asset 4: see `crossed.rs` |
 
 mod bytes;
 

@@ -11,7 +11,7 @@
 //! | RELEASE | ABORTED or CANCELLED |
 //!
 //! And an answer is durable before a row tells of it. So a row that was read before UBSCore is
-//! asked needs its outcome there: [`judge_part`].
+//! asked needs its outcome there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
