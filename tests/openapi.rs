@@ -72,7 +72,10 @@ fn narrowed(mut document: Value, assets: &Value) -> Value {
     let leg = &mut schemas["TransactionLeg"]["properties"];
     leg["amount"]["pattern"] = json!(r"^[1-9](\.[0-9]{1,8})?$");
     leg["asset"]["enum"] = json!(symbols);
-    schemas["Place"]["properties"]["user_id"]["enum"] = json!([USER, OTHER]);
+    // Most legs can be booked; the others are refused by name.
+    let place = |account: &str, user: u64| json!({"account": account, "user_id": user});
+    leg["from"] = json!({"enum": [place("SPOT", USER), place("FUNDING", USER)]});
+    leg["to"] = json!({"enum": [place("SPOT", OTHER), place("FUNDING", OTHER), "OUTSIDE"]});
     for path in ["/api/v1/internal_transfers", "/api/v1/balances"] {
         let parameters = document["paths"][path]["get"]["parameters"].as_array_mut();
         let mut parameters = parameters.expect("an array").iter_mut();
