@@ -456,6 +456,10 @@ impl Desk {
             assert!(self.model.end_session(&name, commits, sync));
             let end = if commits { "caller: COMMIT" } else { "caller: ROLLBACK" };
             *self.counts.entry(end.to_owned()).or_default() += 1;
+            if self.chance.one_in(2) {
+                // Mostly a decision without a seal.
+                self.reads();
+            }
             return;
         }
         let Some(row) = self.row() else { return };
