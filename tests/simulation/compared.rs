@@ -405,7 +405,7 @@ impl Desk {
             by: self.chance.pick(&["coordinator", "age", "bank"]).to_owned(),
             code: self.chance.pick(&[None, Some(Code::TransactionExpired)]),
             detail: self.chance.pick(&[None, Some("so it is")]).map(str::to_owned),
-            seal: self.chance.one_in(3),
+            seal: self.chance.one_in(8),
             branches,
         })
     }
