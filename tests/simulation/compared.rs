@@ -405,7 +405,7 @@ impl Desk {
             by: self.chance.pick(&["coordinator", "age", "bank"]).to_owned(),
             code: self.chance.pick(&[None, Some(Code::TransactionExpired)]),
             detail: self.chance.pick(&[None, Some("so it is")]).map(str::to_owned),
-            seal: self.chance.one_in(3),
+            seal: self.chance.one_in(8),
             stores_ended: self.chance.one_in(4),
             note: self
                 .chance
@@ -461,8 +461,10 @@ impl Desk {
             assert!(self.model.end_session(&name, commits, sync));
             let end = if commits { "caller: COMMIT" } else { "caller: ROLLBACK" };
             *self.counts.entry(end.to_owned()).or_default() += 1;
-            // A decision that no move has sealed.
-            self.reads();
+            if self.chance.one_in(2) {
+                // Mostly a decision without a seal.
+                self.reads();
+            }
             return;
         }
         let Some(row) = self.row() else { return };
