@@ -64,7 +64,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
     /// Takes the moves that are ready, and whether the one that is taken needs a flight of its own.
     ///
     /// The search goes on behind the last one taken, and not every flight is for one alone: a row
-    /// whose commit always ends unknown takes its turn, and no more.
+    /// with commits that always end unknown takes its turn, and no more.
     fn take_moves(&mut self, at: Timestamp, halted: bool) -> (Vec<TransactionMove>, bool) {
         let fuse = self.parts.options.fuse;
         let (mut moves, mut later, mut is_alone) = (Vec::new(), BTreeSet::new(), false);
