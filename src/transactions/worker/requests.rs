@@ -28,8 +28,6 @@ use crate::transactions::step::{BY_AGE, Known};
 /// A round of unknown end is given up after this, milliseconds: its name is written as cancelled,
 /// unless it stands. Its caller has been answered long before.
 const GIVEN_UP_MS: u64 = 30_000;
-/// A round that PostgreSQL refuses alone is tried again so many times before its caller is told.
-const REFUSALS_MAX: u32 = 20;
 
 /// The caller of a request.
 #[derive(Debug)]
@@ -67,8 +65,6 @@ pub(super) struct Pending {
     maybe: bool,
     /// A flight with others was refused: it has one of its own.
     alone: bool,
-    /// Refusals of a flight of its own.
-    refusals: u32,
 }
 
 impl Pending {
@@ -257,9 +253,8 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let (id, at, since_ns) = (self.new_id(), self.now(), self.now_ns());
         let accept = RoundAccept { round, id, order_number, at };
         let client = Some(client);
-        let (maybe, alone, refusals) = (false, false, 0);
-        let pending =
-            Pending { accept, abort, client, since_ns, is_repeat, maybe, alone, refusals };
+        let (maybe, alone) = (false, false);
+        let pending = Pending { accept, abort, client, since_ns, is_repeat, maybe, alone };
         self.work.push_back(Work::Accept(Box::new(pending)));
     }
 
@@ -378,18 +373,12 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
     }
 
     /// PostgreSQL has refused a round alone, or has nothing of it.
-    pub(super) fn on_refused(&mut self, mut pending: Pending) {
+    pub(super) fn on_refused(&mut self, pending: Pending) {
         if pending.maybe {
             self.send_again(pending);
             return;
         }
         self.outage = (0, 0);
-        // Mostly a lock that another commit holds for a moment. Nothing is written.
-        if pending.refusals < REFUSALS_MAX {
-            pending.refusals += 1;
-            self.work.push_back(Work::Accept(Box::new(pending.alone())));
-            return;
-        }
         self.drop_pending(pending, silent(false));
     }
 
