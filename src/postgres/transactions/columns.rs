@@ -50,11 +50,13 @@ impl RoundColumns {
         self.ats.push(micros(*at));
         self.expiries.push(expiry(*at, round.ttl_ms));
         self.fingerprints.push(round.fingerprint.to_vec());
-        self.followers.push(serde_json::to_string(&round.followers).expect("plain words"));
+        // A repeat is sent whatever it says now: the row answers, by the fingerprint.
+        let followers: Vec<String> = round.followers.iter().map(|name| sayable(name)).collect();
+        self.followers.push(serde_json::to_string(&followers).expect("plain words"));
         let place = i32::try_from(self.ids.len()).expect("few rounds");
         for branch in round.branches() {
             self.places.push(place);
-            self.participants.push(branch.party.name().to_owned());
+            self.participants.push(sayable(branch.party.name()));
             self.last.push(branch.last);
             self.legs.push(write_legs(&branch.party, &branch.legs));
             self.payloads.push(branch.payload.to_string());
