@@ -7,6 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+#[cfg(feature = "crash")]
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use ubscore::http::auth::{Owner, Role};
 
@@ -123,8 +125,9 @@ impl Desk {
     /// Ends the server, if it runs, and starts an unarmed one.
     #[cfg(feature = "crash")]
     pub(super) fn start_again(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.kill();
+        if let Some(mut server) = self.server.take() {
+            server.signal_if_alive(Signal::KILL);
+            server.wait();
         }
         self.start();
     }
