@@ -219,15 +219,22 @@ impl Entry {
         is_booked(&draft, known)
     }
 
-    /// Whether one store has booked, and the other one is just being asked to.
-    pub(super) fn is_half_confirmed(&self) -> bool {
+    /// Whether one store has tried or booked, and the other one is just being asked to: one commit
+    /// has the answers of both.
+    pub(super) fn is_half_heard(&self) -> bool {
         let is_store = |party: &Party| matches!(party, Party::Store(_));
-        let confirms = |(question, _): &(Question, Heard)| {
-            question.word == Word::Confirm && is_store(&question.party)
+        let word = match self.row.state {
+            TransactionState::Open => Word::Try,
+            TransactionState::Committed => Word::Confirm,
+            _ => return false,
         };
-        self.row.state == TransactionState::Committed
-            && !self.heard.is_empty()
-            && self.heard.iter().all(confirms)
+        let is_first = |(question, heard): &(Question, Heard)| {
+            question.word == word
+                && is_store(&question.party)
+                && matches!(heard, Heard::Done { .. })
+        };
+        !self.heard.is_empty()
+            && self.heard.iter().all(is_first)
             && self.asking.iter().any(|(party, _)| is_store(party))
     }
 

@@ -1,14 +1,16 @@
 //! The one decision about a transaction: from its row to the next steps. It is pure.
 //!
 //! ```text
-//!   try of a round:  FUNDING --recorded--> SPOT --recorded--> services --recorded--> decision
+//!   try of a round:  FUNDING and SPOT --recorded--> services --recorded--> decision
 //!   confirm:         FUNDING and SPOT --recorded--> services --recorded--> final
 //!   cancel:          FUNDING --recorded--> SPOT --recorded--> services --recorded--> final
 //! ```
 //!
 //! Nothing is asked before the answers of the group before it are in the row. So a branch of a
 //! group that was not reached has never been asked. Both stores are one group in a confirm: it
-//! stands behind the decision, and neither can refuse it or depends on the other.
+//! stands behind the decision, and neither can refuse it or depends on the other. They are one
+//! group in a try, unless the caller decides: a refused round of that is taken back alone, and
+//! Spot gives back whole transactions only. So there Funding tries first, and Spot behind it.
 
 use jiff::Timestamp;
 
@@ -202,6 +204,7 @@ fn may_be_asked(row: &TransactionRow, branch: &Branch) -> bool {
     }
     let before: &[Participant] = match branch.party {
         Party::Store(Participant::Funding) => &[],
+        Party::Store(Participant::Spot) if row.decider != Decider::Caller => &[],
         Party::Store(Participant::Spot) => &[Participant::Funding],
         Party::Service(_) => &[Participant::Funding, Participant::Spot],
     };

@@ -251,7 +251,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let fuse = self.parts.options.fuse;
         if entry.proposal(now, halted, fuse).is_some() {
             // One commit for the answers of both stores.
-            let is_half = fuse && entry.is_half_confirmed();
+            let is_half = fuse && entry.is_half_heard();
             if !is_half && entry.records.due_ns <= now_ns {
                 self.ready.insert(id);
             }

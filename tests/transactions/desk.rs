@@ -109,6 +109,12 @@ impl Desk {
         self.server = Some(self.site.start());
     }
 
+    /// Sets `coordinator.fuse` for the next starts.
+    #[cfg(feature = "crash")]
+    pub(super) fn fuses(&mut self, fuse: bool) {
+        self.site = self.site.clone().with("UBSCORE__COORDINATOR__FUSE", fuse);
+    }
+
     #[cfg(feature = "crash")]
     pub(super) fn start_armed(&mut self, point: &str) -> bool {
         let armed = self.site.clone().with("UBSCORE_CRASH", point);

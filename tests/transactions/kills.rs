@@ -11,7 +11,8 @@ use crate::harness::{Endpoint, eventually};
 /// RCV-001. Goal: a kill at each point, with both decisions, ends final and conserved, and so does
 /// a second kill during the recovery; GTX-015: its follower is told of it if it is DONE. Method:
 /// for each point and decision a transaction over both stores and a last participant or a caller;
-/// the server is killed there, started with the same point armed, and started again.
+/// the server is killed there, started with the same point armed, and started again. Of the two
+/// decisions at a point one is with `coordinator.fuse`, and one without.
 #[test]
 fn rcv_001_a_kill_at_each_point_ends_final_and_conserved() {
     let bank = Service::start(|_, _| Some(json!({"outcome": "done"})));
@@ -29,6 +30,7 @@ fn rcv_001_a_kill_at_each_point_ends_final_and_conserved() {
         for (number, point) in TRANSACTION_POINTS.iter().enumerate() {
             let tx_id = format!("{commits}-{number}");
             desk.kill();
+            desk.fuses(commits == number.is_multiple_of(2));
             assert!(desk.start_armed(point), "{point}");
             let before = desk.balances();
             if kill_at(&mut desk, point, &tx_id, commits) {

@@ -89,13 +89,39 @@ fn a_commit_is_answered_once_both_stores_have_booked() {
         let party = Party::Store(store);
         entry.asking.remove(&(party.clone(), 0));
         entry.heard.push((Question { party, round: 1, word: Word::Confirm }, Heard::done()));
-        assert_eq!(entry.is_half_confirmed(), store == Participant::Spot);
+        assert_eq!(entry.is_half_heard(), store == Participant::Spot);
     }
     entry.answer_waiters(0);
     let reply = waiting.try_recv().expect("booked").expect("committed");
     assert_eq!((reply.row.state, reply.settled), (TransactionState::Committed, true));
     let moved = entry.proposal(Timestamp::UNIX_EPOCH, false, true).expect("the end");
     assert_eq!((moved.to, moved.branches.len()), (TransactionState::Done, 2));
+}
+
+/// Goal: the answers of both stores to a try share one commit, with the decision; a refusal waits
+/// for nothing.
+#[test]
+fn both_tries_and_the_decision_share_one_commit() {
+    let stores = [Participant::Spot, Participant::Funding];
+    let open = || {
+        let mut row = row(&stores.map(|store| (store, 1, vec![leg(1, 2, 5)])));
+        row.decider = Decider::Coordinator;
+        let mut entry = Entry::new(row, 0);
+        entry.asking.insert((Party::Store(Participant::Funding), 1));
+        entry
+    };
+    let question = |store| Question { party: Party::Store(store), round: 1, word: Word::Try };
+    let mut entry = open();
+    entry.heard.push((question(Participant::Spot), Heard::done()));
+    assert!(entry.is_half_heard());
+    entry.asking.clear();
+    assert!(!entry.is_half_heard(), "Funding has no answer now: this one is recorded");
+    entry.heard.push((question(Participant::Funding), Heard::done()));
+    let moved = entry.proposal(Timestamp::UNIX_EPOCH, false, true).expect("the decision");
+    assert_eq!((moved.to, moved.branches.len()), (TransactionState::Committed, 2));
+    let mut entry = open();
+    entry.heard.push((question(Participant::Spot), Heard::refused(Code::InsufficientBalance)));
+    assert!(!entry.is_half_heard());
 }
 
 /// RCV-008. Goal: the move that ends the last store says so, and none before it does. Method: the

@@ -70,8 +70,13 @@ fn the_next_steps_of_each_state_are_those_of_the_table() {
     use BranchState::{Cancelled as X, Confirmed as C, Refused as R, Tried as T, Trying as N};
     use TransactionState::{Aborted, Cancelled, Committed, Deciding, Done, Open};
     let table: &[(Decider, TransactionState, &[BranchState], &str)] = &[
-        (Decider::Coordinator, Open, &[N, N, N], "try FUNDING 1"),
+        (Decider::Coordinator, Open, &[N, N, N], "try FUNDING 1, try SPOT 1"),
         (Decider::Coordinator, Open, &[T, N, N], "try SPOT 1"),
+        (Decider::Coordinator, Open, &[N, T, N], "try FUNDING 1"),
+        (Decider::Coordinator, Open, &[N, R, N], "ABORTED PARTICIPANT_REFUSED by SPOT"),
+        (Decider::Last, Open, &[N, N, N, N], "try FUNDING 1, try SPOT 1"),
+        (Decider::Caller, Open, &[N, N, N], "try FUNDING 1"),
+        (Decider::Caller, Open, &[T, N, N], "try SPOT 1"),
         (Decider::Coordinator, Open, &[T, T, N], "try coupons 1"),
         (Decider::Coordinator, Open, &[T, T, T], "COMMITTED by coordinator"),
         (Decider::Coordinator, Open, &[R, N, N], "ABORTED PARTICIPANT_REFUSED by FUNDING"),
@@ -190,14 +195,16 @@ fn age_aborts_what_is_open_and_nothing_else() {
 #[test]
 fn a_branch_that_was_not_reached_is_closed_unasked() {
     use BranchState::{Tried as T, Trying as N};
-    let names = |states: &[BranchState]| {
-        let row = with(whole(Decider::Last), TransactionState::Open, states);
+    let names = |decider, states: &[BranchState]| {
+        let row = with(whole(decider), TransactionState::Open, states);
         let names = unasked(&row).into_iter().map(|(party, _)| party.name().to_owned());
         names.collect::<Vec<_>>().join(" ")
     };
-    assert_eq!(names(&[N, N, N, N]), "SPOT coupons bank");
-    assert_eq!(names(&[T, N, N, N]), "coupons bank");
-    assert_eq!(names(&[T, T, N, N]), "bank");
+    assert_eq!(names(Decider::Last, &[N, N, N, N]), "coupons bank");
+    assert_eq!(names(Decider::Last, &[T, N, N, N]), "coupons bank");
+    assert_eq!(names(Decider::Last, &[T, T, N, N]), "bank");
+    assert_eq!(names(Decider::Caller, &[N, N, N]), "SPOT coupons");
+    assert_eq!(names(Decider::Caller, &[T, N, N]), "coupons");
 }
 
 /// An answer, by chance.
@@ -265,8 +272,13 @@ fn check_order(row: &TransactionRow, question: &Question) -> Result<(), TestCase
     let all = |store, states: &[BranchState]| states.contains(&state(store));
     let before: &[Participant] = match question.party {
         Party::Store(Participant::Funding) => &[],
-        // Both stores are asked to confirm at once.
+        // Both stores are asked at once, to confirm and, with no rounds behind, to try.
         Party::Store(Participant::Spot) if question.word == Word::Confirm => &[],
+        Party::Store(Participant::Spot)
+            if question.word == Word::Try && row.decider != Decider::Caller =>
+        {
+            &[]
+        }
         Party::Store(Participant::Spot) => &[FUNDING],
         Party::Service(_) => &[FUNDING, SPOT],
     };
