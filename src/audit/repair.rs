@@ -37,7 +37,7 @@ use super::redecision::{
 use super::settled;
 use super::transaction_repair;
 use super::unproven::Unproven;
-use super::verify::{Stores, compare};
+use super::verify::{Stores, compare, made_by_transactions};
 use crate::postgres::audit_reader::{AuditReader, Ending, Page};
 use crate::postgres::cut::{CutState, Past, Witness};
 use crate::postgres::repair_writer::external::{ExternalRepair, Way};
@@ -140,7 +140,9 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     if verdict.mismatches.is_empty() && past.is_none() {
         return Ok(plan);
     }
-    explain(&mut plan, &mut verdict.mismatches, &log, &mut reader).await?;
+    let explained = explain(&mut plan, &mut verdict.mismatches, &log, &mut reader).await?;
+    // Repairs and repeated decisions change these sums, so they are compared at the end.
+    verdict.mismatches.retain(|found| !matches!(found.kind, Kind::TransactionSums { .. }));
     let logged = tokio::task::block_in_place(|| read_log(&log, &names))?;
     let (watermark, passed) = reader.passed().await?;
     let pages = reader.open(&names).await?.pages;
@@ -201,7 +203,10 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         }
     }
     plan.repairs.sort_by_key(|repair| repair.intent.order_number);
-    let Some(Past { from, until, statuses, open }) = &past else { return Ok(plan) };
+    let Some(Past { from, until, statuses, open }) = &past else {
+        plan.left.extend(left_sums(&mut reader, &ledger, explained, &[]).await?);
+        return Ok(plan);
+    };
     plan.open_cut = *open;
     let numbered = witness.transfers_from(*from, Some(*until), &catalog).await?;
     plan.renumberings = numbered.iter().filter_map(|t| renumbering(t, &ledger)).collect();
@@ -220,7 +225,29 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     // Before the venues have sent, the debits are missing.
     let sums = sums(&ledger).into_iter().filter(|_| repeated == Repeated::All);
     plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
+    let waiting = if repeated == Repeated::All { &[] } else { &postings[..] };
+    plan.left.extend(left_sums(&mut reader, &ledger, explained, waiting).await?);
     Ok(plan)
+}
+
+/// The sums of transactions that do not add up behind this plan, without the assets of postings
+/// that wait for another run. `ledger`: with all decisions that are repeated. `explained`: see
+/// [`explain`].
+async fn left_sums(
+    reader: &mut AuditReader,
+    ledger: &Ledger,
+    explained: BTreeMap<AssetId, i128>,
+    waiting: &[LostPosting],
+) -> Result<Vec<(Mismatch, Unproven)>, Error> {
+    let mut made = made_by_transactions(reader, ledger).await?;
+    for (asset, units) in explained {
+        let left = made.entry(asset).or_default();
+        *left = left.saturating_sub(units);
+    }
+    let waits = |asset| waiting.iter().any(|lost| lost.accounts.iter().any(|of| of.1 == asset));
+    let left = made.into_iter().filter(|(asset, made)| *made != 0 && !waits(*asset));
+    let told = |(asset, made)| (Mismatch::transaction_sums(asset, made), Unproven::NoTransfer);
+    Ok(left.map(told).collect())
 }
 
 /// The postings of transactions that are decided again in front of the venues.
@@ -246,27 +273,23 @@ fn unbalanced(mismatches: &[Mismatch]) -> HashSet<(UserId, AssetId)> {
 }
 
 /// Plans the repairs of external operations and of transactions, and takes the findings out that
-/// they explain.
+/// they explain. Returns the part of the sums of transactions that the repairs will take away, see
+/// [`made_by_transactions`].
 async fn explain(
     plan: &mut Plan,
     mismatches: &mut Vec<Mismatch>,
     log: &Path,
     reader: &mut AuditReader,
-) -> Result<(), Error> {
+) -> Result<BTreeMap<AssetId, i128>, Error> {
     let outside = externals(log, reader).await?;
     mismatches.retain(|mismatch| !outside.explains(mismatch));
     plan.externals = outside.repairs;
     plan.left.extend(outside.left);
     let by_name = transaction_repair::plan(log, reader).await?;
     mismatches.retain(|mismatch| !by_name.explains(mismatch));
-    let is_lost = |mismatch: &Mismatch| matches!(mismatch.kind, Kind::TransactionLost { .. });
-    // A transaction that one store has lost: its legs that cross are missing in a sum.
-    if !by_name.repairs.is_empty() || mismatches.iter().any(is_lost) {
-        mismatches.retain(|found| !matches!(found.kind, Kind::TransactionSums { .. }));
-    }
     plan.transactions = by_name.repairs;
     plan.left.extend(by_name.left);
-    Ok(())
+    Ok(by_name.crossed)
 }
 
 /// Takes the findings about claims of transactions out: one of each.

@@ -28,6 +28,7 @@ use engine::named::{NamedPosting, TxId};
 use wal::Sequence;
 
 use super::error::Error;
+use super::legs::crossings;
 use super::mismatch::{Kind, Mismatch};
 use super::redecision::{LostPosting, PlanStep, repost};
 use super::transactions::{self, NamedRecord};
@@ -46,6 +47,9 @@ pub(super) struct TransactionsPlan {
     pub(super) repairs: Vec<TransactionRepair>,
     /// Not proven, each with the reason.
     pub(super) left: Vec<(Mismatch, Unproven)>,
+    /// What the repaired ones have brought to Spot from its outside less what they have taken
+    /// there, smallest units. PostgreSQL has no other side of it before the repair.
+    pub(super) crossed: BTreeMap<AssetId, i128>,
     names: BTreeSet<ReqId>,
 }
 
@@ -73,7 +77,12 @@ pub(super) async fn plan(log: &Path, reader: &mut AuditReader) -> Result<Transac
         let Some(mismatch) = found.next() else { continue };
         plan.names.insert(*transaction);
         match repair_of(*transaction, records, row) {
-            Ok(repair) => plan.repairs.push(repair),
+            Ok(repair) => {
+                for (asset, brought) in records.iter().flat_map(|record| crossings(&record.named)) {
+                    *plan.crossed.entry(AssetId(asset)).or_default() += brought;
+                }
+                plan.repairs.push(repair);
+            }
             Err(why) => plan.left.push((mismatch, why)),
         }
     }

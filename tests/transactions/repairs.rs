@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use ubscore::crash::{REPAIR_POINTS, ROWS_POINTS};
 
-use super::desk::{Desk, Service};
+use super::desk::{Desk, Service, crossing, legs, place};
 use super::lost::{APPLY, both, end, prepare, spot};
 use super::{A, B, C, part};
 use crate::harness::{Site, cut_log, eventually, repair};
@@ -108,6 +108,43 @@ fn rcv_005_a_restored_question_to_the_last_participant_ends_as_it_did() {
     }
     assert_eq!(desk.changes(&before), [(A, -600, 400), (B, 600, -400)]);
     desk.close();
+}
+
+/// RCV-005. Goal: a repair hides no sum of transactions that it does not explain. Method: a leg
+/// between the stores is undecided in a restored database; then money from outside is planted in
+/// the sums of its asset and of another one.
+#[test]
+fn rcv_005_a_repair_hides_no_sum_that_it_does_not_explain() {
+    let mut desk = Desk::new();
+    let crossed = crossing(&place("FUNDING", A), &place("SPOT", B), "3");
+    let round = json!({"round": 1, "decide": "caller", "ttl_ms": 90_000, "legs": legs(&[crossed])});
+    prepare(&desk, "paid", &round);
+    desk.kill();
+    let restored = desk.site().with_copied_database();
+    desk.start();
+    end(&desk, "paid", "commit", "DONE");
+    desk.kill();
+    let planned = repaired(&restored, &["--plan"]);
+    assert!(planned.contains("tx_id paid: move it to COMMITTED"), "{planned}");
+    assert!(!planned.contains("transactions have brought"), "{planned}");
+    for (symbol, units) in [("USDT", 5), ("BTC", 7)] {
+        restored.sql(&format!(
+            "INSERT INTO watermark_totals AS t (user_id, asset_id, transaction_deposited) \
+             SELECT {A}, asset_id, {units} FROM assets_tb WHERE symbol = '{symbol}' \
+             ON CONFLICT (user_id, asset_id) \
+             DO UPDATE SET transaction_deposited = t.transaction_deposited + {units}"
+        ));
+    }
+    for arguments in [&["--plan"][..], &APPLY] {
+        let (code, out, why) = repair(&restored, arguments);
+        assert_eq!(code, Some(1), "{out}{why}");
+        for (asset, units) in [("USDT", -5), ("BTC", -7)] {
+            let sum = format!("transactions have brought {units} smallest units more");
+            let is_it = |line: &&str| line.starts_with("left") && line.contains(asset);
+            let found = out.lines().filter(is_it).filter(|line| line.contains(&sum)).count();
+            assert_eq!(found, 1, "{asset}: {out}");
+        }
+    }
 }
 
 /// Every transaction and its branches.
