@@ -10,7 +10,9 @@
 //!
 //! The log names neither owner nor Funding's part. The owner of a row that is written is
 //! [`crate::transaction::REPAIRED`], and no service may take its tx_id again. Legs of Funding that
-//! are lost are named for an operator: nothing proves that a service's money moved there. Of a leg
+//! are lost are named for an operator: nothing proves that a service's money moved there. A round
+//! that Funding was trying counts as tried if all its holds are apart, exactly as the round asks for
+//! them: Spot is asked for a round behind Funding, and has booked it. Of a leg
 //! between the stores the log has Spot's side. Its other side counts as outside of both, until an
 //! operator books it on Funding as an external operation.
 
@@ -19,6 +21,7 @@ use std::path::Path;
 
 use domain::account::UserId;
 use domain::asset::AssetId;
+use domain::hold::HoldOrder;
 use domain::posting::{Leg, Place, Posting};
 use domain::transfer::op::HoldStep;
 use domain::transfer::{Decision, Op, Participant, ReqId};
@@ -39,6 +42,7 @@ use crate::transaction::{
     Branch, BranchState, LegPlace, Party, TransactionLeg, TransactionRow, TransactionState,
     TransactionVerdict,
 };
+use crate::transactions::rounds;
 
 /// The repairs of transactions that the log proves.
 #[derive(Debug, Default)]
@@ -76,7 +80,11 @@ pub(super) async fn plan(log: &Path, reader: &mut AuditReader) -> Result<Transac
         let mut found = records.iter().filter_map(|record| transactions::judge(record, row));
         let Some(mismatch) = found.next() else { continue };
         plan.names.insert(*transaction);
-        match repair_of(*transaction, records, row) {
+        let tried = match row {
+            Some(row) => tried(row, reader).await?,
+            None => Vec::new(),
+        };
+        match repair_of(*transaction, records, row, tried) {
             Ok(repair) => {
                 for (asset, brought) in records.iter().flat_map(|record| crossings(&record.named)) {
                     *plan.crossed.entry(AssetId(asset)).or_default() += brought;
@@ -88,6 +96,27 @@ pub(super) async fn plan(log: &Path, reader: &mut AuditReader) -> Result<Transac
     }
     plan.repairs.sort_by_key(|repair| repair.order_number);
     Ok(plan)
+}
+
+/// The rounds that Funding has set apart, while its row does not tell of it yet.
+async fn tried(row: &TransactionRow, reader: &mut AuditReader) -> Result<Vec<u8>, Error> {
+    let mut tried = Vec::new();
+    for branch in untried(row) {
+        // A round that cannot be asked for was not tried.
+        let Ok(words) = rounds::set(row, branch.round) else { continue };
+        let orders: Vec<HoldOrder> = words.into_iter().map(|word| word.order).collect();
+        if reader.has_set_apart(&orders).await? {
+            tried.push(branch.round);
+        }
+    }
+    Ok(tried)
+}
+
+/// The branches of Funding without a recorded answer.
+fn untried(row: &TransactionRow) -> impl Iterator<Item = &Branch> {
+    let funding = Party::Store(Participant::Funding);
+    let of_funding = row.branches.iter().filter(move |branch| branch.party == funding);
+    of_funding.filter(|branch| branch.state == BranchState::Trying)
 }
 
 /// The records of one transaction, summed up.
@@ -131,6 +160,7 @@ fn repair_of(
     transaction: ReqId,
     records: &[NamedRecord],
     row: Option<&TransactionRow>,
+    tried: Vec<u8>,
 ) -> Result<TransactionRepair, Unproven> {
     let proof = Proof::of(records)?;
     let newest = records.last().ok_or(Unproven::NoRecord)?;
@@ -142,7 +172,7 @@ fn repair_of(
     };
     let (bring, legs) = match row {
         None => bring_back(&proof, legs, &mut looks),
-        Some(row) => move_on(&proof, legs, row, &mut looks)?,
+        Some(row) => move_on(&proof, legs, (row, &tried), &mut looks)?,
     };
     Ok(TransactionRepair {
         transaction,
@@ -153,6 +183,7 @@ fn repair_of(
         round: last.map_or(0, |(_, round)| round),
         legs,
         refused: proof.refused.iter().map(|round| i16::from(*round)).collect(),
+        tried: tried.into_iter().map(i16::from).collect(),
         log_sequence: newest.sequence,
         time_ns: records.first().map_or(0, |first| first.time_ns),
         looks,
@@ -193,11 +224,11 @@ fn crossed(leg: &TransactionLeg) -> Option<String> {
     ))
 }
 
-/// For a transaction with a row.
+/// For a transaction with a row. `tried`: see [`tried`].
 fn move_on(
     proof: &Proof<'_>,
     legs: Vec<TransactionLeg>,
-    row: &TransactionRow,
+    (row, tried): (&TransactionRow, &[u8]),
     looks: &mut Vec<String>,
 ) -> Result<(Bring, Vec<TransactionLeg>), Unproven> {
     let known = accepted(row, &proof.refused);
@@ -219,12 +250,9 @@ fn move_on(
             false => Err(Unproven::OtherTransaction),
         };
     }
-    let funding = Party::Store(Participant::Funding);
-    let untried = row
-        .branches
-        .iter()
-        .filter(|branch| branch.party == funding && branch.state == BranchState::Trying);
-    for leg in untried.flat_map(|branch| &branch.legs) {
+    let counts = |round: &u8| !tried.contains(round) && !proof.refused.contains(round);
+    let lost_holds = untried(row).filter(|branch| counts(&branch.round));
+    for leg in lost_holds.flat_map(|branch| &branch.legs) {
         let TransactionLeg { from, to, asset, amount } = leg;
         looks.push(format!(
             "Spot has booked it, and Funding has lost its hold: book {amount} smallest units of \
