@@ -131,8 +131,9 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
     let (incarnation, behind) = (verdict.incarnation, verdict.behind);
     let mut plan = Plan { incarnation, behind, ..Plan::default() };
+    let mut sent = false;
     if past.as_ref().is_some_and(|past| past.open) {
-        await_venues(&mut plan, &witness, &ledger).await?;
+        sent = await_venues(&mut plan, &witness, &ledger).await?;
     }
     let repeated = plan.repeated();
     let is_damaged = |mismatch: &mut Mismatch| matches!(mismatch.kind, Kind::DamagedJournal(_));
@@ -221,7 +222,9 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let both = (lost, if repeated == Repeated::All { &postings[..] } else { &[] });
     let rehearsed = rehearse(&mut ledger, both, &pending, statuses, (&catalog, repeated));
     take_rehearsed(&mut plan, rehearsed, named);
-    plan.steps.extend(credited(repeated, &witness, &mut ledger, &postings).await?);
+    if repeated == Repeated::Credits {
+        plan.steps.extend(transaction_repair::credits(&mut ledger, &postings, sent));
+    }
     // Before the venues have sent, the debits are missing.
     let sums = sums(&ledger).into_iter().filter(|_| repeated == Repeated::All);
     plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
@@ -248,21 +251,6 @@ async fn left_sums(
     let left = made.into_iter().filter(|(asset, made)| *made != 0 && !waits(*asset));
     let told = |(asset, made)| (Mismatch::transaction_sums(asset, made), Unproven::NoTransfer);
     Ok(left.map(told).collect())
-}
-
-/// The postings of transactions that are decided again in front of the venues.
-async fn credited(
-    repeated: Repeated,
-    witness: &Witness,
-    ledger: &mut Ledger,
-    postings: &[LostPosting],
-) -> Result<Vec<PlanStep>, Error> {
-    if repeated == Repeated::All {
-        return Ok(Vec::new());
-    }
-    // The venues have sent all that they could behind an earlier run.
-    let sent = witness.state().await? == CutState::Credited;
-    Ok(transaction_repair::credits(ledger, postings, sent))
 }
 
 /// The balances that no transfer and no external operation explains.
@@ -339,13 +327,15 @@ fn take_rehearsed(plan: &mut Plan, rehearsed: Rehearsed, mut named: HashMap<ReqI
     }
 }
 
-/// Finds the venues that must send again after a cut.
-async fn await_venues(plan: &mut Plan, witness: &Witness, ledger: &Ledger) -> Result<(), Error> {
+/// Finds the venues that must send again after a cut. Returns whether each of them has sent all
+/// that it could behind an earlier run.
+async fn await_venues(plan: &mut Plan, witness: &Witness, ledger: &Ledger) -> Result<bool, Error> {
     let ((known, any), mut venues) = (witness.venues().await?, Vec::new());
     ledger.venues(&mut venues);
     plan.has_venues = any || !known.is_empty() || !venues.is_empty();
     plan.awaited = awaited((&known, any), &venues);
-    Ok(())
+    let credited = witness.state().await? == CutState::Credited;
+    Ok(credited && plan.awaited.iter().all(|venue| venue.has_sent(&known)))
 }
 
 /// The repairs of external operations that the log proves.

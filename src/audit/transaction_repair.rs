@@ -362,34 +362,68 @@ fn accepted_by<'a>(branches: impl Iterator<Item = &'a Branch>) -> Vec<Transactio
     by_round.into_values().flatten().copied().collect()
 }
 
-/// Decides those postings again that venues may need before they send, and returns the steps. They
-/// are decided in the order of their records, as far as the money is there.
+/// Decides those postings again that venues may need, and returns the steps. Nothing is decided
+/// that a lost command of a venue may have come before and that takes its money.
 ///
 /// A RELEASE gives back, and a SETTLE of money that is apart pays: both come at once. A RESERVE
-/// with its SETTLE takes money that a venue may need. It comes at once if no posting has touched
-/// that money yet. Otherwise it waits for another run, `sent`: behind the venues, which have sent
-/// all that they could. A RESERVE alone waits for all of them.
+/// with its SETTLE takes money first, and only the venues know whether one of them had that money
+/// before: an order that was cancelled, say. So it waits until the venues have sent all that they
+/// could, `sent`. A venue that stands still then needs money of an earlier transaction: the
+/// transactions are decided in the order of their records, up to the first one that pays a balance
+/// which postings have touched. A later one may take money that the venue has had in between, and
+/// waits for another run. A RESERVE alone waits for all venues.
 pub(super) fn credits(ledger: &mut Ledger, lost: &[LostPosting], sent: bool) -> Vec<PlanStep> {
-    let touched = touched(ledger);
-    let mut waiting: Vec<&LostPosting> =
-        lost.iter().filter(|lost| pays(lost, &touched, sent)).collect();
-    waiting.sort_by_key(|lost| lost.sequence);
-    let mut steps = Vec::new();
-    loop {
-        let before = waiting.len();
-        // One of them may bring the money that another needs.
-        waiting.retain(|lost| {
-            let decided = lost.steps.iter().take_while(|step| match step {
-                PlanStep::Post { op, posting } => repost(ledger, *op, posting).is_ok(),
-                _ => false,
-            });
-            let count = steps.len();
-            steps.extend(decided.cloned());
-            steps.len() == count
-        });
-        if waiting.len() == before {
-            return steps;
+    let (touched, mut steps) = (touched(ledger), Vec::new());
+    let in_order = |wanted: Taking| {
+        let mut chosen: Vec<&LostPosting> =
+            lost.iter().filter(|lost| taking(lost) == wanted).collect();
+        chosen.sort_by_key(|lost| lost.sequence);
+        chosen
+    };
+    for lost in in_order(Taking::Nothing) {
+        again(ledger, lost, &mut steps);
+    }
+    let mut waiting = if sent { in_order(Taking::AndPaying) } else { Vec::new() };
+    // One of them may bring the money that an earlier one needs.
+    while let Some(next) = waiting.iter().position(|lost| again(ledger, lost, &mut steps)) {
+        if pays_one_of(waiting.remove(next), &touched) {
+            break;
         }
+    }
+    steps
+}
+
+/// Decides the steps of one transaction again, as far as they succeed. Returns whether one did.
+fn again(ledger: &mut Ledger, lost: &LostPosting, steps: &mut Vec<PlanStep>) -> bool {
+    let before = steps.len();
+    let decided = lost.steps.iter().take_while(|step| match step {
+        PlanStep::Post { op, posting } => repost(ledger, *op, posting).is_ok(),
+        _ => false,
+    });
+    steps.extend(decided.cloned());
+    steps.len() > before
+}
+
+/// What the lost postings of a transaction take from available balances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taking {
+    /// They give back what is apart, or pay with it.
+    Nothing,
+    /// They set money apart, and pay with it.
+    AndPaying,
+    /// They set money apart.
+    Only,
+}
+
+fn taking(lost: &LostPosting) -> Taking {
+    let has = |wanted| {
+        let is_it = |step: &PlanStep| matches!(step, PlanStep::Post { op, .. } if *op == wanted);
+        lost.steps.iter().any(is_it)
+    };
+    match (has(Op::Reserve), has(Op::Settle)) {
+        (false, _) => Taking::Nothing,
+        (true, true) => Taking::AndPaying,
+        (true, false) => Taking::Only,
     }
 }
 
@@ -404,16 +438,12 @@ fn touched(ledger: &Ledger) -> BTreeSet<(u64, u32)> {
     ledger.facts().filter_map(balance).collect()
 }
 
-/// Whether venues may need a lost posting before they send.
-fn pays(lost: &LostPosting, touched: &BTreeSet<(u64, u32)>, sent: bool) -> bool {
-    let find = |wanted| {
-        lost.steps.iter().find_map(|step| match step {
-            PlanStep::Post { op, posting } if *op == wanted => Some(posting),
-            _ => None,
-        })
-    };
-    let Some(reserve) = find(Op::Reserve) else { return true };
-    let is_touched =
-        |leg: &Leg| leg.from.user().is_some_and(|user| touched.contains(&(user, leg.asset)));
-    find(Op::Settle).is_some() && (sent || !reserve.legs.iter().any(is_touched))
+/// Whether a transaction pays one of these balances.
+fn pays_one_of(lost: &LostPosting, balances: &BTreeSet<(u64, u32)>) -> bool {
+    let is_paid =
+        |leg: &Leg| leg.to.user().is_some_and(|user| balances.contains(&(user, leg.asset)));
+    lost.steps.iter().any(|step| match step {
+        PlanStep::Post { posting, .. } => posting.legs.iter().any(is_paid),
+        _ => false,
+    })
 }
