@@ -223,13 +223,18 @@ BEGIN
 END
 $$;
 
--- Writes the event of a transaction that is DONE, in the commit of that passage: a row for each
--- user of a leg that was booked, and deliveries to p_endpoints and to the followers of the rounds
--- that count. src/events/webhooks.rs has the prefix of the followers' endpoints too.
+-- Writes the event of a transaction that is over, in the commit of that passage: a row for each
+-- user of a leg that was booked, or that was canceled, and deliveries to p_endpoints; of one that is
+-- DONE also to the followers of the rounds that count. A branch that ends with its transaction has
+-- the number of the transaction's state. One without legs to tell has no event.
+-- src/events/webhooks.rs has the prefix of the followers' endpoints too.
 CREATE FUNCTION transaction_tell(
     p_id UUID, p_event_id BIGINT, p_at TIMESTAMPTZ, p_endpoints TEXT[])
 RETURNS VOID LANGUAGE plpgsql AS $$
+DECLARE
+    v_state SMALLINT;
 BEGIN
+    SELECT state INTO v_state FROM transactions_tb WHERE transaction_id = p_id;
     -- Streams continue behind the last id that they have read, so ids must rise with the commits. A
     -- call that its process has given up may still be running, and must not commit behind a later
     -- one.
@@ -244,14 +249,18 @@ BEGIN
      CROSS JOIN LATERAL jsonb_to_recordset(b.legs) AS l ("from" JSONB, "to" JSONB)
      CROSS JOIN LATERAL (VALUES (leg_user(l."from", b.participant)),
                                 (leg_user(l."to", b.participant))) AS side (user_id)
-     WHERE b.transaction_id = p_id AND b.state = 40 AND side.user_id IS NOT NULL;
+     WHERE b.transaction_id = p_id AND b.state = v_state AND side.user_id IS NOT NULL;
+    IF NOT FOUND AND v_state = -20 THEN
+        RETURN;
+    END IF;
     INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, next_at, kind)
-    SELECT listeners.endpoint, p_event_id, p_id, '{40}', p_at, clock_timestamp(), 2
+    SELECT listeners.endpoint, p_event_id, p_id, ARRAY[v_state], p_at, clock_timestamp(), 2
       FROM (SELECT unnest(p_endpoints)
             UNION
             SELECT 'follower.' || follower
               FROM transaction_branches b CROSS JOIN unnest(b.followers) AS follower
-             WHERE b.transaction_id = p_id AND b.state = 40) AS listeners (endpoint);
+             WHERE b.transaction_id = p_id AND b.state = 40 AND v_state = 40)
+           AS listeners (endpoint);
 END
 $$;
 
@@ -276,7 +285,7 @@ $$;
 
 -- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove;
 -- at most one of a transaction may fit its row. p_event_first: the id of the first transaction that
--- gets DONE; the next ones follow it. p_endpoints: those that get the event of each. Returns one
+-- is over; the next ones follow it. p_endpoints: those that get the event of each. Returns one
 -- letter for each move: 'm' moved, 'c' it has another state or other rounds, 'h' a foreign session
 -- holds it.
 CREATE FUNCTION transaction_record(
@@ -285,7 +294,7 @@ CREATE FUNCTION transaction_record(
 RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
     v_event   BIGINT := p_event_first;
-    v_done    UUID;
+    v_over    UUID;
     v_ids     UUID[];
     v_locked  UUID[];
     v_fitting BIGINT[];  -- the places of the moves that fit, from 1
@@ -357,13 +366,13 @@ BEGIN
                                  note_by, note, place)
      CROSS JOIN LATERAL (SELECT m.before IN (0, 20) AND m.after NOT IN (0, 20)) AS d (decides)
      WHERE m.place = ANY (v_fitting) AND t.transaction_id = m.id;
-    FOR v_done IN
+    FOR v_over IN
         SELECT m.id
           FROM ROWS FROM (jsonb_to_recordset(p_moves) AS (id UUID, after SMALLINT))
                WITH ORDINALITY AS m (id, after, place)
-         WHERE m.place = ANY (v_fitting) AND m.after = 40 ORDER BY m.place
+         WHERE m.place = ANY (v_fitting) AND m.after IN (40, -20) ORDER BY m.place
     LOOP
-        PERFORM transaction_tell(v_done, v_event, p_at, p_endpoints);
+        PERFORM transaction_tell(v_over, v_event, p_at, p_endpoints);
         v_event := v_event + 1;
     END LOOP;
     RETURN (
