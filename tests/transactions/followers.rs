@@ -195,9 +195,10 @@ fn a_stream_and_the_endpoint_tell_of_transactions() {
     desk.start();
     assert_eq!(desk.post("", &json!({"tx_id": "three", "legs": both()})).status, 200);
     // From the place behind the transfer's first event, and from the beginning.
-    for (after, want) in
-        [(behind.as_str(), vec!["dropped", "two", "three"]), ("0", vec!["one", "dropped", "two", "three"])]
-    {
+    for (after, want) in [
+        (behind.as_str(), vec!["dropped", "two", "three"]),
+        ("0", vec!["one", "dropped", "two", "three"]),
+    ] {
         let stream = desk.server().follow(A, Some(after));
         let mut named = Vec::new();
         while named.len() < want.len() {

@@ -646,6 +646,58 @@ LANGUAGE sql STABLE AS $$
      GROUP BY m.id, m.order_number, m.done, p.asset
 $$;
 
+-- The parts of one user in transactions that a read of both stores may see half booked, as
+-- transaction_bookings finds them. funding: what the user's settled hold has changed on Funding;
+-- settled: every hold of the transaction is; spot: the change on Spot by its legs, NULL if it has
+-- none there.
+CREATE FUNCTION transaction_parts_of_user(p_user BIGINT, p_behind BIGINT)
+RETURNS TABLE (transaction_id UUID, order_number BIGINT, asset_id INTEGER, funding NUMERIC,
+               spot NUMERIC, settled BOOLEAN)
+LANGUAGE sql STABLE AS $$
+    WITH moving AS MATERIALIZED (
+        SELECT t.transaction_id AS id, t.order_number FROM transactions_tb t
+         WHERE t.state NOT IN (40, -20) AND t.state = 30
+           AND NOT transaction_is_booked(t.state, t.stores_ended_at)
+        UNION
+        SELECT t.transaction_id, t.order_number
+          FROM transaction_branches b JOIN transactions_tb t USING (transaction_id)
+         WHERE b.participant = 'SPOT' AND b.state = 40 AND b.log_sequence > p_behind
+           AND transaction_is_booked(t.state, t.stores_ended_at)
+    ), sides AS MATERIALIZED (
+        SELECT m.id, m.order_number, b.participant, side.user_id, l.asset, side.change
+          FROM moving m JOIN transaction_branches b ON b.transaction_id = m.id
+         CROSS JOIN LATERAL jsonb_to_recordset(b.legs)
+               AS l ("from" JSONB, "to" JSONB, asset INTEGER, amount NUMERIC)
+         CROSS JOIN LATERAL (VALUES (leg_user(l."from", b.participant), -l.amount),
+                                    (leg_user(l."to", b.participant), l.amount))
+               AS side (user_id, change)
+         WHERE b.participant IN ('FUNDING', 'SPOT')
+           AND (b.state = 40
+                OR b.state = 20
+                   AND NOT EXISTS (SELECT FROM transaction_branches o
+                                    WHERE o.transaction_id = b.transaction_id
+                                      AND o.round = b.round AND o.state = -10))
+    ), own AS (
+        SELECT id, order_number, asset,
+               COALESCE(sum(change) FILTER (WHERE participant = 'SPOT'), 0) AS spot
+          FROM sides WHERE user_id = p_user GROUP BY id, order_number, asset
+    )
+    SELECT o.id, o.order_number, o.asset,
+           COALESCE((SELECT h.brought::numeric - h.taken FROM funding_holds h
+                      WHERE h.hold_key = ulid_text(o.id) || ':' || p_user || ':' || o.asset
+                        AND h.state = 40), 0),
+           CASE WHEN EXISTS (SELECT FROM sides s WHERE s.id = o.id AND s.participant = 'SPOT')
+                THEN o.spot END,
+           NOT EXISTS (
+               SELECT FROM sides s
+                WHERE s.id = o.id AND s.participant = 'FUNDING' AND s.user_id IS NOT NULL
+                  AND NOT EXISTS (
+                      SELECT FROM funding_holds h
+                       WHERE h.hold_key = ulid_text(s.id) || ':' || s.user_id || ':' || s.asset
+                         AND h.state = 40))
+      FROM own o
+$$;
+
 -- Transactions as people read them. The key finds one:
 -- SELECT * FROM transactions WHERE owner = '...' AND tx_id = '...'
 CREATE VIEW transactions AS
