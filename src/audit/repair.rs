@@ -66,6 +66,8 @@ pub struct Plan {
     /// After a cut: the venues that have not sent again. While there is one, only credits are
     /// decided again.
     pub awaited: Vec<Awaited>,
+    /// Each of these venues has opened behind the credits that were decided last.
+    pub sent: bool,
     /// Whether a venue was ever added.
     pub has_venues: bool,
     /// Proven by PostgreSQL, after a cut of the log.
@@ -131,9 +133,8 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
     let (incarnation, behind) = (verdict.incarnation, verdict.behind);
     let mut plan = Plan { incarnation, behind, ..Plan::default() };
-    let mut sent = false;
     if past.as_ref().is_some_and(|past| past.open) {
-        sent = await_venues(&mut plan, &witness, &ledger).await?;
+        await_venues(&mut plan, &witness, &ledger).await?;
     }
     let repeated = plan.repeated();
     let is_damaged = |mismatch: &mut Mismatch| matches!(mismatch.kind, Kind::DamagedJournal(_));
@@ -223,12 +224,12 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let rehearsed = rehearse(&mut ledger, both, &pending, statuses, (&catalog, repeated));
     take_rehearsed(&mut plan, rehearsed, named);
     if repeated == Repeated::Credits {
-        plan.steps.extend(transaction_repair::credits(&mut ledger, &postings, sent));
+        plan.steps.extend(transaction_repair::credits(&mut ledger, &postings, plan.sent));
     }
     // Before the venues have sent, the debits are missing.
     let sums = sums(&ledger).into_iter().filter(|_| repeated == Repeated::All);
     plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
-    let waiting = if repeated == Repeated::All { &[] } else { &postings[..] };
+    let waiting = if repeated == Repeated::Credits { &postings[..] } else { &[] };
     plan.left.extend(left_sums(&mut reader, &ledger, explained, waiting).await?);
     Ok(plan)
 }
@@ -327,15 +328,16 @@ fn take_rehearsed(plan: &mut Plan, rehearsed: Rehearsed, mut named: HashMap<ReqI
     }
 }
 
-/// Finds the venues that must send again after a cut. Returns whether each of them has sent all
-/// that it could behind an earlier run.
-async fn await_venues(plan: &mut Plan, witness: &Witness, ledger: &Ledger) -> Result<bool, Error> {
+/// Finds the venues that must send again after a cut, and whether each of them has sent all that it
+/// could behind an earlier run.
+async fn await_venues(plan: &mut Plan, witness: &Witness, ledger: &Ledger) -> Result<(), Error> {
     let ((known, any), mut venues) = (witness.venues().await?, Vec::new());
     ledger.venues(&mut venues);
     plan.has_venues = any || !known.is_empty() || !venues.is_empty();
     plan.awaited = awaited((&known, any), &venues);
     let credited = witness.state().await? == CutState::Credited;
-    Ok(credited && plan.awaited.iter().all(|venue| venue.has_sent(&known)))
+    plan.sent = credited && plan.awaited.iter().all(|venue| venue.has_sent(&known));
+    Ok(())
 }
 
 /// The repairs of external operations that the log proves.

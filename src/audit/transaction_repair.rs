@@ -172,7 +172,7 @@ fn repair_of(
     };
     let (bring, legs) = match row {
         None => bring_back(&proof, legs, &mut looks),
-        Some(row) => move_on(&proof, legs, (row, &tried), &mut looks)?,
+        Some(row) => move_on(&proof, legs, (row, &tried[..]), &mut looks)?,
     };
     Ok(TransactionRepair {
         transaction,
