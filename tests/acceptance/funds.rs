@@ -87,7 +87,8 @@ fn fnd_002_a_target_that_does_not_answer_is_asked_until_the_money_is_there() {
         let hold = site.hold_decision(Op::Deposit);
         let req_id = server.transfer_held(&site, USER, Way::ToFunding, "12");
         let spot = before.spot.map(|units| units - 12 * COIN);
-        let on_the_way = Balance { spot, in_flight: 12 * COIN, ..before };
+        let on_the_way =
+            Balance { spot, in_flight: i128::try_from(12 * COIN).expect("small"), ..before };
         wait_for_tries(&server, 2);
         assert_eq!(server.usdt(USER), on_the_way);
         server.kill();
