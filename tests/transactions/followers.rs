@@ -185,8 +185,11 @@ fn a_stream_and_the_endpoint_tell_of_transactions() {
     let round = json!({"round": 1, "decide": "caller", "legs": both()});
     assert_eq!(desk.post("/dropped/prepare", &round).status, 200);
     assert_eq!(desk.post("/dropped/abort", &json!({})).status, 200);
-    let (_, kind, data) = stream.event();
-    assert_eq!((kind.as_str(), text(&data["tx_id"])), ("transaction", "dropped"), "{data}");
+    let data = eventually("the end of a transaction", || {
+        let (_, kind, data) = stream.event();
+        (kind == "transaction").then_some(data)
+    });
+    assert_eq!(text(&data["tx_id"]), "dropped", "{data}");
     assert_eq!((&data["legs"], &data["state"]), (&want, &json!("CANCELLED")));
     assert_eq!(desk.post("", &json!({"tx_id": "two", "legs": both()})).status, 200);
     desk.ends("two", "DONE");
