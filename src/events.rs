@@ -15,7 +15,8 @@
 //! worker hands it to the [`Hub`] once it is committed. A stream that is too slow leaves the hub
 //! and reads the missed events in PostgreSQL. So does one that begins after an earlier event.
 //! [`webhooks`] reads the journal and posts events to an endpoint. [`retention`] deletes old ones.
-//! A transaction has one event, at DONE or CANCELLED. Its streams are woken, and read it in PostgreSQL.
+//! A transaction has one event, at DONE or CANCELLED. Its streams are woken, and read it in
+//! PostgreSQL.
 
 mod options;
 pub mod retention;

@@ -11,10 +11,10 @@
 //! The log names neither owner nor Funding's part. The owner of a row that is written is
 //! [`crate::transaction::REPAIRED`], and no service may take its tx_id again. Legs of Funding that
 //! are lost are named for an operator: nothing proves that a service's money moved there. A round
-//! that Funding was trying counts as tried if all its holds are apart, exactly as the round asks for
-//! them: Spot is asked for a round behind Funding, and has booked it. Of a leg
-//! between the stores the log has Spot's side. Its other side counts as outside of both, until an
-//! operator books it on Funding as an external operation.
+//! that Funding was trying counts as tried if all its holds are apart exactly as the round asks:
+//! Spot is asked for a round behind Funding, and has booked it. Of a leg between the stores the log
+//! has Spot's side. Its other side counts as outside of both, until an operator books it on Funding
+//! as an external operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -51,7 +51,7 @@ pub(super) struct TransactionsPlan {
     pub(super) repairs: Vec<TransactionRepair>,
     /// Not proven, each with the reason.
     pub(super) left: Vec<(Mismatch, Unproven)>,
-    /// What the repaired ones have brought to Spot from its outside less what they have taken
+    /// The money that the repaired ones have brought to Spot from its outside less that taken
     /// there, smallest units. PostgreSQL has no other side of it before the repair.
     pub(super) crossed: BTreeMap<AssetId, i128>,
     names: BTreeSet<ReqId>,
@@ -404,10 +404,10 @@ fn again(ledger: &mut Ledger, lost: &LostPosting, steps: &mut Vec<PlanStep>) -> 
     steps.len() > before
 }
 
-/// What the lost postings of a transaction take from available balances.
+/// The part of available balances that the lost postings of a transaction take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taking {
-    /// They give back what is apart, or pay with it.
+    /// They give money back that is apart, or pay with it.
     Nothing,
     /// They set money apart, and pay with it.
     AndPaying,

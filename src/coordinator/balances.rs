@@ -35,8 +35,8 @@ pub struct Balance {
     pub funding: Option<(u128, u128)>,
     /// Available, and held or frozen, smallest units.
     pub spot: Option<(u128, u128)>,
-    /// Taken from one account and not yet in the other, smallest units. It also undoes what is
-    /// booked of a transaction that is not whole, so it may be below zero.
+    /// Taken from one account and not yet in the other, smallest units. It also undoes the
+    /// bookings of a transaction that is not whole, so it may be below zero.
     pub in_flight: i128,
 }
 

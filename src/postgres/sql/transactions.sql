@@ -224,8 +224,8 @@ END
 $$;
 
 -- Writes the event of a transaction that is over, in the commit of that passage: a row for each
--- user of a leg that was booked, or that was canceled, and deliveries to p_endpoints; of one that is
--- DONE also to the followers of the rounds that count. A branch that ends with its transaction has
+-- user of a leg that was booked or canceled, and deliveries to p_endpoints; of one that is DONE
+-- also to the followers of the rounds that count. A branch that ends with its transaction has
 -- the number of the transaction's state. One without legs to tell has no event.
 -- src/events/webhooks.rs has the prefix of the followers' endpoints too.
 CREATE FUNCTION transaction_tell(
