@@ -96,6 +96,15 @@ impl Plan {
         self.transactions.len() + again.len()
     }
 
+    /// Adds the repair of a transfer with this finding, or the finding as one that is left.
+    fn add(&mut self, mismatch: Mismatch, found: Option<(&Page, &TransferRecords)>, below: Below) {
+        match found.map(|(page, logged)| repair_of(page, logged, below)) {
+            Some(Ok(repair)) => self.repairs.push(repair),
+            Some(Err(why)) => self.left.push((mismatch, why)),
+            None => self.left.push((mismatch, Unproven::NoRecord)),
+        }
+    }
+
     /// The decisions that this plan repeats.
     fn repeated(&self) -> Repeated {
         match self.awaited.is_empty() {
@@ -133,9 +142,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
     let (incarnation, behind) = (verdict.incarnation, verdict.behind);
     let mut plan = Plan { incarnation, behind, ..Plan::default() };
-    if past.as_ref().is_some_and(|past| past.open) {
-        await_venues(&mut plan, &witness, &ledger).await?;
-    }
+    await_venues(&mut plan, (&witness, past.as_ref()), &ledger).await?;
     let repeated = plan.repeated();
     let is_damaged = |mismatch: &mut Mismatch| matches!(mismatch.kind, Kind::DamagedJournal(_));
     plan.damaged = verdict.mismatches.extract_if(.., is_damaged).collect();
@@ -143,8 +150,6 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
         return Ok(plan);
     }
     let explained = explain(&mut plan, &mut verdict.mismatches, &log, &mut reader).await?;
-    // Repairs and repeated decisions change these sums, so they are compared at the end.
-    verdict.mismatches.retain(|found| !matches!(found.kind, Kind::TransactionSums { .. }));
     let logged = tokio::task::block_in_place(|| read_log(&log, &names))?;
     let (watermark, passed) = reader.passed().await?;
     let pages = reader.open(&names).await?.pages;
@@ -196,13 +201,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
                 Ok(_) | Err(_) => {}
             }
         }
-        match (logged, page) {
-            (Some(logged), Some(page)) => match repair_of(page, logged, below) {
-                Ok(repair) => plan.repairs.push(repair),
-                Err(why) => plan.left.push((mismatch, why)),
-            },
-            _ => plan.left.push((mismatch, Unproven::NoRecord)),
-        }
+        plan.add(mismatch, page.zip(logged), below);
     }
     plan.repairs.sort_by_key(|repair| repair.intent.order_number);
     let Some(Past { from, until, statuses, open }) = &past else {
@@ -276,6 +275,8 @@ async fn explain(
     plan.left.extend(outside.left);
     let by_name = transaction_repair::plan(log, reader).await?;
     mismatches.retain(|mismatch| !by_name.explains(mismatch));
+    // Repairs and repeated decisions change these sums, so they are compared at the end.
+    mismatches.retain(|found| !matches!(found.kind, Kind::TransactionSums { .. }));
     plan.transactions = by_name.repairs;
     plan.left.extend(by_name.left);
     Ok(by_name.crossed)
@@ -328,9 +329,16 @@ fn take_rehearsed(plan: &mut Plan, rehearsed: Rehearsed, mut named: HashMap<ReqI
     }
 }
 
-/// Finds the venues that must send again after a cut, and whether each of them has sent all that it
-/// could behind an earlier run.
-async fn await_venues(plan: &mut Plan, witness: &Witness, ledger: &Ledger) -> Result<(), Error> {
+/// Finds the venues that must send again after a cut that is open, and whether each of them has
+/// sent all that it could behind an earlier run.
+async fn await_venues(
+    plan: &mut Plan,
+    (witness, past): (&Witness, Option<&Past>),
+    ledger: &Ledger,
+) -> Result<(), Error> {
+    if !past.is_some_and(|past| past.open) {
+        return Ok(());
+    }
     let ((known, any), mut venues) = (witness.venues().await?, Vec::new());
     ledger.venues(&mut venues);
     plan.has_venues = any || !known.is_empty() || !venues.is_empty();
