@@ -7,7 +7,7 @@
 //!   journal_tb --[webhooks]--> webhook_deliveries --> endpoint
 //!   transfers  --> streams that catch up
 //!
-//!   transactions --DONE, in its commit--> webhook_deliveries --> endpoint, followers
+//!   transactions --over, in its commit--> webhook_deliveries --> endpoint, followers
 //!                                     \-> transaction_events --> streams
 //! ```
 //!
@@ -15,7 +15,8 @@
 //! worker hands it to the [`Hub`] once it is committed. A stream that is too slow leaves the hub
 //! and reads the missed events in PostgreSQL. So does one that begins after an earlier event.
 //! [`webhooks`] reads the journal and posts events to an endpoint. [`retention`] deletes old ones.
-//! A transaction has one event, at DONE. Its streams are woken, and read it in PostgreSQL.
+//! A transaction has one event, at DONE or CANCELLED. Its streams are woken, and read it in
+//! PostgreSQL.
 
 mod options;
 pub mod retention;
@@ -169,9 +170,9 @@ impl Hub {
         bell
     }
 
-    /// A transaction is DONE, and its commit is durable: deliveries look for it, and its users'
+    /// A transaction is over, and its commit is durable: deliveries look for it, and its users'
     /// streams read it. A stream without room leaves the hub, and reads it too.
-    pub fn transaction_done(&self, row: &TransactionRow) {
+    pub fn transaction_over(&self, row: &TransactionRow) {
         self.ring_for_deliveries();
         let legs = row.branches.iter().flat_map(|branch| &branch.legs);
         let places = legs.flat_map(|leg| [leg.from, leg.to]);

@@ -537,7 +537,10 @@ fn a_fused_commit_shrinks_to_what_is_decided() {
     eventually("what is decided", || (site.sql_value(&state) == "20").then_some(()));
     let available = "SELECT available FROM balances WHERE user_id = 1001 AND asset_id = 3";
     assert_eq!(units(&site.sql_value(available)), 9_950 * COIN, "no deposit while halted");
-    let want = Balance { in_flight: 12 * COIN, ..Balance::at_rest(9_950 * COIN, 38 * COIN) };
+    let want = Balance {
+        in_flight: i128::try_from(12 * COIN).expect("small"),
+        ..Balance::at_rest(9_950 * COIN, 38 * COIN)
+    };
     assert_eq!(server.usdt(USER), want);
     resume(&server);
     site.wait_for_rest();

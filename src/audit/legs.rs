@@ -270,7 +270,7 @@ impl HoldOwners {
 
 /// The money that a posting by name has brought to Spot from outside, or taken there if below 0: of
 /// each leg that crosses the asset and the amount. A RESERVE and a RELEASE book no leg.
-fn crossings(named: &Named) -> impl Iterator<Item = (u32, i128)> + '_ {
+pub(super) fn crossings(named: &Named) -> impl Iterator<Item = (u32, i128)> + '_ {
     let books = named.decision == Decision::Success
         && matches!(named.op.step(), Some(HoldStep::Book | HoldStep::AtOnce));
     let legs = named.legs.iter().filter(move |_| books);

@@ -34,6 +34,13 @@ enum Why {
     Forgetful { told: u64, acknowledged: u64 },
 }
 
+impl Awaited {
+    /// Whether it has sent all that it could behind the credits that were decided last.
+    pub fn has_sent(&self, known: &[CutVenue]) -> bool {
+        known.iter().any(|of| of.id == self.venue && of.sent)
+    }
+}
+
 impl fmt::Display for Awaited {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let venue = self.venue;
@@ -99,7 +106,7 @@ mod tests {
     /// Goal: each way in which a venue may have sent, or not.
     #[test]
     fn a_venue_is_awaited_until_the_log_has_its_last_answer_or_an_operator_closes_it() {
-        let known = |told, closed| Some(CutVenue { id: 7, told, closed });
+        let known = |told, closed| Some(CutVenue { id: 7, told, closed, sent: false });
         let row = |closed, last: u64| {
             let (id, name, posts, epoch) = (7, Text::EMPTY, false, 1);
             let (acknowledged, oldest) = (last.min(3), None);

@@ -187,6 +187,11 @@ impl Mismatch {
         Mismatch::new(Kind::OlderDatabase { latest, known })
     }
 
+    /// Transactions have made money of an asset, or lost it: smallest units, not 0.
+    pub(super) fn transaction_sums(asset: AssetId, made: i128) -> Mismatch {
+        Mismatch::new(Kind::TransactionSums { asset, made })
+    }
+
     /// The account. `units`: smallest units that the user has too much; negative if some are
     /// missing.
     pub(super) fn with_account(

@@ -37,7 +37,7 @@ use super::redecision::{
 use super::settled;
 use super::transaction_repair;
 use super::unproven::Unproven;
-use super::verify::{Stores, compare};
+use super::verify::{Stores, compare, made_by_transactions};
 use crate::postgres::audit_reader::{AuditReader, Ending, Page};
 use crate::postgres::cut::{CutState, Past, Witness};
 use crate::postgres::repair_writer::external::{ExternalRepair, Way};
@@ -66,6 +66,8 @@ pub struct Plan {
     /// After a cut: the venues that have not sent again. While there is one, only credits are
     /// decided again.
     pub awaited: Vec<Awaited>,
+    /// Each of these venues has opened behind the credits that were decided last.
+    pub sent: bool,
     /// Whether a venue was ever added.
     pub has_venues: bool,
     /// Proven by PostgreSQL, after a cut of the log.
@@ -92,6 +94,15 @@ impl Plan {
     pub fn by_name(&self) -> usize {
         let again: BTreeSet<ReqId> = self.steps.iter().filter_map(PlanStep::transaction).collect();
         self.transactions.len() + again.len()
+    }
+
+    /// Adds the repair of a transfer with this finding, or the finding as one that is left.
+    fn add(&mut self, mismatch: Mismatch, found: Option<(&Page, &TransferRecords)>, below: Below) {
+        match found.map(|(page, logged)| repair_of(page, logged, below)) {
+            Some(Ok(repair)) => self.repairs.push(repair),
+            Some(Err(why)) => self.left.push((mismatch, why)),
+            None => self.left.push((mismatch, Unproven::NoRecord)),
+        }
     }
 
     /// The decisions that this plan repeats.
@@ -131,16 +142,14 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let names: BTreeSet<ReqId> = verdict.mismatches.iter().filter_map(|m| m.req_id).collect();
     let (incarnation, behind) = (verdict.incarnation, verdict.behind);
     let mut plan = Plan { incarnation, behind, ..Plan::default() };
-    if past.as_ref().is_some_and(|past| past.open) {
-        await_venues(&mut plan, &witness, &ledger).await?;
-    }
+    await_venues(&mut plan, (&witness, past.as_ref()), &ledger).await?;
     let repeated = plan.repeated();
     let is_damaged = |mismatch: &mut Mismatch| matches!(mismatch.kind, Kind::DamagedJournal(_));
     plan.damaged = verdict.mismatches.extract_if(.., is_damaged).collect();
     if verdict.mismatches.is_empty() && past.is_none() {
         return Ok(plan);
     }
-    explain(&mut plan, &mut verdict.mismatches, &log, &mut reader).await?;
+    let explained = explain(&mut plan, &mut verdict.mismatches, &log, &mut reader).await?;
     let logged = tokio::task::block_in_place(|| read_log(&log, &names))?;
     let (watermark, passed) = reader.passed().await?;
     let pages = reader.open(&names).await?.pages;
@@ -192,16 +201,13 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
                 Ok(_) | Err(_) => {}
             }
         }
-        match (logged, page) {
-            (Some(logged), Some(page)) => match repair_of(page, logged, below) {
-                Ok(repair) => plan.repairs.push(repair),
-                Err(why) => plan.left.push((mismatch, why)),
-            },
-            _ => plan.left.push((mismatch, Unproven::NoRecord)),
-        }
+        plan.add(mismatch, page.zip(logged), below);
     }
     plan.repairs.sort_by_key(|repair| repair.intent.order_number);
-    let Some(Past { from, until, statuses, open }) = &past else { return Ok(plan) };
+    let Some(Past { from, until, statuses, open }) = &past else {
+        plan.left.extend(left_sums(&mut reader, &ledger, explained, &[]).await?);
+        return Ok(plan);
+    };
     plan.open_cut = *open;
     let numbered = witness.transfers_from(*from, Some(*until), &catalog).await?;
     plan.renumberings = numbered.iter().filter_map(|t| renumbering(t, &ledger)).collect();
@@ -216,26 +222,35 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let both = (lost, if repeated == Repeated::All { &postings[..] } else { &[] });
     let rehearsed = rehearse(&mut ledger, both, &pending, statuses, (&catalog, repeated));
     take_rehearsed(&mut plan, rehearsed, named);
-    plan.steps.extend(credited(repeated, &witness, &mut ledger, &postings).await?);
+    if repeated == Repeated::Credits {
+        plan.steps.extend(transaction_repair::credits(&mut ledger, &postings, plan.sent));
+    }
     // Before the venues have sent, the debits are missing.
     let sums = sums(&ledger).into_iter().filter(|_| repeated == Repeated::All);
     plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
+    let waiting = if repeated == Repeated::Credits { &postings[..] } else { &[] };
+    plan.left.extend(left_sums(&mut reader, &ledger, explained, waiting).await?);
     Ok(plan)
 }
 
-/// The postings of transactions that are decided again in front of the venues.
-async fn credited(
-    repeated: Repeated,
-    witness: &Witness,
-    ledger: &mut Ledger,
-    postings: &[LostPosting],
-) -> Result<Vec<PlanStep>, Error> {
-    if repeated == Repeated::All {
-        return Ok(Vec::new());
+/// The sums of transactions that do not add up behind this plan, without the assets of postings
+/// that wait for another run. `ledger`: with all decisions that are repeated. `explained`: see
+/// [`explain`].
+async fn left_sums(
+    reader: &mut AuditReader,
+    ledger: &Ledger,
+    explained: BTreeMap<AssetId, i128>,
+    waiting: &[LostPosting],
+) -> Result<Vec<(Mismatch, Unproven)>, Error> {
+    let mut made = made_by_transactions(reader, ledger).await?;
+    for (asset, units) in explained {
+        let left = made.entry(asset).or_default();
+        *left = left.saturating_sub(units);
     }
-    // The venues have sent all that they could behind an earlier run.
-    let sent = witness.state().await? == CutState::Credited;
-    Ok(transaction_repair::credits(ledger, postings, sent))
+    let waits = |asset| waiting.iter().any(|lost| lost.accounts.iter().any(|of| of.1 == asset));
+    let left = made.into_iter().filter(|(asset, made)| *made != 0 && !waits(*asset));
+    let told = |(asset, made)| (Mismatch::transaction_sums(asset, made), Unproven::NoTransfer);
+    Ok(left.map(told).collect())
 }
 
 /// The balances that no transfer and no external operation explains.
@@ -246,27 +261,25 @@ fn unbalanced(mismatches: &[Mismatch]) -> HashSet<(UserId, AssetId)> {
 }
 
 /// Plans the repairs of external operations and of transactions, and takes the findings out that
-/// they explain.
+/// they explain. Returns the part of the sums of transactions that the repairs will take away, see
+/// [`made_by_transactions`].
 async fn explain(
     plan: &mut Plan,
     mismatches: &mut Vec<Mismatch>,
     log: &Path,
     reader: &mut AuditReader,
-) -> Result<(), Error> {
+) -> Result<BTreeMap<AssetId, i128>, Error> {
     let outside = externals(log, reader).await?;
     mismatches.retain(|mismatch| !outside.explains(mismatch));
     plan.externals = outside.repairs;
     plan.left.extend(outside.left);
     let by_name = transaction_repair::plan(log, reader).await?;
     mismatches.retain(|mismatch| !by_name.explains(mismatch));
-    let is_lost = |mismatch: &Mismatch| matches!(mismatch.kind, Kind::TransactionLost { .. });
-    // A transaction that one store has lost: its legs that cross are missing in a sum.
-    if !by_name.repairs.is_empty() || mismatches.iter().any(is_lost) {
-        mismatches.retain(|found| !matches!(found.kind, Kind::TransactionSums { .. }));
-    }
+    // Repairs and repeated decisions change these sums, so they are compared at the end.
+    mismatches.retain(|found| !matches!(found.kind, Kind::TransactionSums { .. }));
     plan.transactions = by_name.repairs;
     plan.left.extend(by_name.left);
-    Ok(())
+    Ok(by_name.crossed)
 }
 
 /// Takes the findings about claims of transactions out: one of each.
@@ -316,12 +329,22 @@ fn take_rehearsed(plan: &mut Plan, rehearsed: Rehearsed, mut named: HashMap<ReqI
     }
 }
 
-/// Finds the venues that must send again after a cut.
-async fn await_venues(plan: &mut Plan, witness: &Witness, ledger: &Ledger) -> Result<(), Error> {
+/// Finds the venues that must send again after a cut that is open, and whether each of them has
+/// sent all that it could behind an earlier run.
+async fn await_venues(
+    plan: &mut Plan,
+    (witness, past): (&Witness, Option<&Past>),
+    ledger: &Ledger,
+) -> Result<(), Error> {
+    if !past.is_some_and(|past| past.open) {
+        return Ok(());
+    }
     let ((known, any), mut venues) = (witness.venues().await?, Vec::new());
     ledger.venues(&mut venues);
     plan.has_venues = any || !known.is_empty() || !venues.is_empty();
     plan.awaited = awaited((&known, any), &venues);
+    let credited = witness.state().await? == CutState::Credited;
+    plan.sent = credited && plan.awaited.iter().all(|venue| venue.has_sent(&known));
     Ok(())
 }
 

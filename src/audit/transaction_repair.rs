@@ -10,15 +10,18 @@
 //!
 //! The log names neither owner nor Funding's part. The owner of a row that is written is
 //! [`crate::transaction::REPAIRED`], and no service may take its tx_id again. Legs of Funding that
-//! are lost are named for an operator: nothing proves that a service's money moved there. Of a leg
-//! between the stores the log has Spot's side. Its other side counts as outside of both, until an
-//! operator books it on Funding as an external operation.
+//! are lost are named for an operator: nothing proves that a service's money moved there. A round
+//! that Funding was trying counts as tried if all its holds are apart exactly as the round asks:
+//! Spot is asked for a round behind Funding, and has booked it. Of a leg between the stores the log
+//! has Spot's side. Its other side counts as outside of both, until an operator books it on Funding
+//! as an external operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use domain::account::UserId;
 use domain::asset::AssetId;
+use domain::hold::HoldOrder;
 use domain::posting::{Leg, Place, Posting};
 use domain::transfer::op::HoldStep;
 use domain::transfer::{Decision, Op, Participant, ReqId};
@@ -28,6 +31,7 @@ use engine::named::{NamedPosting, TxId};
 use wal::Sequence;
 
 use super::error::Error;
+use super::legs::crossings;
 use super::mismatch::{Kind, Mismatch};
 use super::redecision::{LostPosting, PlanStep, repost};
 use super::transactions::{self, NamedRecord};
@@ -38,6 +42,7 @@ use crate::transaction::{
     Branch, BranchState, LegPlace, Party, TransactionLeg, TransactionRow, TransactionState,
     TransactionVerdict,
 };
+use crate::transactions::rounds;
 
 /// The repairs of transactions that the log proves.
 #[derive(Debug, Default)]
@@ -46,6 +51,9 @@ pub(super) struct TransactionsPlan {
     pub(super) repairs: Vec<TransactionRepair>,
     /// Not proven, each with the reason.
     pub(super) left: Vec<(Mismatch, Unproven)>,
+    /// The money that the repaired ones have brought to Spot from its outside less that taken
+    /// there, smallest units. PostgreSQL has no other side of it before the repair.
+    pub(super) crossed: BTreeMap<AssetId, i128>,
     names: BTreeSet<ReqId>,
 }
 
@@ -72,13 +80,43 @@ pub(super) async fn plan(log: &Path, reader: &mut AuditReader) -> Result<Transac
         let mut found = records.iter().filter_map(|record| transactions::judge(record, row));
         let Some(mismatch) = found.next() else { continue };
         plan.names.insert(*transaction);
-        match repair_of(*transaction, records, row) {
-            Ok(repair) => plan.repairs.push(repair),
+        let tried = match row {
+            Some(row) => tried(row, reader).await?,
+            None => Vec::new(),
+        };
+        match repair_of(*transaction, records, row, tried) {
+            Ok(repair) => {
+                for (asset, brought) in records.iter().flat_map(|record| crossings(&record.named)) {
+                    *plan.crossed.entry(AssetId(asset)).or_default() += brought;
+                }
+                plan.repairs.push(repair);
+            }
             Err(why) => plan.left.push((mismatch, why)),
         }
     }
     plan.repairs.sort_by_key(|repair| repair.order_number);
     Ok(plan)
+}
+
+/// The rounds that Funding has set apart, while its row does not tell of it yet.
+async fn tried(row: &TransactionRow, reader: &mut AuditReader) -> Result<Vec<u8>, Error> {
+    let mut tried = Vec::new();
+    for branch in untried(row) {
+        // A round that cannot be asked for was not tried.
+        let Ok(words) = rounds::set(row, branch.round) else { continue };
+        let orders: Vec<HoldOrder> = words.into_iter().map(|word| word.order).collect();
+        if reader.has_set_apart(&orders).await? {
+            tried.push(branch.round);
+        }
+    }
+    Ok(tried)
+}
+
+/// The branches of Funding without a recorded answer.
+fn untried(row: &TransactionRow) -> impl Iterator<Item = &Branch> {
+    let funding = Party::Store(Participant::Funding);
+    let of_funding = row.branches.iter().filter(move |branch| branch.party == funding);
+    of_funding.filter(|branch| branch.state == BranchState::Trying)
 }
 
 /// The records of one transaction, summed up.
@@ -122,6 +160,7 @@ fn repair_of(
     transaction: ReqId,
     records: &[NamedRecord],
     row: Option<&TransactionRow>,
+    tried: Vec<u8>,
 ) -> Result<TransactionRepair, Unproven> {
     let proof = Proof::of(records)?;
     let newest = records.last().ok_or(Unproven::NoRecord)?;
@@ -133,7 +172,7 @@ fn repair_of(
     };
     let (bring, legs) = match row {
         None => bring_back(&proof, legs, &mut looks),
-        Some(row) => move_on(&proof, legs, row, &mut looks)?,
+        Some(row) => move_on(&proof, legs, (row, &tried[..]), &mut looks)?,
     };
     Ok(TransactionRepair {
         transaction,
@@ -144,6 +183,7 @@ fn repair_of(
         round: last.map_or(0, |(_, round)| round),
         legs,
         refused: proof.refused.iter().map(|round| i16::from(*round)).collect(),
+        tried: tried.into_iter().map(i16::from).collect(),
         log_sequence: newest.sequence,
         time_ns: records.first().map_or(0, |first| first.time_ns),
         looks,
@@ -184,11 +224,11 @@ fn crossed(leg: &TransactionLeg) -> Option<String> {
     ))
 }
 
-/// For a transaction with a row.
+/// For a transaction with a row. `tried`: see [`tried`].
 fn move_on(
     proof: &Proof<'_>,
     legs: Vec<TransactionLeg>,
-    row: &TransactionRow,
+    (row, tried): (&TransactionRow, &[u8]),
     looks: &mut Vec<String>,
 ) -> Result<(Bring, Vec<TransactionLeg>), Unproven> {
     let known = accepted(row, &proof.refused);
@@ -210,12 +250,9 @@ fn move_on(
             false => Err(Unproven::OtherTransaction),
         };
     }
-    let funding = Party::Store(Participant::Funding);
-    let untried = row
-        .branches
-        .iter()
-        .filter(|branch| branch.party == funding && branch.state == BranchState::Trying);
-    for leg in untried.flat_map(|branch| &branch.legs) {
+    let counts = |round: &u8| !tried.contains(round) && !proof.refused.contains(round);
+    let lost_holds = untried(row).filter(|branch| counts(&branch.round));
+    for leg in lost_holds.flat_map(|branch| &branch.legs) {
         let TransactionLeg { from, to, asset, amount } = leg;
         looks.push(format!(
             "Spot has booked it, and Funding has lost its hold: book {amount} smallest units of \
@@ -325,34 +362,68 @@ fn accepted_by<'a>(branches: impl Iterator<Item = &'a Branch>) -> Vec<Transactio
     by_round.into_values().flatten().copied().collect()
 }
 
-/// Decides those postings again that venues may need before they send, and returns the steps. They
-/// are decided in the order of their records, as far as the money is there.
+/// Decides those postings again that venues may need, and returns the steps. Nothing is decided
+/// that a lost command of a venue may have come before and that takes its money.
 ///
 /// A RELEASE gives back, and a SETTLE of money that is apart pays: both come at once. A RESERVE
-/// with its SETTLE takes money that a venue may need. It comes at once if no posting has touched
-/// that money yet. Otherwise it waits for another run, `sent`: behind the venues, which have sent
-/// all that they could. A RESERVE alone waits for all of them.
+/// with its SETTLE takes money first, and only the venues know whether one of them had that money
+/// before: an order that was cancelled, say. So it waits until the venues have sent all that they
+/// could, `sent`. A venue that stands still then needs money of an earlier transaction: the
+/// transactions are decided in the order of their records, up to the first one that pays a balance
+/// which postings have touched. A later one may take money that the venue has had in between, and
+/// waits for another run. A RESERVE alone waits for all venues.
 pub(super) fn credits(ledger: &mut Ledger, lost: &[LostPosting], sent: bool) -> Vec<PlanStep> {
-    let touched = touched(ledger);
-    let mut waiting: Vec<&LostPosting> =
-        lost.iter().filter(|lost| pays(lost, &touched, sent)).collect();
-    waiting.sort_by_key(|lost| lost.sequence);
-    let mut steps = Vec::new();
-    loop {
-        let before = waiting.len();
-        // One of them may bring the money that another needs.
-        waiting.retain(|lost| {
-            let decided = lost.steps.iter().take_while(|step| match step {
-                PlanStep::Post { op, posting } => repost(ledger, *op, posting).is_ok(),
-                _ => false,
-            });
-            let count = steps.len();
-            steps.extend(decided.cloned());
-            steps.len() == count
-        });
-        if waiting.len() == before {
-            return steps;
+    let (touched, mut steps) = (touched(ledger), Vec::new());
+    let in_order = |wanted: Taking| {
+        let mut chosen: Vec<&LostPosting> =
+            lost.iter().filter(|lost| taking(lost) == wanted).collect();
+        chosen.sort_by_key(|lost| lost.sequence);
+        chosen
+    };
+    for lost in in_order(Taking::Nothing) {
+        again(ledger, lost, &mut steps);
+    }
+    let mut waiting = if sent { in_order(Taking::AndPaying) } else { Vec::new() };
+    // One of them may bring the money that an earlier one needs.
+    while let Some(next) = waiting.iter().position(|lost| again(ledger, lost, &mut steps)) {
+        if pays_one_of(waiting.remove(next), &touched) {
+            break;
         }
+    }
+    steps
+}
+
+/// Decides the steps of one transaction again, as far as they succeed. Returns whether one did.
+fn again(ledger: &mut Ledger, lost: &LostPosting, steps: &mut Vec<PlanStep>) -> bool {
+    let before = steps.len();
+    let decided = lost.steps.iter().take_while(|step| match step {
+        PlanStep::Post { op, posting } => repost(ledger, *op, posting).is_ok(),
+        _ => false,
+    });
+    steps.extend(decided.cloned());
+    steps.len() > before
+}
+
+/// The part of available balances that the lost postings of a transaction take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taking {
+    /// They give money back that is apart, or pay with it.
+    Nothing,
+    /// They set money apart, and pay with it.
+    AndPaying,
+    /// They set money apart.
+    Only,
+}
+
+fn taking(lost: &LostPosting) -> Taking {
+    let has = |wanted| {
+        let is_it = |step: &PlanStep| matches!(step, PlanStep::Post { op, .. } if *op == wanted);
+        lost.steps.iter().any(is_it)
+    };
+    match (has(Op::Reserve), has(Op::Settle)) {
+        (false, _) => Taking::Nothing,
+        (true, true) => Taking::AndPaying,
+        (true, false) => Taking::Only,
     }
 }
 
@@ -367,16 +438,12 @@ fn touched(ledger: &Ledger) -> BTreeSet<(u64, u32)> {
     ledger.facts().filter_map(balance).collect()
 }
 
-/// Whether venues may need a lost posting before they send.
-fn pays(lost: &LostPosting, touched: &BTreeSet<(u64, u32)>, sent: bool) -> bool {
-    let find = |wanted| {
-        lost.steps.iter().find_map(|step| match step {
-            PlanStep::Post { op, posting } if *op == wanted => Some(posting),
-            _ => None,
-        })
-    };
-    let Some(reserve) = find(Op::Reserve) else { return true };
-    let is_touched =
-        |leg: &Leg| leg.from.user().is_some_and(|user| touched.contains(&(user, leg.asset)));
-    find(Op::Settle).is_some() && (sent || !reserve.legs.iter().any(is_touched))
+/// Whether a transaction pays one of these balances.
+fn pays_one_of(lost: &LostPosting, balances: &BTreeSet<(u64, u32)>) -> bool {
+    let is_paid =
+        |leg: &Leg| leg.to.user().is_some_and(|user| balances.contains(&(user, leg.asset)));
+    lost.steps.iter().any(|step| match step {
+        PlanStep::Post { posting, .. } => posting.legs.iter().any(is_paid),
+        _ => false,
+    })
 }

@@ -265,9 +265,13 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
     Ok((verdict, replayed.ledger))
 }
 
-/// Compares the sums of transactions in both stores with the money from outside. PostgreSQL is read
-/// after the log, so it has decided all that the log has booked.
-async fn unequal(reader: &mut AuditReader, ledger: &Ledger) -> Result<Vec<Mismatch>, Error> {
+/// The money of each asset that transactions have made, smallest units, below 0 if they have lost
+/// it: the sums of both stores less the money from outside, without those that are 0. PostgreSQL is
+/// read after the log, so it has decided all that the log has booked.
+pub(super) async fn made_by_transactions(
+    reader: &mut AuditReader,
+    ledger: &Ledger,
+) -> Result<BTreeMap<AssetId, i128>, Error> {
     let (sums, parts) = reader.booked(ledger.sequence()).await?;
     let crossed = ledger.facts().filter_map(|fact| match fact {
         Fact::Crossed { asset, brought } => Some((AssetId(asset), brought)),
@@ -290,9 +294,14 @@ async fn unequal(reader: &mut AuditReader, ledger: &Ledger) -> Result<Vec<Mismat
         let settled = recorded.is_some() || forgotten;
         add(part.asset, part.in_flight(settled).unwrap_or(i128::MAX));
     }
-    let made = made.into_iter().filter(|(_, made)| *made != 0);
-    let found = made.map(|(asset, made)| Mismatch::new(Kind::TransactionSums { asset, made }));
-    Ok(found.collect())
+    made.retain(|_, made| *made != 0);
+    Ok(made)
+}
+
+/// The findings of [`made_by_transactions`].
+async fn unequal(reader: &mut AuditReader, ledger: &Ledger) -> Result<Vec<Mismatch>, Error> {
+    let made = made_by_transactions(reader, ledger).await?;
+    Ok(made.into_iter().map(|(asset, made)| Mismatch::transaction_sums(asset, made)).collect())
 }
 
 /// Compares the rows of transactions with the records that they claim. Rows are read before the

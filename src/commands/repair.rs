@@ -390,6 +390,14 @@ async fn restore_log(
             refuse_other_cause(address, limits, halt::found_in(data_dir).as_deref()).await;
         refused.context("write PostgreSQL")?;
     }
+    if lets_venues_send && planned.sent && !planned.steps.is_empty() {
+        // A run that is killed behind these steps must not be followed by one that takes later
+        // payments: the venues open first.
+        let in_data_dir = halt::found_in(data_dir);
+        let credits = CutRepair::Credits { in_data_dir: in_data_dir.as_deref(), although_halted };
+        let marked = renumber(address, limits, log, incarnation, (&[], credits), author).await;
+        marked.context("write PostgreSQL")?;
+    }
     let mut closed = Some(closed);
     if !planned.steps.is_empty()
         && let Some(closed) = closed.take()

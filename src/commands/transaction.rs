@@ -143,6 +143,12 @@ fn show(
     );
     let head = ["ACCOUNT", "ROUND", "FROM", "TO", "AMOUNT", "ASSET"];
     write!(out, "{}", aligned("  ", &head, legs))?;
+    if !rows(&transaction, "followers").is_empty() {
+        writeln!(out, "followers")?;
+        let told = table("followers", &["name", "state", "attempts", "event_id", "error"]);
+        let head = ["FOLLOWER", "DELIVERY", "ATTEMPTS", "EVENT_ID", "ERROR"];
+        write!(out, "{}", aligned("  ", &head, told))?;
+    }
     writeln!(out, "history")?;
     let passed = table("history", &["state", "at", "by", "reason"]);
     write!(out, "{}", aligned("  ", &["STATE", "AT", "BY", "REASON"], passed))?;

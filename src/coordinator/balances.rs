@@ -5,6 +5,10 @@
 //! operation on Spot counts if its record is at or below the point of the first read. Everything
 //! else about a transfer comes from the snapshot. So the sum is exact while transfers move.
 //!
+//! A transaction books its holds of Funding and its legs on Spot one beside the other. While a read
+//! has one part of it and not the rest, the part of this user is in flight, which undoes it: below
+//! zero if money has come and its payer still has it.
+//!
 //! A venue may pay the user after the first read, and the user may move that money to Funding
 //! before the second one. Then Spot lacks it, and everything is read again.
 
@@ -13,10 +17,11 @@ use wal::Sequence;
 use super::Coordinator;
 use crate::adapters::spot::{Spot, SpotBalance, Unanswered};
 use crate::adapters::{Adapter, Outcome};
+use crate::postgres::booked::UserPart;
 use crate::postgres::reads::Reads;
 use domain::account::UserId;
 use domain::asset::{Asset, AssetId};
-use domain::transfer::{Decision, Direction, Op, Participant};
+use domain::transfer::{Decision, Direction, Op, Participant, ReqId};
 
 /// Reads in a row that venues may overtake.
 const READS_MAX: u32 = 3;
@@ -30,8 +35,9 @@ pub struct Balance {
     pub funding: Option<(u128, u128)>,
     /// Available, and held or frozen, smallest units.
     pub spot: Option<(u128, u128)>,
-    /// Taken from one account and not yet in the other, smallest units.
-    pub in_flight: u128,
+    /// Taken from one account and not yet in the other, smallest units. It also undoes the
+    /// bookings of a transaction that is not whole, so it may be below zero.
+    pub in_flight: i128,
 }
 
 /// A balance that cannot be read now.
@@ -101,8 +107,10 @@ impl<F: Adapter> Coordinator<Spot, F> {
         }
         let sequence_low = spots.iter().map(|spot| spot.sequence).min().unwrap_or(0);
         let view = reads.funding_view(user, order_number_low, sequence_low).await?;
+        let settled = self.settles(&view.parts).await?;
         let mut balances = Vec::with_capacity(assets.len());
         for (asset, spot) in assets.iter().zip(spots) {
+            let spot_at = spot.sequence;
             let mut moved = Vec::new();
             for transfer in &view.transfers {
                 if transfer.intent.asset == asset.id {
@@ -126,6 +134,10 @@ impl<F: Adapter> Coordinator<Spot, F> {
             let held = held.map_or((0, 0), |(_, available, frozen)| (*available, *frozen));
             let (spot, in_flight) =
                 add_up(spot, &moved).ok_or(Error::Mismatch { user, asset: asset.id })?;
+            let undone = in_flight_of(asset.id, &view.parts, &settled, spot_at);
+            let in_flight = i128::try_from(in_flight).ok().zip(undone);
+            let in_flight = in_flight.and_then(|(moving, undone)| moving.checked_add(undone));
+            let in_flight = in_flight.ok_or(Error::Mismatch { user, asset: asset.id })?;
             let funding = view.exists.then_some(held);
             balances.push(Balance { asset: asset.clone(), funding, spot, in_flight });
         }
@@ -136,13 +148,24 @@ impl<F: Adapter> Coordinator<Spot, F> {
         Ok(balances)
     }
 
+    /// The record of the SETTLE of each part, 0 if it was forgotten.
+    async fn settles(&self, parts: &[UserPart]) -> Result<Vec<Option<Sequence>>, Unanswered> {
+        if parts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: Vec<ReqId> = parts.iter().map(|part| part.transaction).collect();
+        let (mut found, watermark) = self.spot.settled(&names).await?;
+        for (part, record) in parts.iter().zip(&mut found) {
+            // The watermark passes a transaction long after both stores have booked.
+            if record.is_none() && part.order_number < watermark {
+                *record = Some(0);
+            }
+        }
+        Ok(found)
+    }
+
     /// Whether a Spot operation succeeded at or before `sequence`.
-    async fn in_cut(
-        &self,
-        req_id: domain::transfer::ReqId,
-        op: Op,
-        sequence: Sequence,
-    ) -> Result<bool, Unanswered> {
+    async fn in_cut(&self, req_id: ReqId, op: Op, sequence: Sequence) -> Result<bool, Unanswered> {
         let answer = self.spot.query(req_id, op).await;
         if answer.outcome == Outcome::Timeout {
             return Err(Unanswered::Silent);
@@ -150,6 +173,21 @@ impl<F: Adapter> Coordinator<Spot, F> {
         Ok(answer.outcome == Outcome::Success
             && answer.log_sequence.is_some_and(|recorded| recorded <= sequence))
     }
+}
+
+/// The amount of an asset that undoes transactions which are not whole, smallest units; `None` if
+/// it does not fit. `settled`: the record of the SETTLE of each part. `spot_at`: the record of the
+/// Spot balance.
+fn in_flight_of(
+    asset: AssetId,
+    parts: &[UserPart],
+    settled: &[Option<Sequence>],
+    spot_at: Sequence,
+) -> Option<i128> {
+    let of_asset = parts.iter().zip(settled).filter(|(part, _)| part.asset == asset);
+    let mut undone =
+        of_asset.map(|(part, settle)| part.in_flight(settle.is_some_and(|at| at <= spot_at)));
+    undone.try_fold(0_i128, |sum, part| sum.checked_add(part?))
 }
 
 /// Available and held on Spot, smallest units; `None` without an account.
@@ -262,6 +300,37 @@ mod tests {
         assert_eq!(add_up(read(4, 26), &left), Some((Some((0, 20)), 0)));
         // A venue has paid the rest after the read of Spot.
         assert_eq!(add_up(read(4, 5), &left), None);
+    }
+
+    /// Goal: the user's money changes once by a transaction, for every pair of cuts, and not before
+    /// it is whole. Method: the parts of payer and payee, with each side booked or not.
+    #[test]
+    fn a_transaction_counts_once_it_is_whole() {
+        let number = |number| ReqId::new(number).expect("not zero");
+        let asset = AssetId(3);
+        for (funding, spot, others) in
+            [(-5, Some(5), true), (7, Some(0), true), (7, None, true), (-5, Some(2), false)]
+        {
+            for (on_funding, on_spot) in
+                [(true, true), (true, false), (false, true), (false, false)]
+            {
+                let part = UserPart {
+                    transaction: number(9),
+                    order_number: 1,
+                    asset,
+                    funding: if on_funding { funding } else { 0 },
+                    spot,
+                    settled: on_funding && others,
+                };
+                let settle = [on_spot.then_some(4)];
+                let in_flight = in_flight_of(asset, &[part], &settle, 4).expect("small");
+                let booked = part.funding + if on_spot { spot.unwrap_or(0) } else { 0 };
+                let is_whole = part.settled && (on_spot || spot.is_none());
+                let want = if is_whole { funding + spot.unwrap_or(0) } else { 0 };
+                assert_eq!(booked + in_flight, want, "{part:?} {on_spot}");
+                assert_eq!(in_flight_of(AssetId(4), &[part], &settle, 4), Some(0));
+            }
+        }
     }
 
     #[test]

@@ -219,7 +219,7 @@ fn get_assets() -> Operation {
 fn follow_events() -> Operation {
     let what = "Server-sent events (WHATWG HTML, 9.2), `event: transfer`: the steps of the user's own transfers, at \
                 least once, and in order for each transfer. `event: transaction`: a transaction of a service that \
-                is DONE, with the legs of this user; its data is a TransactionEvent. The `id` of a stream is a \
+                is DONE or CANCELLED, with the legs of this user; its data is a TransactionEvent. The `id` of a stream is a \
                 place, and has a second number once there was a transaction: a client that continues after its last \
                 `id`, as it was sent, misses none. `event: gap`: the events in \
                 between are deleted; read the list of transfers. `event: end`: the stream ends because its token \

@@ -71,5 +71,7 @@ texts! {
         text("^[A-Za-z0-9_.:-]{1,64}$");
     SideName = "Side", "PAID: the amount has left the account. RECEIVED: it has reached it.":
         names(["PAID", "RECEIVED"]);
+    SignedAmountText = "SignedAmount", "A decimal number, without trailing zeros, which may be below zero.":
+        text(r"^-?[0-9]+(\.[0-9]+)?$");
     AmountText = "Amount", "A decimal number, without trailing zeros.": text(r"^[0-9]+(\.[0-9]+)?$");
 }

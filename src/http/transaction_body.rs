@@ -5,6 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::schema::{BranchStateName, CodeName, TransactionIdText, TransactionStateName, TxIdText};
+use crate::postgres::reads::transactions::FollowerRow;
 use crate::transaction::{
     Branch, BranchState, Party, TransactionLeg, TransactionPassage, TransactionRow,
     TransactionState,
@@ -181,6 +182,32 @@ pub struct TransactionShownBody {
     transaction: TransactionOperatorBody,
     /// The legs and payloads of each branch, in the order of `branches`.
     parts: Vec<PartBody>,
+    /// By name.
+    followers: Vec<FollowerBody>,
+}
+
+/// A follower, and the delivery to it. Without one all but the name is null.
+#[derive(Debug, Serialize)]
+struct FollowerBody {
+    name: String,
+    state: Option<&'static str>,
+    /// Text: many JSON readers lose digits of a number this large.
+    event_id: Option<String>,
+    attempts: Option<u32>,
+    error: Option<String>,
+}
+
+impl From<FollowerRow> for FollowerBody {
+    fn from(follower: FollowerRow) -> FollowerBody {
+        let FollowerRow { name, delivery } = follower;
+        FollowerBody {
+            name,
+            state: delivery.as_ref().map(|delivery| delivery.state),
+            event_id: delivery.as_ref().map(|delivery| delivery.event_id.to_string()),
+            attempts: delivery.as_ref().map(|delivery| delivery.attempts),
+            error: delivery.and_then(|delivery| delivery.last_error),
+        }
+    }
 }
 
 /// The words for one participant in one round.
@@ -205,7 +232,7 @@ struct LegBody {
 impl TransactionShownBody {
     /// The body of one transaction. For `now` and `stuck_ms` see [`TransactionOperatorBody::new`].
     pub fn new(
-        row: &TransactionRow,
+        (row, followers): (&TransactionRow, Vec<FollowerRow>),
         now: Timestamp,
         stuck_ms: u64,
         catalog: &Catalog,
@@ -220,6 +247,7 @@ impl TransactionShownBody {
         TransactionShownBody {
             transaction: TransactionOperatorBody::new(row, now, stuck_ms),
             parts: row.branches.iter().map(part).collect(),
+            followers: followers.into_iter().map(FollowerBody::from).collect(),
         }
     }
 }

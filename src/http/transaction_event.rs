@@ -9,7 +9,7 @@ use super::schema::{
 };
 use super::wire::EventBody;
 use crate::postgres::events::{TransactionEvent, UserEvent};
-use crate::transaction::{BranchState, Party, TransactionLeg, TransactionRow};
+use crate::transaction::{BranchState, Party, TransactionLeg, TransactionRow, TransactionState};
 use domain::account::UserId;
 use domain::amount::units_text;
 use domain::asset::Catalog;
@@ -33,10 +33,11 @@ pub struct TransactionEventBody {
     /// The name that its owner gave.
     #[schema(value_type = TxIdText)]
     tx_id: String,
-    /// DONE: both stores have booked, and each participant has confirmed.
+    /// DONE: both stores have booked, and each participant has confirmed. CANCELLED: nothing has
+    /// moved.
     #[schema(value_type = TransactionStateName)]
     state: &'static str,
-    /// The legs of this user.
+    /// The legs of this user that were booked; of a CANCELLED one those that were given back.
     legs: Vec<LegOfUserBody>,
 }
 
@@ -47,7 +48,8 @@ pub struct LegOfUserBody {
     /// The account.
     #[schema(value_type = AccountName)]
     account: String,
-    /// PAID: it has left the account; RECEIVED: it has reached it.
+    /// PAID: it has left the account; RECEIVED: it has reached it. Of a CANCELLED transaction it
+    /// would have.
     #[schema(value_type = SideName)]
     side: &'static str,
     /// The asset's symbol.
@@ -79,11 +81,15 @@ struct LegToldBody {
     amount: String,
 }
 
-/// The legs that were booked, each with the store of its branch. A leg between the stores stands in
-/// both.
-fn booked(row: &TransactionRow) -> impl Iterator<Item = (Participant, &TransactionLeg)> {
-    let confirmed = row.branches.iter().filter(|branch| branch.state == BranchState::Confirmed);
-    let of_stores = confirmed.filter_map(|branch| match branch.party {
+/// The legs that were booked, or that were given back if it is CANCELLED, each with the store of
+/// its branch. A leg between the stores stands in both.
+fn ended(row: &TransactionRow) -> impl Iterator<Item = (Participant, &TransactionLeg)> {
+    let state = match row.state {
+        TransactionState::Cancelled => BranchState::Cancelled,
+        _ => BranchState::Confirmed,
+    };
+    let ended = row.branches.iter().filter(move |branch| branch.state == state);
+    let of_stores = ended.filter_map(|branch| match branch.party {
         Party::Store(store) => Some((store, &branch.legs)),
         Party::Service(_) => None,
     });
@@ -107,7 +113,7 @@ impl TransactionEventBody {
             let own = sides.into_iter().filter(move |(of, _)| of.user_in(store) == Some(user));
             own.map(|(_, side)| side)
         };
-        let legs = booked(row).flat_map(|(store, leg)| {
+        let legs = ended(row).flat_map(|(store, leg)| {
             let (asset, amount) = amount(leg, catalog);
             sides(store, leg).map(move |side| LegOfUserBody {
                 account: store.account().to_owned(),
@@ -138,7 +144,7 @@ pub fn posted(event: &UserEvent, catalog: &Catalog) -> String {
         UserEvent::Transaction(event) => event,
     };
     // A leg between the stores is told once, with the account that pays.
-    let once = booked(row).filter(|(store, leg)| leg.from.store().is_none_or(|of| of == *store));
+    let once = ended(row).filter(|(store, leg)| leg.from.store().is_none_or(|of| of == *store));
     let legs = once.map(|(store, leg)| {
         let (asset, amount) = amount(leg, catalog);
         let (account, from, to) =

@@ -6,7 +6,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::schema::{
-    AccountName, AmountText, AssetStatusName, CodeName, PENDING, RepliedState, ReqIdText, StateName,
+    AccountName, AmountText, AssetStatusName, CodeName, PENDING, RepliedState, ReqIdText,
+    SignedAmountText, StateName,
 };
 use crate::coordinator::balances::Balance;
 use crate::coordinator::hand::LastError;
@@ -16,7 +17,7 @@ use crate::postgres::reads::Passed;
 use crate::postgres::reads::approvals::Approval;
 use crate::postgres::reads::lists::{Listed, Posted};
 use crate::postgres::store::Transfer;
-use domain::amount::units_text;
+use domain::amount::{signed_text, units_text};
 use domain::asset::{Asset, Catalog};
 use domain::code::Code;
 use domain::transfer::{Decision, Direction, Money, Op, Participant, State};
@@ -422,8 +423,9 @@ pub struct BalanceBody {
     /// The Spot account; null if there is none.
     #[schema(required = true)]
     spot: Option<SideBody>,
-    /// Units that have left one account and not reached the other.
-    #[schema(value_type = AmountText)]
+    /// Units that have left one account and not reached the other. Below zero while a transaction
+    /// has brought some that its payer still has.
+    #[schema(value_type = SignedAmountText)]
     in_flight: String,
 }
 
@@ -443,7 +445,7 @@ impl From<Balance> for BalanceBody {
         BalanceBody {
             funding: balance.funding.map(side),
             spot: balance.spot.map(side),
-            in_flight: text(balance.in_flight),
+            in_flight: signed_text(balance.in_flight, balance.asset.precision),
             asset: balance.asset.symbol,
         }
     }

@@ -12,6 +12,7 @@ use tokio_postgres::{GenericClient, Row};
 use wal::Sequence;
 
 use super::{Error, columns};
+use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::transfer::ReqId;
 
@@ -55,6 +56,64 @@ impl BookedPart {
         let spot = if settled { self.spot } else { 0 };
         came.checked_sub(self.funding)?.checked_sub(spot)
     }
+}
+
+/// One user's share of an asset in a transaction that may be half booked in a read of both stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserPart {
+    /// The transaction.
+    pub transaction: ReqId,
+    /// Its place in the order of accepts.
+    pub order_number: u64,
+    /// The asset.
+    pub asset: AssetId,
+    /// The change of the user's Funding balance so far, smallest units.
+    pub funding: i128,
+    /// The change of the user's Spot balance once Spot has booked, smallest units; `None` if the
+    /// transaction has no legs on Spot.
+    pub spot: Option<i128>,
+    /// Funding has booked all of the transaction.
+    pub settled: bool,
+}
+
+impl UserPart {
+    /// The money of the user that is in flight: it undoes all that is booked of a transaction that
+    /// is not whole. Below 0 if more has come than gone. `None` if it does not fit.
+    ///
+    /// `on_spot`: the Spot balance includes its part.
+    pub fn in_flight(&self, on_spot: bool) -> Option<i128> {
+        if self.settled && (on_spot || self.spot.is_none()) {
+            return Some(0);
+        }
+        let spot = self.spot.filter(|_| on_spot).unwrap_or(0);
+        0_i128.checked_sub(self.funding)?.checked_sub(spot)
+    }
+}
+
+/// The parts of one user in transactions that are being confirmed, or that Spot has booked behind
+/// record `behind`, in the snapshot of the caller.
+///
+/// # Errors
+/// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+pub(super) async fn parts_of(
+    snapshot: &impl GenericClient,
+    user: UserId,
+    behind: Sequence,
+) -> Result<Vec<UserPart>, Error> {
+    let behind = i64::try_from(behind).unwrap_or(i64::MAX);
+    let rows = "SELECT transaction_id, order_number, asset_id, funding, spot, settled \
+                  FROM transaction_parts_of_user($1, $2)";
+    let part = |row: &Row| -> Result<UserPart, Error> {
+        Ok(UserPart {
+            transaction: columns::req_id(row, 0)?.ok_or_else(|| bad("transaction_id"))?,
+            order_number: columns::count(row, 1, "transactions_tb")?,
+            asset: asset(row, 2)?,
+            funding: signed(row, 3)?,
+            spot: row.try_get::<_, Option<columns::Numeric>>(4)?.map(|units| units.0),
+            settled: row.try_get(5)?,
+        })
+    };
+    snapshot.query(rows, &[&user.bigint(), &behind]).await?.iter().map(part).collect()
 }
 
 /// The sums of each asset, in the snapshot of the caller.

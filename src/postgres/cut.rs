@@ -82,6 +82,8 @@ pub struct CutVenue {
     pub told: Option<u64>,
     /// An operator has closed it since the cut, and not opened it again.
     pub closed: bool,
+    /// It has opened since credits were decided last, or since the cut.
+    pub sent: bool,
 }
 
 /// Every venue that was ever added, and those with an Open since the last cut, by number; and whether a venue was ever
@@ -103,22 +105,30 @@ pub(super) async fn venues(client: &impl GenericClient) -> Result<(Vec<CutVenue>
                     (max(substring(detail FROM '^answers=([0-9]+)$')::numeric) \
                       FILTER (WHERE action = $1 AND is_later))::text, \
                     COALESCE((array_agg(action = 'venue close' AND is_later ORDER BY id DESC) \
-                      FILTER (WHERE action IN ('venue close', 'venue open')))[1], FALSE) \
-                  FROM (SELECT *, id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = 'cut'), 0) AS is_later \
+                      FILTER (WHERE action IN ('venue close', 'venue open')))[1], FALSE), \
+                    COALESCE(bool_or(action = $1 AND is_behind_credits), FALSE) \
+                  FROM (SELECT *, id > COALESCE((SELECT max(id) FROM admin_audit WHERE action = 'cut'), 0) AS is_later, \
+                               id > COALESCE((SELECT max(id) FROM admin_audit WHERE action IN ('cut', $2)), 0) \
+                                 AS is_behind_credits \
                           FROM admin_audit \
                          WHERE action IN ('venue add', 'venue close', 'venue open', $1)) AS changes \
                  GROUP BY 1 ORDER BY 1";
-    let rows = client.query(venues, &[&VENUE_OPENS]).await?;
+    let rows = client.query(venues, &[&VENUE_OPENS, &CREDITED]).await?;
     Ok((rows.iter().map(cut_venue_from_row).collect::<Result<_, _>>()?, any))
 }
 
-/// The last answer of a venue that is recorded since the last cut, `None` without one.
+/// The last answer of a venue that is recorded since the last cut, and whether an Open is recorded
+/// since credits were decided last.
 ///
 /// # Errors
 /// PostgreSQL is away, or has a row that cannot be read.
-pub(super) async fn noted(client: &impl GenericClient, venue: u32) -> Result<Option<u64>, Error> {
+pub(super) async fn noted(
+    client: &impl GenericClient,
+    venue: u32,
+) -> Result<(Option<u64>, bool), Error> {
     let (venues, _) = venues(client).await?;
-    Ok(venues.into_iter().find(|row| row.id == venue).and_then(|row| row.told))
+    let row = venues.into_iter().find(|row| row.id == venue);
+    Ok(row.map_or((None, false), |row| (row.told, row.sent)))
 }
 
 fn cut_venue_from_row(row: &Row) -> Result<CutVenue, Error> {
@@ -126,7 +136,8 @@ fn cut_venue_from_row(row: &Row) -> Result<CutVenue, Error> {
     let id = row.try_get::<_, Option<i64>>(0)?.and_then(|id| u32::try_from(id).ok());
     let told = row.try_get::<_, Option<String>>(1)?.map(|told| told.parse()).transpose();
     let told = told.map_err(|_| bad("the last answer of a venue"))?;
-    Ok(CutVenue { id: id.ok_or_else(|| bad("a venue"))?, told, closed: row.try_get(2)? })
+    let (id, closed, sent) = (id.ok_or_else(|| bad("a venue"))?, row.try_get(2)?, row.try_get(3)?);
+    Ok(CutVenue { id, told, closed, sent })
 }
 
 /// Refuses where a cut of the log has been followed by no repair. Nothing but the log and its repair knows of a status that

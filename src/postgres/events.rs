@@ -54,7 +54,7 @@ impl Event {
     }
 }
 
-/// The end of a transaction: it is DONE.
+/// The end of a transaction: it is DONE or CANCELLED.
 #[derive(Clone, Debug)]
 pub struct TransactionEvent {
     /// From the same counter as [`Event::id`]. It rises with the commits of all transactions.

@@ -18,6 +18,7 @@ use tokio_postgres::{IsolationLevel, Row};
 use wal::Sequence;
 
 use self::assets::Unreadable;
+use super::booked::{self, UserPart};
 use super::columns::{self, Id, bigint};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};
@@ -49,6 +50,8 @@ pub struct FundingView {
     pub balances: Vec<(AssetId, u128, u128)>,
     /// Transfers that may be counted differently by the two stores.
     pub transfers: Vec<Transfer>,
+    /// The user's parts in transactions that may be half booked.
+    pub parts: Vec<UserPart>,
 }
 
 /// The read side, and the catalog it keeps up to date.
@@ -170,12 +173,13 @@ impl Reads {
                AND (state NOT IN (40, -10, -30) OR log_sequence > $3)"
         );
         let order_number = bigint(order_number_min);
-        let sequence = bigint(sequence);
+        let (behind, sequence) = (sequence, bigint(sequence));
         for row in
             transaction.query(&transfers, &[&user.bigint(), &order_number, &sequence]).await?
         {
             view.transfers.push(transfer_from_row(&row, &catalog)?);
         }
+        view.parts = booked::parts_of(&*transaction, user, behind).await?;
         transaction.commit().await?;
         self.pool.note(&client).await?;
         Ok(view)

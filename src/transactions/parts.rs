@@ -26,7 +26,7 @@ pub struct TransactionParts<B> {
     pub numbers: TransactionNumbers,
     /// The thing that UBSCore has no more room for.
     pub shortage: Arc<dyn Fn() -> Option<Shortage> + Send + Sync>,
-    /// Gets each transaction that is DONE, behind that commit. After a commit of unknown end, or if
+    /// Gets each transaction that is over, behind that commit. After a commit of unknown end, or if
     /// the process ends first, streams and deliveries read it in PostgreSQL.
     pub told: Arc<dyn Fn(&TransactionRow) + Send + Sync>,
     /// Set when the process may answer nothing more.

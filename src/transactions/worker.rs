@@ -42,7 +42,7 @@ use crate::postgres::Superseded;
 use crate::postgres::transactions::{
     Found, Landed, TransactionError, TransactionStore, UnfinishedPage,
 };
-use crate::transaction::{TransactionName, TransactionRow, TransactionState};
+use crate::transaction::{TransactionName, TransactionRow};
 use domain::transfer::ReqId;
 
 /// Rows in one read of the unfinished ones.
@@ -451,9 +451,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         entry.settle_abandoning(u64::MAX);
         entry.answer_waiters(u64::MAX);
         self.count_final(&entry.row);
-        if entry.row.state == TransactionState::Done {
-            (self.parts.told)(&entry.row);
-        }
+        (self.parts.told)(&entry.row);
         self.names.remove(&entry.row.name);
         self.numbers_in_use.remove(&entry.row.order_number);
         self.woken.remove(&id);

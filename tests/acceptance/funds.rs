@@ -87,7 +87,8 @@ fn fnd_002_a_target_that_does_not_answer_is_asked_until_the_money_is_there() {
         let hold = site.hold_decision(Op::Deposit);
         let req_id = server.transfer_held(&site, USER, Way::ToFunding, "12");
         let spot = before.spot.map(|units| units - 12 * COIN);
-        let on_the_way = Balance { spot, in_flight: 12 * COIN, ..before };
+        let on_the_way =
+            Balance { spot, in_flight: i128::try_from(12 * COIN).expect("small"), ..before };
         wait_for_tries(&server, 2);
         assert_eq!(server.usdt(USER), on_the_way);
         server.kill();
@@ -163,7 +164,7 @@ fn fnd_005_a_log_that_is_ahead_of_the_state_is_caught_up_with() {
         let server = site.start();
         let transfer = server.look(USER, &req_id);
         assert_eq!(transfer["funds_at"], json!("in_flight"), "{transfer}");
-        assert_eq!(server.usdt(USER).in_flight, 12 * COIN);
+        assert_eq!(u128::try_from(server.usdt(USER).in_flight), Ok(12 * COIN));
         hold.release();
         site.wait_for_rest();
         assert_passed(&server, USER, &req_id, &SUCCEEDS);

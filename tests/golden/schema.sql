@@ -529,6 +529,7 @@ CREATE INDEX webhook_deliveries_by_transfer ON webhook_deliveries USING btree (e
 CREATE INDEX webhook_deliveries_dead ON webhook_deliveries USING btree (event_id, endpoint) WHERE (status = 3);
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries USING btree (endpoint, next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_ended ON webhook_deliveries USING btree (status, ended_at) WHERE (ended_at IS NOT NULL);
+CREATE INDEX webhook_deliveries_of_transaction ON webhook_deliveries USING btree (req_id) WHERE (kind = 2);
 CREATE INDEX webhook_deliveries_open ON webhook_deliveries USING btree (event_id) WHERE (ended_at IS NULL);
 
 CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY admin_audit.id;
@@ -579,6 +580,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION transaction_flight(p_incarnation bigint, p_at timestamp with time zone, p_moves jsonb, p_ids uuid[], p_order_numbers bigint[], p_owners text[], p_tx_ids text[], p_rounds smallint[], p_decides smallint[], p_ats timestamp with time zone[], p_expiries timestamp with time zone[], p_fingerprints bytea[], p_followers text[], p_places integer[], p_participants text[], p_last boolean[], p_legs text[], p_payloads text[], p_event_first bigint, p_endpoints text[], OUT moved text, OUT accepted text[]) RETURNS record LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_is_booked(p_state smallint, p_stores_ended_at timestamp with time zone) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION transaction_outside(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, deposited numeric, withdrawn numeric) LANGUAGE sql STABLE
+-- FUNCTION transaction_parts_of_user(p_user bigint, p_behind bigint) RETURNS TABLE(transaction_id uuid, order_number bigint, asset_id integer, funding numeric, spot numeric, settled boolean) LANGUAGE sql STABLE
 -- FUNCTION transaction_passage(p_state smallint, p_at timestamp with time zone, p_by text, p_reason text) RETURNS jsonb LANGUAGE sql STABLE
 -- FUNCTION transaction_record(p_incarnation bigint, p_at timestamp with time zone, p_moves jsonb, p_event_first bigint, p_endpoints text[]) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use super::{Balance, PATIENCE, text, units};
+use super::{Balance, PATIENCE, signed_units, text, units};
 
 /// A request with one token and, if given, a JSON body.
 pub(crate) struct Request<'a> {
@@ -125,7 +125,7 @@ impl Reply {
         let balance = |row: &Value| Balance {
             funding: side(&row["funding"]),
             spot: side(&row["spot"]),
-            in_flight: units(text(&row["in_flight"])),
+            in_flight: signed_units(text(&row["in_flight"])),
         };
         let json = self.json();
         let rows = json["balances"].as_array().expect("an array");

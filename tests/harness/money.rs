@@ -13,6 +13,12 @@ pub(crate) fn units(text: &str) -> u128 {
     units_from_text(text, PRECISION).unwrap_or_else(|| panic!("{text:?} is no amount"))
 }
 
+/// The same of an amount that may be below zero.
+pub(crate) fn signed_units(text: &str) -> i128 {
+    let size = i128::try_from(units(text.trim_start_matches('-'))).expect("small");
+    if text.starts_with('-') { -size } else { size }
+}
+
 /// The body of an external operation.
 pub(crate) fn external(user: u64, asset: &str, amount: &str, idem_key: &str) -> Value {
     json!({"user_id": user, "asset": asset, "amount": amount, "idem_key": idem_key})
@@ -23,12 +29,13 @@ pub(crate) fn external(user: u64, asset: &str, amount: &str, idem_key: &str) -> 
 pub(crate) struct Balance {
     pub(crate) funding: Option<u128>,
     pub(crate) spot: Option<u128>,
-    pub(crate) in_flight: u128,
+    pub(crate) in_flight: i128,
 }
 
 impl Balance {
     pub(crate) fn sum(&self) -> u128 {
-        self.funding.unwrap_or(0) + self.spot.unwrap_or(0) + self.in_flight
+        let owned = self.funding.unwrap_or(0) + self.spot.unwrap_or(0);
+        owned.checked_add_signed(self.in_flight).expect("small, and not below zero")
     }
 
     /// Nothing in flight, and coins on both sides.

@@ -100,7 +100,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "audit",
-        &["adapters", "alert", "clock", "config", "gate", "postgres", "telemetry", "transaction"],
+        &[
+            "adapters",
+            "alert",
+            "clock",
+            "config",
+            "gate",
+            "postgres",
+            "telemetry",
+            "transaction",
+            "transactions",
+        ],
     ),
     (
         "http",

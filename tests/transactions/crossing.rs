@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::desk::{Desk, crossing, leg, legs, place};
 use super::{A, B, C};
-use crate::harness::{Site, Way, cut_log, eventually, forgetful, repair, text};
+use crate::harness::{Site, Way, cut_log, eventually, forgetful, repair, signed_units, text};
 
 const APPLY: [&str; 3] = ["--apply", "--reason", "a backup was restored"];
 
@@ -333,8 +333,9 @@ fn rcv_005_a_cut_log_gets_legs_that_crossed() {
 
 /// RCV-001, GTX-020. Goal: a death between the SETTLE of Spot and the Settle of Funding loses
 /// nothing: the money is in flight meanwhile, below zero if it came to Spot first, and `verify`
-/// finds nothing. Method: Funding waits for a row while Spot books; a kill, and an end of the
-/// session that waits; the reads of a halted start; a resume.
+/// finds nothing. No user has more or less before it is whole. Method: Funding waits for a row
+/// while Spot books; a kill, and an end of the session that waits; the reads of a halted start; a
+/// resume.
 #[test]
 fn rcv_001_a_death_between_the_two_settles_leaves_the_money_in_flight() {
     for (number, (all, in_flight, moved)) in [
@@ -371,6 +372,11 @@ fn rcv_001_a_death_between_the_two_settles_leaves_the_money_in_flight() {
         assert_eq!(desk.site().sql_value(branches), "FUNDING20 SPOT20", "it is halted");
         let fields = ["in_flight", "difference", "transactions"].map(|field| desk.total(field));
         assert_eq!(fields, [in_flight, "0", "0"], "{all:?}");
+        let half = desk.balances();
+        assert_eq!(half[&B].in_flight, signed_units(in_flight), "{half:?}");
+        for (user, was) in &before {
+            assert_eq!(half[user].sum(), was.sum(), "{user}: {half:?}");
+        }
         assert_eq!(desk.server().resume("seen").status, 200);
         desk.ends(&tx_id, "DONE");
         assert_eq!(desk.changes(&before), moved);

@@ -61,7 +61,11 @@ fn gtx_015_followers_are_told_of_done_alone() {
     let mut slow = told("slow");
     slow["participants"] = json!([part("coupons")]);
     assert_eq!(desk.post("", &slow).status, 200);
-    desk.is("slow", "COMMITTED");
+    let row = desk.is("slow", "COMMITTED");
+    let untold = json!([{
+        "name": "notices", "state": null, "event_id": null, "attempts": null, "error": null,
+    }]);
+    assert_eq!(followers(&desk, &row), untold);
     let round = json!({"round": 1, "decide": "caller", "followers": ["notices"], "legs": both()});
     assert_eq!(desk.post("/dropped/prepare", &round).status, 200);
     assert_eq!(desk.post("/dropped/abort", &json!({})).status, 200);
@@ -96,8 +100,15 @@ fn gtx_015_followers_are_told_of_done_alone() {
     desk.close();
 }
 
+/// The followers of a transaction, as operators see them.
+fn followers(desk: &Desk, row: &Value) -> Value {
+    let path = format!("/admin/v1/transactions/{}", text(&row["transaction_id"]));
+    desk.server().admin_get(&path).json()["followers"].clone()
+}
+
 /// GTX-015. Goal: a kill between the booking and the delivery takes no notice away, and a repeat
-/// has the same id and body. Method: the follower refuses until the server is killed.
+/// has the same id and body; operators see the delivery of each follower. Method: the follower
+/// refuses until the server is killed.
 #[test]
 fn gtx_015_a_notice_outlives_a_kill() {
     let open = Arc::new(AtomicBool::new(false));
@@ -109,6 +120,13 @@ fn gtx_015_a_notice_outlives_a_kill() {
         desk.ends(tx_id, "DONE");
     }
     eventually("tries", || (notices.delivered().len() >= 3).then_some(()));
+    let row = desk.read("one").expect("it is there");
+    eventually("a failed try", || {
+        let shown = &followers(&desk, &row)[0];
+        let is_it = shown["error"].as_str().is_some_and(|why| why.contains("503"));
+        assert_eq!((text(&shown["name"]), text(&shown["state"])), ("notices", "PENDING"));
+        is_it.then_some(())
+    });
     desk.kill();
     open.store(true, Ordering::Relaxed);
     desk.start();
@@ -122,12 +140,17 @@ fn gtx_015_a_notice_outlives_a_kill() {
         assert_eq!(delivery.body, other.body);
         assert_signed(delivery);
     }
+    eventually("the record of it", || {
+        let shown = &followers(&desk, &row)[0];
+        (shown["state"] == "DELIVERED" && shown["error"].is_null()).then_some(())
+    });
     desk.close();
 }
 
-/// Goal: the stream of a user tells of each transaction with legs of that user, once it is DONE,
-/// and misses none over a kill; so does the operator's endpoint. Method: transactions of both users
-/// and of one, transfers in between, and a kill between two of them.
+/// Goal: the stream of a user tells of each transaction with legs of that user, once it is DONE or
+/// CANCELLED, and misses none over a kill; so does the operator's endpoint. Method: transactions of
+/// both users and of one, one that is given back and one that is refused, transfers in between, and
+/// a kill between two of them.
 #[test]
 fn a_stream_and_the_endpoint_tell_of_transactions() {
     let hook = Endpoint::start(|_| 200);
@@ -156,6 +179,18 @@ fn a_stream_and_the_endpoint_tell_of_transactions() {
     assert_eq!(kind, "transfer");
     assert!(behind.contains('.') && first.contains('.'), "{first} {behind}");
 
+    let refused = json!({"tx_id": "refused", "legs": legs(&[leg("FUNDING", A, B, "50000")])});
+    assert_eq!(desk.post("", &refused).status, 422);
+    desk.ends("refused", "CANCELLED");
+    let round = json!({"round": 1, "decide": "caller", "legs": both()});
+    assert_eq!(desk.post("/dropped/prepare", &round).status, 200);
+    assert_eq!(desk.post("/dropped/abort", &json!({})).status, 200);
+    let data = eventually("the end of a transaction", || {
+        let (_, kind, data) = stream.event();
+        (kind == "transaction").then_some(data)
+    });
+    assert_eq!(text(&data["tx_id"]), "dropped", "{data}");
+    assert_eq!((&data["legs"], &data["state"]), (&want, &json!("CANCELLED")));
     assert_eq!(desk.post("", &json!({"tx_id": "two", "legs": both()})).status, 200);
     desk.ends("two", "DONE");
     desk.site().wait_for_rest();
@@ -163,9 +198,10 @@ fn a_stream_and_the_endpoint_tell_of_transactions() {
     desk.start();
     assert_eq!(desk.post("", &json!({"tx_id": "three", "legs": both()})).status, 200);
     // From the place behind the transfer's first event, and from the beginning.
-    for (after, want) in
-        [(behind.as_str(), vec!["two", "three"]), ("0", vec!["one", "two", "three"])]
-    {
+    for (after, want) in [
+        (behind.as_str(), vec!["dropped", "two", "three"]),
+        ("0", vec!["one", "dropped", "two", "three"]),
+    ] {
         let stream = desk.server().follow(A, Some(after));
         let mut named = Vec::new();
         while named.len() < want.len() {
@@ -180,7 +216,8 @@ fn a_stream_and_the_endpoint_tell_of_transactions() {
         let bodies = hook.delivered().into_iter().map(|delivery| delivery.json());
         let named = |body: Value| body["tx_id"].as_str().map(str::to_owned);
         let named: Vec<String> = bodies.filter_map(named).collect();
-        let all = ["one", "others", "two", "three"];
+        let all = ["one", "others", "dropped", "two", "three"];
+        assert!(!named.iter().any(|one| one == "refused"), "{named:?}");
         all.iter().all(|tx_id| named.iter().any(|one| one == tx_id)).then_some(())
     });
     desk.close();

@@ -42,3 +42,27 @@ fn gtx_015_the_end_of_a_transaction_is_written_with_its_event() {
     desk.moved(late);
     assert_eq!(desk.site.sql(users), [["1001", "3"], ["1002", "3"]]);
 }
+
+/// Goal: the commit that makes a transaction CANCELLED writes its event for the users of the legs
+/// that were given back, and for the operator's endpoint, but for no follower; without such legs
+/// there is none. Method: a branch that is cancelled, and one that has refused.
+#[test]
+fn a_cancelled_transaction_is_told_without_its_followers() {
+    let mut desk = Desk::new();
+    let followers = ["mail"].map(str::to_owned).to_vec();
+    for (tx_id, ending) in [("back", BranchState::Cancelled), ("refused", BranchState::Refused)] {
+        let followers = followers.clone();
+        let round = TransactionRound { followers, ..round(tx_id, 1, Decider::Coordinator) };
+        let row = desk.taken(&round);
+        desk.moved(branch_move(&row, 1, BranchState::Trying, ending));
+        desk.moved(state_move(&row, TransactionState::Aborted));
+        let row = desk.find(tx_id);
+        desk.moved(state_move(&row, TransactionState::Cancelled));
+    }
+    let deliveries = "SELECT tx_id, endpoint, states FROM webhook_deliveries \
+                        JOIN transactions_tb ON transaction_id = req_id";
+    assert_eq!(desk.site.sql(deliveries), [["back", "default", "{-20}"]]);
+    let users = "SELECT tx_id, user_id FROM transaction_events \
+                   JOIN transactions_tb USING (transaction_id) ORDER BY 1, 2";
+    assert_eq!(desk.site.sql(users), [["back", "1001"], ["back", "1002"]]);
+}

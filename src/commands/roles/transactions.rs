@@ -58,7 +58,7 @@ pub(super) fn begin<F: Adapter>(
         shortage: Arc::new(move || of_transfers.shortage()),
         told: Arc::new(move |row| {
             if let Some(hub) = &hub {
-                hub.transaction_done(row);
+                hub.transaction_over(row);
             }
         }),
         silent,

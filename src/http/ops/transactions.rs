@@ -101,7 +101,8 @@ pub(super) async fn show(intake: &Intake, transfers: &Transfers, id: &str, call:
     let row = find(transfers, id).await?;
     let catalog = transfers.reads.catalog();
     let stuck_ms = transfers.limits.stuck_ms;
-    let body = TransactionShownBody::new(&row, now(transfers), stuck_ms, &catalog);
+    let followers = transfers.reads.followers(row.id).await.map_err(postgres_away)?;
+    let body = TransactionShownBody::new((&row, followers), now(transfers), stuck_ms, &catalog);
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 

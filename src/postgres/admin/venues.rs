@@ -39,13 +39,14 @@ impl Admin {
     }
 
     /// Records the last answer that a venue has, after a cut of the log. Durable once it returns.
-    /// It is not recorded again for the same cut, unless it is higher.
+    /// For the same cut a lower one is not recorded, and the same one again only behind credits: a
+    /// repair must know that the venue has sent behind them.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or this process has been superseded.
     pub async fn note_venue(&self, actor: &str, venue: u32, number: u64) -> Result<(), Error> {
-        let noted = cut::noted(&**self.pool().get().await?, venue).await?;
-        if noted.is_some_and(|noted| number <= noted) {
+        let (noted, sent) = cut::noted(&**self.pool().get().await?, venue).await?;
+        if noted.is_some_and(|noted| number < noted || sent && number == noted) {
             return Ok(());
         }
         let (subject, detail) = (format!("venue {venue}"), format!("answers={number}"));

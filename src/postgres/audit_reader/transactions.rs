@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 use wal::Sequence;
 
 use super::{AuditReader, Findings, SNAPSHOT, SWEEP_ROWS};
@@ -13,6 +14,7 @@ use crate::postgres::columns::{self, Id, bigint};
 use crate::postgres::transactions::rows::{transactions_from_rows, with_branches};
 use crate::transaction::{BranchState, Party, TransactionRow, TransactionState};
 use domain::asset::AssetId;
+use domain::hold::{HoldAct, HoldOrder};
 use domain::transfer::{Participant, ReqId};
 
 /// Transactions read by one statement.
@@ -79,6 +81,34 @@ impl AuditReader {
         }
         self.client = Some(client);
         Ok(found)
+    }
+
+    /// Whether Funding has carried out each of these Sets, and no other act on its hold since.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn has_set_apart(&mut self, orders: &[HoldOrder]) -> Result<bool, Error> {
+        let mut wanted = Vec::new();
+        for order in orders {
+            let HoldAct::Set { round, amount, pays, paid } = order.act else { return Ok(false) };
+            wanted.push((order, i16::from(round), bigint(amount), pays, paid));
+        }
+        let holds = "SELECT count(*) \
+               FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
+                           $6::boolean[]) AS w (key, number, round, amount, pays, paid) \
+               JOIN funding_holds h ON h.hold_key = w.key AND h.order_number = w.number \
+              WHERE h.state = 10 AND h.round_code IS NULL AND h.amount = w.amount \
+                AND (h.round, h.asked, h.pays, h.paid) = (w.round, w.amount, w.pays, w.paid)";
+        let keys: Vec<&str> = wanted.iter().map(|(order, ..)| order.key.as_str()).collect();
+        let numbers: Vec<i64> = wanted.iter().map(|of| bigint(of.0.order_number)).collect();
+        let rounds: Vec<i16> = wanted.iter().map(|of| of.1).collect();
+        let amounts: Vec<i64> = wanted.iter().map(|of| of.2).collect();
+        let (pays, paid): (Vec<bool>, Vec<bool>) = wanted.iter().map(|of| (of.3, of.4)).unzip();
+        let client = self.client().await?;
+        let values: [&(dyn ToSql + Sync); 6] = [&keys, &numbers, &rounds, &amounts, &pays, &paid];
+        let found = client.query_one(holds, &values).await?.try_get::<_, i64>(0)?;
+        self.client = Some(client);
+        Ok(usize::try_from(found) == Ok(wanted.len()))
     }
 
     /// The sums of all transactions, and the parts of those that may be half booked beside Spot up

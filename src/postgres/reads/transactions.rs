@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::Reads;
@@ -60,6 +61,29 @@ pub struct CallerGrant {
     pub owner: String,
     /// Since when, by PostgreSQL's clock.
     pub at: Timestamp,
+}
+
+/// A follower of a transaction, and the delivery to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowerRow {
+    /// Its name in the configuration.
+    pub name: String,
+    /// `None` before the transaction is DONE, if it is never told of it, and once the delivery is
+    /// deleted for its age.
+    pub delivery: Option<FollowerDelivery>,
+}
+
+/// The delivery of the end of a transaction to one follower.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowerDelivery {
+    /// The id of the event, by which an operator sends it again.
+    pub event_id: i64,
+    /// PENDING, DELIVERED, or DEAD behind the last try.
+    pub state: &'static str,
+    /// Tries so far.
+    pub attempts: u32,
+    /// Why the last try failed.
+    pub last_error: Option<String>,
 }
 
 /// The transactions with these ids: $1.
@@ -165,6 +189,21 @@ impl Reads {
         Ok(TransactionPage { transactions, next })
     }
 
+    /// The followers of a transaction, by name. `transaction_tell` writes their deliveries.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away, or has a delivery that cannot be read.
+    pub async fn followers(&self, id: ReqId) -> Result<Vec<FollowerRow>, Error> {
+        let all = "SELECT f.name, d.event_id, d.status, d.attempts, d.last_error \
+               FROM (SELECT DISTINCT unnest(followers) AS name FROM transaction_branches \
+                      WHERE transaction_id = $1) AS f \
+               LEFT JOIN webhook_deliveries d \
+                 ON d.req_id = $1 AND d.kind = 2 AND d.endpoint = 'follower.' || f.name \
+              ORDER BY f.name";
+        let rows = self.pool.get().await?.query(all, &[&Id::of(id)]).await?;
+        rows.iter().map(follower_from_row).collect()
+    }
+
     /// The roles that may commit transactions in SQL, by role and owner.
     ///
     /// # Errors
@@ -172,7 +211,7 @@ impl Reads {
     pub async fn callers(&self) -> Result<Vec<CallerGrant>, Error> {
         let all = "SELECT role_name, owner, at FROM transaction_grants ORDER BY 1, 2";
         let rows = self.pool.get().await?.query(all, &[]).await?;
-        let grant = |row: &tokio_postgres::Row| {
+        let grant = |row: &Row| {
             Ok(CallerGrant { role: row.try_get(0)?, owner: row.try_get(1)?, at: row.try_get(2)? })
         };
         rows.iter().map(grant).collect()
@@ -225,4 +264,22 @@ impl Reads {
         self.pool.note(&client).await?;
         transactions_from_rows(&rows)
     }
+}
+
+fn follower_from_row(row: &Row) -> Result<FollowerRow, Error> {
+    let (name, event_id) = (row.try_get(0)?, row.try_get::<_, Option<i64>>(1)?);
+    let Some(event_id) = event_id else { return Ok(FollowerRow { name, delivery: None }) };
+    let bad = |what: &str| Error::Row {
+        table: "webhook_deliveries",
+        what: format!("event {event_id}: {what}"),
+    };
+    let state = match row.try_get::<_, i16>(2)? {
+        1 => "PENDING",
+        2 => "DELIVERED",
+        3 => "DEAD",
+        _ => return Err(bad("status")),
+    };
+    let attempts = u32::try_from(row.try_get::<_, i32>(3)?).map_err(|_| bad("attempts"))?;
+    let delivery = FollowerDelivery { event_id, state, attempts, last_error: row.try_get(4)? };
+    Ok(FollowerRow { name, delivery: Some(delivery) })
 }

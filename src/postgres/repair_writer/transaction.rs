@@ -33,6 +33,8 @@ pub struct TransactionRepair {
     pub legs: Vec<TransactionLeg>,
     /// Rounds that Spot has refused.
     pub refused: Vec<i16>,
+    /// Rounds that Funding has set apart, while its branch is TRYING.
+    pub tried: Vec<i16>,
     /// The last record of it.
     pub log_sequence: Sequence,
     /// When its first record was written, ns since the Unix epoch.
@@ -189,31 +191,36 @@ async fn write_branch(
 /// Decides an undecided row. Returns the number of rows.
 ///
 /// A commit: Spot's branches have booked, services are confirmed, and Funding keeps what it has
-/// tried. A round that Funding has not tried is refused there: the service sets its holds back.
+/// tried. A round that Funding has not tried, or that Spot has refused, is refused there: the
+/// service sets its holds back.
 async fn decide(
     transaction: &Transaction<'_>,
     repair: &TransactionRepair,
     reason: &str,
 ) -> Result<u64, Error> {
-    let TransactionRepair { bring, refused, log_sequence, .. } = repair;
+    let TransactionRepair { bring, refused, tried, log_sequence, .. } = repair;
     let (id, sequence) = (Id::of(repair.transaction), bigint(*log_sequence));
     if *bring == Bring::Commit {
         let code = code_number(Code::TransactionAborted);
         let of_refused = "UPDATE transaction_branches \
-             SET state = -10, code = $3, log_sequence = $4, updated_at = clock_timestamp() \
-             WHERE transaction_id = $1 AND participant = 'SPOT' AND state = 10 AND round = ANY($2)";
+             SET state = -10, code = $3, updated_at = clock_timestamp(), \
+                 log_sequence = CASE WHEN participant = 'SPOT' THEN $4 ELSE log_sequence END \
+             WHERE transaction_id = $1 AND participant IN ('FUNDING', 'SPOT') AND state = 10 \
+               AND round = ANY($2)";
         transaction.execute(of_refused, &[&id, refused, &code, &sequence]).await?;
         let branches = "UPDATE transaction_branches AS b \
-             SET state = CASE WHEN participant = 'FUNDING' AND state = 10 THEN -10 \
+             SET state = CASE WHEN participant = 'FUNDING' AND state = 10 AND round <> ALL($4) \
+                              THEN -10 \
                               WHEN participant = 'FUNDING' THEN 20 \
                               WHEN participant = 'SPOT' OR last THEN 40 ELSE 20 END, \
-                 code = CASE WHEN participant = 'FUNDING' AND state = 10 THEN $2 ELSE code END, \
+                 code = CASE WHEN participant = 'FUNDING' AND state = 10 AND round <> ALL($4) \
+                             THEN $2 ELSE code END, \
                  log_sequence = CASE WHEN participant = 'SPOT' THEN $3 ELSE log_sequence END, \
                  updated_at = clock_timestamp() \
              WHERE transaction_id = $1 AND state IN (10, 20) \
                AND NOT EXISTS (SELECT FROM transaction_branches o \
                                 WHERE o.transaction_id = $1 AND o.round = b.round AND o.state = -10)";
-        transaction.execute(branches, &[&id, &code, &sequence]).await?;
+        transaction.execute(branches, &[&id, &code, &sequence, tried]).await?;
     }
     write_branch(transaction, repair).await?;
     let update = format!(

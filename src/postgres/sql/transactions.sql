@@ -223,13 +223,18 @@ BEGIN
 END
 $$;
 
--- Writes the event of a transaction that is DONE, in the commit of that passage: a row for each
--- user of a leg that was booked, and deliveries to p_endpoints and to the followers of the rounds
--- that count. src/events/webhooks.rs has the prefix of the followers' endpoints too.
+-- Writes the event of a transaction that is over, in the commit of that passage: a row for each
+-- user of a leg that was booked or canceled, and deliveries to p_endpoints; of one that is DONE
+-- also to the followers of the rounds that count. A branch that ends with its transaction has
+-- the number of the transaction's state. One without legs to tell has no event.
+-- src/events/webhooks.rs has the prefix of the followers' endpoints too.
 CREATE FUNCTION transaction_tell(
     p_id UUID, p_event_id BIGINT, p_at TIMESTAMPTZ, p_endpoints TEXT[])
 RETURNS VOID LANGUAGE plpgsql AS $$
+DECLARE
+    v_state SMALLINT;
 BEGIN
+    SELECT state INTO v_state FROM transactions_tb WHERE transaction_id = p_id;
     -- Streams continue behind the last id that they have read, so ids must rise with the commits. A
     -- call that its process has given up may still be running, and must not commit behind a later
     -- one.
@@ -244,14 +249,18 @@ BEGIN
      CROSS JOIN LATERAL jsonb_to_recordset(b.legs) AS l ("from" JSONB, "to" JSONB)
      CROSS JOIN LATERAL (VALUES (leg_user(l."from", b.participant)),
                                 (leg_user(l."to", b.participant))) AS side (user_id)
-     WHERE b.transaction_id = p_id AND b.state = 40 AND side.user_id IS NOT NULL;
+     WHERE b.transaction_id = p_id AND b.state = v_state AND side.user_id IS NOT NULL;
+    IF NOT FOUND AND v_state = -20 THEN
+        RETURN;
+    END IF;
     INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, next_at, kind)
-    SELECT listeners.endpoint, p_event_id, p_id, '{40}', p_at, clock_timestamp(), 2
+    SELECT listeners.endpoint, p_event_id, p_id, ARRAY[v_state], p_at, clock_timestamp(), 2
       FROM (SELECT unnest(p_endpoints)
             UNION
             SELECT 'follower.' || follower
               FROM transaction_branches b CROSS JOIN unnest(b.followers) AS follower
-             WHERE b.transaction_id = p_id AND b.state = 40) AS listeners (endpoint);
+             WHERE b.transaction_id = p_id AND b.state = 40 AND v_state = 40)
+           AS listeners (endpoint);
 END
 $$;
 
@@ -276,7 +285,7 @@ $$;
 
 -- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove;
 -- at most one of a transaction may fit its row. p_event_first: the id of the first transaction that
--- gets DONE; the next ones follow it. p_endpoints: those that get the event of each. Returns one
+-- is over; the next ones follow it. p_endpoints: those that get the event of each. Returns one
 -- letter for each move: 'm' moved, 'c' it has another state or other rounds, 'h' a foreign session
 -- holds it.
 CREATE FUNCTION transaction_record(
@@ -285,7 +294,7 @@ CREATE FUNCTION transaction_record(
 RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
     v_event   BIGINT := p_event_first;
-    v_done    UUID;
+    v_over    UUID;
     v_ids     UUID[];
     v_locked  UUID[];
     v_fitting BIGINT[];  -- the places of the moves that fit, from 1
@@ -357,13 +366,13 @@ BEGIN
                                  note_by, note, place)
      CROSS JOIN LATERAL (SELECT m.before IN (0, 20) AND m.after NOT IN (0, 20)) AS d (decides)
      WHERE m.place = ANY (v_fitting) AND t.transaction_id = m.id;
-    FOR v_done IN
+    FOR v_over IN
         SELECT m.id
           FROM ROWS FROM (jsonb_to_recordset(p_moves) AS (id UUID, after SMALLINT))
                WITH ORDINALITY AS m (id, after, place)
-         WHERE m.place = ANY (v_fitting) AND m.after = 40 ORDER BY m.place
+         WHERE m.place = ANY (v_fitting) AND m.after IN (40, -20) ORDER BY m.place
     LOOP
-        PERFORM transaction_tell(v_done, v_event, p_at, p_endpoints);
+        PERFORM transaction_tell(v_over, v_event, p_at, p_endpoints);
         v_event := v_event + 1;
     END LOOP;
     RETURN (
@@ -635,6 +644,58 @@ LANGUAGE sql STABLE AS $$
     SELECT m.id, m.order_number, m.done, p.asset, sum(p.funding), sum(p.spot), sum(p.outside)
       FROM moving m JOIN parts p USING (id)
      GROUP BY m.id, m.order_number, m.done, p.asset
+$$;
+
+-- The parts of one user in transactions that a read of both stores may see half booked, as
+-- transaction_bookings finds them. funding: what the user's settled hold has changed on Funding;
+-- settled: every hold of the transaction is; spot: the change on Spot by its legs, NULL if it has
+-- none there.
+CREATE FUNCTION transaction_parts_of_user(p_user BIGINT, p_behind BIGINT)
+RETURNS TABLE (transaction_id UUID, order_number BIGINT, asset_id INTEGER, funding NUMERIC,
+               spot NUMERIC, settled BOOLEAN)
+LANGUAGE sql STABLE AS $$
+    WITH moving AS MATERIALIZED (
+        SELECT t.transaction_id AS id, t.order_number FROM transactions_tb t
+         WHERE t.state NOT IN (40, -20) AND t.state = 30
+           AND NOT transaction_is_booked(t.state, t.stores_ended_at)
+        UNION
+        SELECT t.transaction_id, t.order_number
+          FROM transaction_branches b JOIN transactions_tb t USING (transaction_id)
+         WHERE b.participant = 'SPOT' AND b.state = 40 AND b.log_sequence > p_behind
+           AND transaction_is_booked(t.state, t.stores_ended_at)
+    ), sides AS MATERIALIZED (
+        SELECT m.id, m.order_number, b.participant, side.user_id, l.asset, side.change
+          FROM moving m JOIN transaction_branches b ON b.transaction_id = m.id
+         CROSS JOIN LATERAL jsonb_to_recordset(b.legs)
+               AS l ("from" JSONB, "to" JSONB, asset INTEGER, amount NUMERIC)
+         CROSS JOIN LATERAL (VALUES (leg_user(l."from", b.participant), -l.amount),
+                                    (leg_user(l."to", b.participant), l.amount))
+               AS side (user_id, change)
+         WHERE b.participant IN ('FUNDING', 'SPOT')
+           AND (b.state = 40
+                OR b.state = 20
+                   AND NOT EXISTS (SELECT FROM transaction_branches o
+                                    WHERE o.transaction_id = b.transaction_id
+                                      AND o.round = b.round AND o.state = -10))
+    ), own AS (
+        SELECT id, order_number, asset,
+               COALESCE(sum(change) FILTER (WHERE participant = 'SPOT'), 0) AS spot
+          FROM sides WHERE user_id = p_user GROUP BY id, order_number, asset
+    )
+    SELECT o.id, o.order_number, o.asset,
+           COALESCE((SELECT h.brought::numeric - h.taken FROM funding_holds h
+                      WHERE h.hold_key = ulid_text(o.id) || ':' || p_user || ':' || o.asset
+                        AND h.state = 40), 0),
+           CASE WHEN EXISTS (SELECT FROM sides s WHERE s.id = o.id AND s.participant = 'SPOT')
+                THEN o.spot END,
+           NOT EXISTS (
+               SELECT FROM sides s
+                WHERE s.id = o.id AND s.participant = 'FUNDING' AND s.user_id IS NOT NULL
+                  AND NOT EXISTS (
+                      SELECT FROM funding_holds h
+                       WHERE h.hold_key = ulid_text(s.id) || ':' || s.user_id || ':' || s.asset
+                         AND h.state = 40))
+      FROM own o
 $$;
 
 -- Transactions as people read them. The key finds one:

@@ -24,7 +24,7 @@ use crate::postgres::connection::within;
 use crate::postgres::flight::EventIds;
 use crate::postgres::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
 use crate::telemetry;
-use crate::transaction::{TransactionName, TransactionRow, TransactionState};
+use crate::transaction::{TransactionName, TransactionRow};
 use domain::code::Code;
 use domain::transfer::ReqId;
 
@@ -140,9 +140,9 @@ impl TransactionDatabase {
         }
         let (words, columns) = (moves_text(moves), RoundColumns::of(accepts));
         let (incarnation, at) = (self.incarnation, micros(at));
-        let done = moves.iter().filter(|one| one.to == TransactionState::Done).count();
+        let over = moves.iter().filter(|one| one.to.is_terminal()).count();
         let TransactionTold { ids, endpoints } = self.told.clone();
-        let event_first = bigint(ids.take(done));
+        let event_first = bigint(ids.take(over));
         let (letters, answers) = self
             .over(async |session| {
                 let mut values: Vec<&(dyn ToSql + Sync)> = vec![&incarnation, &at, &words];

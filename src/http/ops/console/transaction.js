@@ -98,9 +98,14 @@ export function lookButton(id, place) {
 function showAgain(transaction) {
   const before = byId("transaction").querySelector("article");
   if (before === null || shown !== transaction.transaction_id) return;
-  // An ended one changes in its age only: keep its elements, so that a selection stays.
-  if (transaction.final && before.dataset.state === transaction.state) return;
+  // An ended one changes in its age only, once its followers have heard: keep its elements, so that a selection stays.
+  if (transaction.final && before.dataset.state === stateText(transaction)) return;
   renew(before, shownElement(transaction));
+}
+
+/// All of an ended one that may change.
+function stateText({ state, followers }) {
+  return [state, ...followers.map((follower) => `${follower.state} ${follower.attempts}`)].join(", ");
 }
 
 function shownElement(row) {
@@ -117,7 +122,7 @@ function shownElement(row) {
     ["Expires", timeText(row.expires_at)],
   ];
   if (row.code !== null) facts.push(["Code", row.detail === null ? row.code : `${row.code}: ${row.detail}`]);
-  return make("article", { "aria-labelledby": "transaction-title", "data-state": row.state },
+  return make("article", { "aria-labelledby": "transaction-title", "data-state": stateText(row) },
     make("h3", { id: "transaction-title" }, "Transaction ", make("code", {}, name)),
     make("dl", { class: "facts" },
       ...facts.map(([term, value]) => make("div", {}, make("dt", {}, term), make("dd", {}, value)))),
@@ -134,6 +139,13 @@ function shownElement(row) {
       ["To", (leg) => leg.to, "number"],
       ["Amount", (leg) => `${leg.amount} ${leg.asset}`, "number"],
     ], legs(row))),
+    ...(row.followers.length === 0 ? [] : [scrollable("Followers", table("Followers", [
+      ["Follower", (follower) => follower.name, "wrap"],
+      ["Delivery", (follower) => follower.state ?? "—"],
+      ["Attempts", (follower) => follower.attempts ?? "—", "number"],
+      ["Event", (follower) => follower.event_id ?? "—"],
+      ["Error", (follower) => follower.error ?? "—", "wrap"],
+    ], row.followers))]),
     make("h4", {}, "What happened, in UTC"),
     make("ol", { class: "timeline" }, ...row.history.map(passageElement)),
     make("p", { class: "row" }, ...actions(row)));
