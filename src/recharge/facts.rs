@@ -57,8 +57,8 @@ pub enum Notice {
 /// Money of a payment that its channel has taken back, or has given back again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taking {
-    /// The merchant number, as the channel has it.
-    pub merchant_no: String,
+    /// The merchant number, where the channel tells it: a dispute of a card has none.
+    pub merchant_no: Option<String>,
     /// The channel's number of the payment.
     pub trade_no: String,
     /// The channel's own number of this taking.
