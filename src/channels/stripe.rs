@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use hyper::HeaderMap;
 use jiff::Timestamp;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use self::signature::Signing;
@@ -139,7 +139,7 @@ impl Stripe {
         self.object(if key.is_empty() { call } else { call.with("idempotency-key", key) })
     }
 
-    /// The intents whose metadata name an order.
+    /// The intents that name an order in their metadata.
     fn found(&self, merchant_no: &str) -> Result<Vec<Value>, ChannelDoubt> {
         let query = format!("metadata['{ORDER}']:'{merchant_no}'");
         let fields = [("query", query.as_str()), ("expand[]", "data.latest_charge")];
@@ -386,9 +386,12 @@ impl Channel for Stripe {
     }
 }
 
+/// All but letters, digits and the marks that need no encoding (RFC 3986, unreserved).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// A text as a part of a path or form.
 fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// Fields in the form of a query or a posted form.
