@@ -172,8 +172,8 @@ pub enum Command {
     /// Simulate payment channels on loopback, for development and tests.
     ///
     /// It is a simulator: no money moves. It speaks the formats of WeChat Pay and of Stripe, with
-    /// keys of its own in --data-dir. `POST /pay/MERCHANT_NO` pays an order; `PUT /sim/faults` makes
-    /// the channel fail. It prints `ready http=ADDR` and runs until it is ended.
+    /// keys of its own in --data-dir. `POST /pay/MERCHANT_NO` pays an order. `PUT /sim/faults`
+    /// makes the channel fail. It prints `ready http=ADDR` and runs until it is ended.
     ChannelSim(ChannelSimArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),

@@ -2,8 +2,8 @@
 //!
 //! It speaks the formats of WeChat Pay and of Stripe on loopback, with crypto and storage of its
 //! own: no line is shared with the adapters in [`crate::channels`], so that an error in one is not
-//! repeated in the other. `POST /pay/{merchant_no}` pays as a person would; the routes below `/sim/`
-//! make it fail in the ways of a real channel.
+//! repeated in the other. `POST /pay/{merchant_no}` pays as a person would. The routes below
+//! `/sim/` make it fail in the ways of a real channel.
 
 mod books;
 mod card;
