@@ -45,7 +45,7 @@ TOOLS := target/tools
 CARGO_CYCLONEDX_VERSION := 0.5.9
 
 .PHONY: run test soak mutants bench instructions fuzz loom otel sanitize lint deny sbom dist reset need-rust need-curl need-nightly \
-  need-postgres need-promtool need-schemathesis need-sbe need-chromium need-axe need-linters need-packaging
+  need-openssl need-postgres need-promtool need-schemathesis need-sbe need-chromium need-axe need-linters need-packaging
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -53,7 +53,7 @@ run: need-rust need-postgres
 	exec ./target/release/ubscore serve --dev $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
-test: need-rust need-postgres need-curl need-promtool need-schemathesis need-sbe need-chromium need-axe need-linters need-packaging
+test: need-rust need-postgres need-curl need-openssl need-promtool need-schemathesis need-sbe need-chromium need-axe need-linters need-packaging
 	SCHEMATHESIS=$$PWD/$(SCHEMATHESIS)/bin/st RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 # Its output is one run's record: date, machine and commit come first.
@@ -269,6 +269,11 @@ need-rust:
 need-curl:
 	@$(INSTALL)
 	command -v curl >/dev/null || install curl
+
+# The other implementation of signatures, beside ours.
+need-openssl:
+	@$(INSTALL)
+	command -v openssl >/dev/null || install openssl
 
 # Tests the API by its description.
 need-schemathesis:

@@ -28,7 +28,8 @@ pub use self::stores::{
     RestoreArgs, ServeArgs, StatementArgs, StatementFormat, StoreArgs, VerifyArgs,
 };
 pub use self::tools::{
-    CompletionsArgs, LoadArgs, ManArgs, ParticipantCheckArgs, ParticipantCommand, TokenArgs,
+    ChannelSimArgs, CompletionsArgs, LoadArgs, ManArgs, ParticipantCheckArgs, ParticipantCommand,
+    TokenArgs,
 };
 use crate::format::Format;
 use crate::release;
@@ -168,6 +169,12 @@ pub enum Command {
     ///
     /// The same key again moves nothing. Exit code 3: another operator must approve it first.
     Withdraw(ExternalArgs),
+    /// Simulate payment channels on loopback, for development and tests.
+    ///
+    /// It is a simulator: no money moves. It speaks the formats of WeChat Pay and of Stripe, with
+    /// keys of its own in --data-dir. `POST /pay/MERCHANT_NO` pays an order. `PUT /sim/faults`
+    /// makes the channel fail. It prints `ready http=ADDR` and runs until it is ended.
+    ChannelSim(ChannelSimArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
     /// Print the manual page, or write the pages of all commands.

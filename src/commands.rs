@@ -22,6 +22,7 @@ pub mod account;
 pub mod adopt;
 pub mod approval;
 pub mod backup;
+pub mod channel_sim;
 pub mod completions;
 mod configured;
 pub mod dev;
@@ -143,6 +144,7 @@ fn carry_out(command: Command) -> anyhow::Result<Exit> {
         Command::Transaction(command) => transaction::run(&command, clock, &mut Out::lock(), notes),
         Command::Hold(command) => hold::run(&command, clock, &mut Out::lock(), notes),
         Command::Asset(command) => account::asset(&command, clock, &mut Out::lock()),
+        Command::ChannelSim(args) => channel_sim::run(&args, &mut stdout()),
         Command::Completions(args) => completions::run(&args, &mut Out::lock()),
         Command::Man(args) => man::run(&args, &mut Out::lock()),
         Command::Wal(command) => {

@@ -64,6 +64,8 @@
 //!    [`endpoint`] signs and posts; [`participant`] asks the participants of transactions.
 //!    [`transaction`] declares their states; [`transactions`] moves them, by one worker behind the
 //!    coordinator. Start with [`transactions::step`], which is pure.
+//!     [`recharge`] has the words of payments that come in; [`channels`] speaks with payment
+//!     channels, and nothing calls it yet.
 //! 10. [`http`]: listener, tokens, routes, JSON; `public` for users, `ops` for operators.
 //!     [`quota`] bounds the requests of one user.
 //!     [`stream`](mod@stream) is the door of venues: sessions of numbered commands to UBSCore.
@@ -144,6 +146,7 @@ pub mod adapters;
 pub mod alert;
 pub mod approval;
 pub mod audit;
+pub mod channels;
 pub mod checkpointer;
 pub mod cli;
 pub mod clock;
@@ -165,6 +168,7 @@ pub mod participant;
 pub mod pause;
 pub mod postgres;
 pub mod quota;
+pub mod recharge;
 pub mod release;
 pub mod role;
 pub mod service;

@@ -147,6 +147,11 @@ pub(crate) fn unique() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// A directory of this run for a process: the run's watcher ends that process by its name.
+pub(crate) fn run_directory(name: &str) -> PathBuf {
+    run().directory.join(format!("{name}-{}", unique()))
+}
+
 /// Waits for a future on the runtime of the harness.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     run().runtime.block_on(future)

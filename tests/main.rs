@@ -204,6 +204,9 @@ mod transactions_store;
 /// PostgreSQL's own rules for transfers, compared with the code and the specification.
 mod schema;
 
+/// Payment channels: their adapters, and the simulator that stands for them.
+mod channels;
+
 /// The acceptance ids of the specification.
 mod acceptance;
 

@@ -4,6 +4,8 @@
 //! Checksums would stop a fuzzer. So most inputs are not the bytes themselves but a recipe for
 //! them. The recipe writes correct checksums, and damages them on purpose.
 
+/// Callbacks and bills of payment channels.
+pub mod channel;
 /// TOML text as a configuration.
 pub mod configuration;
 /// Entries of a row of Funding's journal.
@@ -27,7 +29,10 @@ use tempfile::TempDir;
 type Check = fn(&[u8]);
 
 /// Every target: its name, which is that of its corpus, and its function.
-pub const TARGETS: [(&str, Check); 7] = [
+pub const TARGETS: [(&str, Check); 11] = [
+    ("bill_wechat", channel::bill),
+    ("callback_stripe", channel::stripe),
+    ("callback_wechat", channel::wechat),
     ("configuration", configuration::check),
     ("entries", entries::check),
     ("frames", frames::check),
@@ -35,6 +40,7 @@ pub const TARGETS: [(&str, Check); 7] = [
     ("payload", payload::check),
     ("request", request::check),
     ("snapshot", snapshot::check),
+    ("stripe_header", channel::stripe_header),
 ];
 
 /// A directory for one run, in memory if possible: targets sync their files.

@@ -27,7 +27,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
         ],
     ),
     ("Repair", &["backup", "restore", "repair", "engine"]),
-    ("Tools", &["completions", "man"]),
+    ("Tools", &["channel-sim", "completions", "man"]),
 ];
 
 /// The width of the column of names.

@@ -1,5 +1,6 @@
 //! The arguments of commands that use no store.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -89,6 +90,17 @@ pub struct ParticipantCheckArgs {
     /// Use the development secret, as `serve --dev` does.
     #[arg(long)]
     pub dev: bool,
+}
+
+/// Arguments of `ubscore channel-sim`.
+#[derive(Debug, Args)]
+pub struct ChannelSimArgs {
+    /// Address to listen on, on loopback; port 0: any free one, which the ready line names.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8090")]
+    pub listen: SocketAddr,
+    /// Directory of its keys and books. Keys are made at the first start.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
 }
 
 /// Arguments of `ubscore load`.

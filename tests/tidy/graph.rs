@@ -33,6 +33,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("format", &[]),
     ("telemetry", &["format", "release"]),
     ("endpoint", &["config", "release"]),
+    ("recharge", &[]),
+    ("channels", &["clock", "config", "endpoint", "entropy", "recharge"]),
     ("participant", &["clock", "config", "endpoint", "telemetry"]),
     ("alert", &["clock", "config", "endpoint", "telemetry"]),
     ("last_words", &["alert", "exit", "telemetry"]),

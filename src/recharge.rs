@@ -1,0 +1,4 @@
+//! Recharges: money that comes in through a payment channel.
+
+pub mod answers;
+pub mod facts;
