@@ -165,6 +165,7 @@ pub mod participant;
 pub mod pause;
 pub mod postgres;
 pub mod quota;
+pub mod recharge;
 pub mod release;
 pub mod role;
 pub mod service;

@@ -1,0 +1,3 @@
+//! Recharges: money that comes in through a payment channel.
+
+pub mod facts;
