@@ -169,7 +169,7 @@ impl Desk {
         .map(|statement| self.value(statement))
     }
 
-    /// The sum of an account of the channel, smallest units: what came in and not out.
+    /// The sum of an account of the channel, smallest units: all that came in less the rest.
     fn account(&self, name: &str) -> String {
         self.value(&format!(
             "SELECT COALESCE(sum(CASE WHEN credit = 'wechat/{name}' THEN amount \

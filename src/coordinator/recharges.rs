@@ -1,8 +1,8 @@
 //! Recharges, as the till, the listener of callbacks and operators see them: create an order, note
-//! what its channel says, have a verified payment decided.
+//! the answer of its channel, have a verified payment decided.
 //!
 //! Each change is one call of the user's worker. A repeat of a decided payment is answered by a
-//! read of what is committed, also while halted.
+//! read of the committed rows, also while halted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ pub struct RechargeMade {
 pub struct PaymentAnswer {
     /// The decision.
     pub decision: PaymentDecision,
-    /// What the channel is told.
+    /// The answer for the channel.
     pub told: PaymentTold,
     /// The payment as it stands; `None`: it is not recorded.
     pub payment: Option<RechargePayment>,
@@ -197,7 +197,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         Ok(made(self.act(Some(order.user), CHANNEL, act).await?)?.order)
     }
 
-    /// Has a verified payment decided, once. Returns what its channel is told.
+    /// Has a verified payment decided, once. Returns the answer for its channel.
     ///
     /// # Errors
     /// A [`Rejection`]: not known yet, and the channel must come again (503).

@@ -523,7 +523,7 @@ pub(super) fn transfer_from_row(row: &Row, catalog: &Catalog) -> Result<Transfer
 mod tests {
     use super::*;
 
-    /// Goal: a flight without recharges costs what it cost before them. Method: the statements of
+    /// Goal: a flight without recharges costs as much as before them. Method: the statements of
     /// such flights have no name of a part, a table or a function of recharges, and no parameter.
     #[test]
     fn rch_044_a_flight_without_recharges_has_nothing_of_them() {

@@ -45,7 +45,7 @@ pub enum RechargeAct {
         id: RechargeId,
         /// The channel's own number of it.
         reference: Option<String>,
-        /// What the payer needs.
+        /// The data that the payer needs.
         pay: Option<String>,
         /// When the till looks at it next.
         next_at: Option<Timestamp>,
@@ -117,7 +117,7 @@ pub struct PaymentCall {
     pub facts: Facts,
     /// The channel.
     pub terms: Arc<ChannelTerms>,
-    /// What its proof says.
+    /// The word of its proof.
     pub proven: Proven,
     /// Its order, as it was looked up; `None`: there is none on this channel.
     pub recharge: Option<RechargeId>,
@@ -210,7 +210,7 @@ pub enum RechargeOutcome {
     Payment {
         /// The decision.
         decision: PaymentDecision,
-        /// What its channel is told.
+        /// The answer for its channel.
         told: PaymentTold,
         /// The payment as it stands; `None`: it is not recorded.
         payment: Option<Box<RechargePayment>>,

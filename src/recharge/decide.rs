@@ -15,9 +15,9 @@ use domain::amount::Amount;
 pub struct KnownPayment<'a> {
     /// The channel.
     pub terms: &'a ChannelTerms,
-    /// What arrived, smallest units; `None`: no amount can hold it.
+    /// The amount that arrived, smallest units; `None`: no amount can hold it.
     pub amount: Option<Amount>,
-    /// What the proof says.
+    /// The word of the proof.
     pub proven: Proven,
     /// The payment of this channel and trade_no, if it is recorded.
     pub recorded: Option<&'a RechargePayment>,
@@ -51,7 +51,7 @@ pub enum PaymentDecision {
     },
 }
 
-/// What a channel is told.
+/// The answer for a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PaymentTold {
     /// It need not come again.
@@ -71,7 +71,7 @@ impl PaymentDecision {
         )
     }
 
-    /// What the channel is told. `recorded`: the payment as it stands behind the decision.
+    /// The answer for the channel. `recorded`: the payment as it stands behind the decision.
     pub fn told(self, recorded: Option<&RechargePayment>) -> PaymentTold {
         let unmatched = |payment: &RechargePayment| {
             payment.disposition == Disposition::Held

@@ -12,9 +12,9 @@ use domain::asset::AssetId;
 pub enum LedgerAccount {
     /// The Funding account of a user.
     User(UserId),
-    /// What a channel owes us.
+    /// The debt of a channel to us.
     Clearing(String),
-    /// What a channel has brought and has no owner yet.
+    /// Money that a channel has brought, without an owner yet.
     Suspense(String),
     /// Not ours.
     Outside,
@@ -63,7 +63,7 @@ pub struct RechargeMovement {
     pub debit: LedgerAccount,
     /// Where it went.
     pub credit: LedgerAccount,
-    /// Of what.
+    /// The asset.
     pub asset: AssetId,
     /// How much.
     pub amount: Amount,

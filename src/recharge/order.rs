@@ -185,7 +185,7 @@ pub struct Recharge {
     pub fingerprint: String,
     /// The channel's name.
     pub channel: String,
-    /// Of what.
+    /// The asset.
     pub asset: AssetId,
     /// How much, smallest units.
     pub amount: Amount,
@@ -205,7 +205,7 @@ pub struct Recharge {
     pub code: Option<Code>,
     /// The channel's own number of the order.
     pub reference: Option<String>,
-    /// What the payer needs: told to the owner alone, while PAYING and not closing.
+    /// The data that the payer needs: for the owner alone, while PAYING and not closing.
     pub pay: Option<String>,
     /// Payments that name it.
     pub payments: u32,

@@ -244,13 +244,13 @@ pub struct RechargePayment {
     pub ordinal: Option<u32>,
     /// The user that was credited.
     pub user: Option<UserId>,
-    /// What arrived, in the channel's minor units.
+    /// The amount that arrived, in the channel's minor units.
     pub minor_units: i64,
     /// ISO 4217.
     pub currency: String,
     /// The channel's asset.
     pub asset: AssetId,
-    /// What arrived, smallest units; `None`: no amount stands for it, and no movement does.
+    /// The amount that arrived, smallest units; `None`: no amount can hold it, and nothing moves.
     pub amount: Option<Amount>,
     /// Where it stands.
     pub disposition: Disposition,

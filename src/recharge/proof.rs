@@ -18,7 +18,7 @@ pub const PROOF_BYTES_MAX: usize = 128;
 /// The most bytes of the name of a deployment.
 pub const DEPLOYMENT_BYTES_MAX: usize = 16;
 
-/// What a proof says about a payment whose order may not be here.
+/// The word of a proof about a payment. Its order may not be here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proven {
     /// There is none, or it is no proof of this version.
@@ -36,7 +36,7 @@ pub enum Proven {
 pub struct ProvenOrder {
     /// The owner.
     pub user: UserId,
-    /// Of what.
+    /// The asset.
     pub asset: AssetId,
     /// How much, smallest units.
     pub amount: Amount,

@@ -101,7 +101,7 @@ pub enum ReturnKind {
     Refund = 1,
     /// The channel has taken it.
     Taken = 2,
-    /// The channel has given back what it took.
+    /// The channel has given taken money back.
     GivenBack = 3,
 }
 

@@ -198,7 +198,7 @@ fn rch_023_an_unknown_order_is_held_and_a_foreign_one_leaves_no_row() {
     for facts in [
         Facts { merchant_no: "shop-7".to_owned(), trade_no: "4".to_owned(), ..facts.clone() },
         Facts {
-            merchant_no: RechargeId::generate(2, 7).to_string(),
+            merchant_no: RechargeId::generate(2_000_000, 8).to_string(),
             trade_no: "5".to_owned(),
             proof: Some(elsewhere),
             ..facts

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Goal: a repeat is told what stands, and writes nothing: no flight at all.
+/// Goal: a repeat gets the decision that stands, and writes nothing: no flight at all.
 #[test]
 fn rch_002_a_repeat_writes_nothing() {
     let desk = Desk::new();
@@ -71,7 +71,7 @@ fn rch_024_a_contradiction_changes_nothing() {
     desk.stopped();
 }
 
-/// Goal: a credit whose external operation a repair has restored from the log is not booked again.
+/// Goal: a credit is not booked again if a repair has restored its external operation.
 /// Method: the row is there with its money, and the order is not PAID.
 #[test]
 fn a_restored_credit_is_taken_and_not_booked_again() {

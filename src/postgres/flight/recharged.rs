@@ -33,7 +33,7 @@ impl Recharged {
     }
 }
 
-/// An entry of the journal: one for each change that a user is told.
+/// An entry of the journal: one for each change that its user sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RechargeNotice {
     /// The change.
@@ -48,7 +48,7 @@ pub struct RechargeNotice {
     pub payment: u128,
 }
 
-/// A change that a user is told. The journal stores the number, which is never reused.
+/// A change that a user sees. The journal stores the number, which is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RechargeChange {

@@ -1,4 +1,4 @@
-//! Orders and payments of recharges, for their handle: what is committed, without a flight.
+//! Orders and payments of recharges, for their handle: committed rows, without a flight.
 
 use super::Reads;
 use crate::postgres::Error;

@@ -1,5 +1,5 @@
--- Recharges: the rules that Rust and PostgreSQL share, and their guards. Tests in tests/recharges.rs
--- compare each with its twin in src/recharge/.
+-- Recharges: the rules that Rust and PostgreSQL share, and their guards. Tests in
+-- tests/recharges/guarded.rs compare each with its twin in src/recharge/.
 --
 -- Orders: 0 INIT, 10 PAYING, 40 PAID, -10 CLOSED. Payments: 10 HELD, 20 RETURNING, 40 CREDITED,
 -- -30 RETURNED, -40 DISMISSED. Returns: 0 requested, 10 ready, 20 sent, 40 done, -10 failed.

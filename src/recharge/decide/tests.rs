@@ -303,7 +303,7 @@ fn any_case() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    /// A repeat of a decided payment never decides anew, whatever has changed since.
+    /// A repeat of a decided payment never decides anew, though everything else has changed.
     #[test]
     fn a_repeat_never_decides_anew(
         case in any_case(), index in 0..Disposition::ALL.len(), later in any_case(),
