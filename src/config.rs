@@ -31,6 +31,7 @@ pub mod ops;
 pub mod outcomes;
 pub mod participants;
 pub mod postgres;
+pub mod recharge;
 pub mod recovery;
 pub mod reload;
 pub mod secret;
@@ -73,6 +74,7 @@ use self::ops::Ops;
 use self::outcomes::Outcomes;
 use self::participants::Participants;
 use self::postgres::Postgres;
+use self::recharge::RechargeSection;
 use self::recovery::Recovery;
 use self::reload::Reload;
 use self::secret::Secret;
@@ -135,6 +137,8 @@ pub struct Config {
     pub participants: Participants,
     /// The followers, by name.
     pub followers: Followers,
+    /// Money that comes in through payment channels.
+    pub recharge: RechargeSection,
     /// When alerts are raised, and the address that they are sent to.
     pub alert: Alert,
     /// Actions that need two operators.
@@ -171,6 +175,7 @@ impl Default for Config {
             transactions: Transactions::default(),
             participants: Participants::default(),
             followers: Followers::default(),
+            recharge: RechargeSection::default(),
             alert: Alert::default(),
             approval: Approval::default(),
             log: Log::default(),
@@ -259,6 +264,7 @@ impl Config {
         self.webhooks.validate(&self.events)?;
         participants::validate(&self.participants)?;
         followers::validate(&self.followers, &self.events)?;
+        self.recharge.validate()?;
         self.alert.validate()?;
         self.log.validate()?;
         self.telemetry.validate()?;
@@ -296,7 +302,8 @@ impl Config {
         self.alert.read_secrets()?;
         self.webhooks.read_secrets()?;
         participants::read_secrets(&mut self.participants)?;
-        followers::read_secrets(&mut self.followers)
+        followers::read_secrets(&mut self.followers)?;
+        self.recharge.read_secrets()
     }
 }
 
@@ -341,6 +348,7 @@ fn bounds() -> impl Iterator<Item = &'static Bound> {
         journal::BOUNDS,
         webhooks::BOUNDS,
         transactions::BOUNDS,
+        recharge::BOUNDS,
         alert::BOUNDS,
         limits::BOUNDS,
         approval::BOUNDS,

@@ -10,6 +10,7 @@ pub mod hand;
 mod numbers;
 mod options;
 mod parts;
+pub mod recharges;
 mod request;
 pub mod step;
 pub mod watermark;
@@ -24,6 +25,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{Span, debug_span, warn};
+use xxhash_rust::xxh3::xxh3_64;
 
 use self::hand::{Hands, InHand, LastError};
 use self::numbers::Numbers;
@@ -41,6 +43,7 @@ use crate::entropy::Entropy;
 use crate::gate::CleanRounds;
 use crate::postgres::store::{Call, External, Reply, Sought, Store, Transfer, TransitionPath};
 use crate::postgres::watermark::Open;
+use crate::recharge::act::{RechargeCall, RechargeOutcome};
 use crate::task::Tasks;
 use crate::telemetry;
 use domain::account::{AccountStatus, UserId};
@@ -286,6 +289,28 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             Reply::Hold(decision) => Ok(decision),
             // Halted: it was only looked for.
             Reply::Found(None) => Err(Rejection::of(Code::ServiceHalted)),
+            reply => unreachable!("{reply:?} answers another call"),
+        }
+    }
+
+    /// Acts on a recharge, in the worker of its user. The outcome is durable when this returns, and
+    /// a credit is in UBSCore's log.
+    ///
+    /// # Errors
+    /// A [`Rejection`]; if it is unknown, the same call again returns the outcome.
+    pub async fn recharge(&self, call: RechargeCall) -> Result<RechargeOutcome, Rejection> {
+        let workers = self.inboxes.len();
+        let worker = match (call.user, call.payment()) {
+            (Some(user), _) => worker::shard_of(user, workers),
+            // One worker for each payment without an order, so that two of them never meet.
+            (None, key) => usize::try_from(hash_of(&key) % workers as u64).expect("a worker"),
+        };
+        let (caller, receiver) = Caller::new();
+        let call = Box::new(Call::Recharge(Box::new(call)));
+        let reply_to = ReplyTo::Store(caller);
+        self.send_to(worker, Message::Call { call, reply_to, reservation: None })?;
+        match receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))? {
+            Reply::Recharge(reply) => Ok(reply.outcome),
             reply => unreachable!("{reply:?} answers another call"),
         }
     }
@@ -539,6 +564,12 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             self.clock.sleep(RECOVERED_LOOK).await;
         }
     }
+}
+
+/// A hash of the key of a payment, the same in every process.
+fn hash_of(key: &Option<(String, String)>) -> u64 {
+    let Some((channel, trade_no)) = key else { return 0 };
+    xxh3_64(format!("{channel} {trade_no}").as_bytes())
 }
 
 /// How each participant is asked.

@@ -96,8 +96,12 @@ pub const TRANSACTION_POINTS: &[&str] = &[
     "transaction_after_final",
 ];
 
+/// The points of a verified payment, in their order. A transfer does not reach them.
+pub const RECHARGE_POINTS: &[&str] =
+    &["recharge_after_create", "callback_before_commit", "callback_after_commit"];
+
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 12] = [
+pub const ALL_POINTS: [&[&str]; 13] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,
@@ -110,6 +114,7 @@ pub const ALL_POINTS: [&[&str]; 12] = [
     EXTERNAL_POINTS,
     EVENT_POINTS,
     TRANSACTION_POINTS,
+    RECHARGE_POINTS,
 ];
 
 /// Whether a point has this name.

@@ -63,9 +63,9 @@
 //! 9. [`events`]: each step of a transfer for its user: streams, webhooks, and their retention.
 //!    [`endpoint`] signs and posts; [`participant`] asks the participants of transactions.
 //!    [`transaction`] declares their states; [`transactions`] moves them, by one worker behind the
-//!    coordinator. Start with [`transactions::step`], which is pure.
-//!     [`recharge`] has the words of payments that come in; [`channels`] speaks with payment
-//!     channels, and nothing calls it yet.
+//!    coordinator. Start with [`transactions::step`], which is pure. [`recharge`] decides the
+//!    payments of channels: start with [`recharge::decide`]. [`channels`] speaks with payment
+//!    channels; nothing calls it yet.
 //! 10. [`http`]: listener, tokens, routes, JSON; `public` for users, `ops` for operators.
 //!     [`quota`] bounds the requests of one user.
 //!     [`stream`](mod@stream) is the door of venues: sessions of numbered commands to UBSCore.

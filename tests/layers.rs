@@ -389,7 +389,9 @@ fn ubscore_checks_plain_numbers_for_itself() {
 }
 
 /// A coordinator with one worker over a real database and a running UBSCore.
-fn coordinator(site: &Site) -> (Coordinator<Spot, Funding<FlightStore<Database>>>, Tasks, Engine) {
+pub(crate) fn coordinator(
+    site: &Site,
+) -> (Coordinator<Spot, Funding<FlightStore<Database>>>, Tasks, Engine) {
     let (_, incarnation) = funding(site);
     let (engine, spot) = engine(site);
     let durable = engine.handle();

@@ -195,6 +195,9 @@ mod packaging;
 /// Each layer called directly with input that the layer above it would have refused.
 mod layers;
 
+/// Recharges without a listener: orders and payments in flights, repeats, returns, guards.
+mod recharges;
+
 /// The PostgreSQL that `serve --dev` runs for itself.
 mod embedded;
 

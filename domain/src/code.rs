@@ -106,6 +106,15 @@ codes! {
     ParticipantRefused = 43, "PARTICIPANT_REFUSED", 422, final, "A participant refused the transaction.";
     UnknownParticipant = 44, "UNKNOWN_PARTICIPANT", 400, final, "There is no participant with this name.";
     WithdrawalHeld = 45, "WITHDRAWAL_HELD", 503, retry, "The withdrawal waits for a clean round of the audit. Nothing has moved.";
+    InvalidChannel = 46, "INVALID_CHANNEL", 400, final, "There is no such channel for this asset.";
+    ChannelSuspended = 47, "CHANNEL_SUSPENDED", 422, final, "The channel takes no new orders.";
+    ChannelRefused = 48, "CHANNEL_REFUSED", 422, final, "The channel refused the order.";
+    PromotionNotApplicable = 49, "PROMOTION_NOT_APPLICABLE", 422, final, "The promotion does not apply to this order.";
+    RechargeNotFound = 50, "RECHARGE_NOT_FOUND", 404, final, "There is no such recharge.";
+    RechargePaid = 51, "RECHARGE_PAID", 409, final, "The recharge is paid.";
+    NotReturnable = 52, "NOT_RETURNABLE", 409, final, "The payment does not have so much to return.";
+    TooManyOpen = 53, "TOO_MANY_OPEN", 429, retry, "The user has too many open recharges.";
+    HeldEnded = 54, "HELD_ENDED", 422, final, "The payment of the recharge was held, and did not pay it.";
 }
 
 impl fmt::Display for Code {

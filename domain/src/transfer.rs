@@ -81,6 +81,13 @@ impl Cid {
             .then(|| Cid(text.to_owned()))
     }
 
+    /// The key of an external operation with this text: a client's, or one of this program's own,
+    /// which has a `/`. No client's key has one.
+    pub fn of_operation(text: &str) -> Option<Cid> {
+        let plain = text.replace('/', ":");
+        Cid::new(&plain).map(|_| Cid(text.to_owned()))
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -231,7 +238,8 @@ pub struct Intent {
 pub struct ExternalOperation {
     /// EXT_DEPOSIT or EXT_WITHDRAW.
     pub op: Op,
-    /// The caller's idempotency key, unique among all external operations.
+    /// The caller's idempotency key, unique among all external operations: see
+    /// [`Cid::of_operation`].
     pub idem_key: Cid,
     /// The owner of the Funding account.
     pub user: UserId,
@@ -533,6 +541,9 @@ mod tests {
         assert_eq!(ReqId::parse(&req_id.to_string()), Some(req_id));
         assert_eq!(ReqId::parse("not a ulid"), None);
         assert_eq!(Cid::new("a.b:c_d-9").as_ref().map(Cid::as_str), Some("a.b:c_d-9"));
+        let ours = "recharge/01ARZ3NDEKTSV4RRFFQ69G5FAV/credit";
+        assert_eq!((Cid::new(ours), Cid::of_operation("a b")), (None, None));
+        assert_eq!(Cid::of_operation(ours).as_ref().map(Cid::as_str), Some(ours));
         for bad in ["", "a b", "ä", &"x".repeat(65)] {
             assert_eq!(Cid::new(bad), None, "{bad:?}");
         }

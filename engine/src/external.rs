@@ -73,7 +73,7 @@ impl External {
     pub fn operation(&self) -> Option<ExternalOperation> {
         Some(ExternalOperation {
             op: self.op,
-            idem_key: Cid::new(self.idem_key.as_str())?,
+            idem_key: Cid::of_operation(self.idem_key.as_str())?,
             user: UserId::new(self.user)?,
             asset: AssetId(self.asset),
             amount: Amount::new(self.amount)?,

@@ -39,7 +39,7 @@ use super::mismatch::{Kind, Mismatch};
 use super::settled::{self, Settled};
 use super::transactions::{self, NamedRecord};
 use crate::adapters::spot::Spot;
-use crate::postgres::audit_reader::{AuditReader, Ending, Page, SpotPart};
+use crate::postgres::audit_reader::{AuditReader, Ending, Page, RechargesFrom, SpotPart};
 use crate::postgres::store::Transfer;
 use crate::telemetry::chain;
 use domain::account::UserId;
@@ -137,6 +137,8 @@ pub struct Audit<S> {
     kept: Arc<AtomicU64>,
     /// No round is kept.
     read_only: bool,
+    /// Where the next round of recharges begins; `None`: they are off.
+    recharges: Option<RechargesFrom>,
 }
 
 /// The content of log records that PostgreSQL must know.
@@ -248,7 +250,13 @@ impl<S: SpotReader> Audit<S> {
             sweeper: None,
             kept: Arc::new(AtomicU64::new(read)),
             read_only: true,
+            recharges: None,
         })
+    }
+
+    /// The same, with the rows of recharges if there are any: `enabled` in the configuration.
+    pub fn with_recharges(self, enabled: bool) -> Audit<S> {
+        Audit { recharges: enabled.then(RechargesFrom::beginning), ..self }
     }
 
     /// The last record that a kept round has covered. Later records of the log are still needed.
@@ -422,6 +430,12 @@ impl<S: SpotReader> Audit<S> {
     }
 
     async fn compare(&mut self, durable: Sequence, mut report: Report) -> Result<Report, Error> {
+        if let Some(from) = self.recharges {
+            let (found, next) = self.rows.recharges(from).await?;
+            let found = found.into_iter().map(Kind::StrangeRow);
+            report.mismatches.extend(found.map(Mismatch::new));
+            self.recharges = Some(next);
+        }
         // Read before PostgreSQL: every transfer below this watermark is terminal there.
         let (_, over) = self.spot.recorded(&[]).await?;
         let mut names = self.open.clone();

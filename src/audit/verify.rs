@@ -22,7 +22,7 @@ use super::legs::{LegSums, judge, mismatch};
 use super::mismatch::{Kind, Mismatch};
 use super::settled;
 use super::transactions;
-use crate::postgres::audit_reader::{AuditReader, Findings};
+use crate::postgres::audit_reader::{AuditReader, Findings, RechargesFrom};
 use crate::postgres::incarnation::{self, identity_text};
 use crate::transaction::TransactionRow;
 use domain::asset::{AssetId, Catalog};
@@ -246,6 +246,9 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
         let strange = strange.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
         verdict.mismatches.extend(strange.chain(unbalanced.into_iter().map(Mismatch::from)));
     }
+    let (recharges, _) = reader.recharges(RechargesFrom::beginning()).await?;
+    let recharges = recharges.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
+    verdict.mismatches.extend(recharges);
     replayed.durable()?;
     verdict.mismatches.extend(unequal(&mut reader, &replayed.ledger).await?);
     let (watermark, passed) = reader.passed().await?;

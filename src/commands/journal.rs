@@ -17,7 +17,9 @@ use crate::exit::Exit;
 use crate::format::Format;
 use crate::postgres::connect;
 use crate::postgres::flight::entries::Entry;
+use crate::postgres::flight::recharged::RechargeChange;
 use crate::postgres::journal::{self, Checker, DamagedRow, Fault, JournalRow};
+use crate::recharge::{PaymentId, RechargeId};
 use crate::stores::{Target, with_stores};
 use domain::amount::signed_text;
 use domain::asset::{AssetId, Catalog};
@@ -136,6 +138,15 @@ enum Line {
         version: u64,
         code: Option<&'static str>,
     },
+    Recharged {
+        order_number: String,
+        user_id: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        recharge_id: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        payment_id: Option<String>,
+        change: &'static str,
+    },
 }
 
 /// Prints the next row of a shard. Returns whether it is damaged, or rows before it are missing.
@@ -210,6 +221,12 @@ fn print(
                      frozen {frozen} version {version}{code}"
                 )?;
             }
+            Line::Recharged { order_number, user_id, recharge_id, payment_id, change } => {
+                let names = [recharge_id, payment_id].into_iter().flatten();
+                let names: Vec<String> = names.collect();
+                let names = names.join(" ");
+                writeln!(out, "  {order_number} user {user_id} recharge {names} {change}")?;
+            }
             Line::Posted { order_number, op, user_id, asset, available, frozen, version, code } => {
                 let code = code.map_or(String::new(), |code| format!(" refused {code}"));
                 writeln!(
@@ -250,6 +267,13 @@ fn lines(row: &JournalRow, entries: &[Entry], catalog: &Catalog) -> Vec<Line> {
                 frozen: amount(*frozen, *asset, catalog),
                 version: *version,
                 code: code.and_then(Code::from_number).map(Code::name),
+            },
+            Entry::Recharged { recharge, payment, change, .. } => Line::Recharged {
+                order_number,
+                user_id,
+                recharge_id: RechargeId::new(*recharge).map(|id| id.to_string()),
+                payment_id: PaymentId::new(*payment).map(|id| id.to_string()),
+                change: RechargeChange::name_of(*change).expect("decoded"),
             },
             Entry::Held { key, act, asset, available, frozen, version, code, .. } => Line::Held {
                 order_number,

@@ -14,7 +14,9 @@ use super::{Config, Error, bounds};
 const ENVIRONMENT_PREFIX: &str = "UBSCORE__";
 
 /// Pairs of keys that give the same thing: a value or the file that holds it, or two units.
-const TWINS: [(&str, &str, &str); 7] = [
+const TWINS: [(&str, &str, &str); 9] = [
+    ("recharge", "proof_secret", "proof_secret_file"),
+    ("recharge", "previous_proof_secret", "previous_proof_secret_file"),
     ("auth", "secret", "secret_file"),
     ("auth", "previous_secret", "previous_secret_file"),
     ("postgres", "url", "url_file"),

@@ -57,6 +57,32 @@ impl FromSql<'_> for Id {
     accepts!(UUID);
 }
 
+/// The 128 bits of any ULID as a UUID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct UlidColumn(pub(super) u128);
+
+impl ToSql for UlidColumn {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        out.put_u128(self.0);
+        Ok(IsNull::No)
+    }
+
+    accepts!(UUID);
+    to_sql_checked!();
+}
+
+impl FromSql<'_> for UlidColumn {
+    fn from_sql(_: &Type, raw: &[u8]) -> Result<UlidColumn, Box<dyn StdError + Sync + Send>> {
+        Ok(UlidColumn(u128::from_be_bytes(raw.try_into()?)))
+    }
+
+    accepts!(UUID);
+}
+
 /// The status of an account; `None`: the number is none of ours.
 pub(super) fn account_status(number: i16) -> Option<AccountStatus> {
     u8::try_from(number).ok().and_then(AccountStatus::from_number)

@@ -2,6 +2,7 @@
 
 mod found;
 mod held;
+pub(super) mod recharges;
 mod rows;
 
 use std::cmp::Ordering;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::future::{Either, select};
 use jiff::Timestamp;
+use tokio::sync::OnceCell;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{Client, Row, Statement};
 use tracing::{error, info};
@@ -79,6 +81,8 @@ struct Session {
     /// Of most flights: see [`plain`].
     plain: Statement,
     reads: Reads,
+    /// Those of flights with recharges, prepared with the first one.
+    recharging: OnceCell<Statement>,
 }
 
 impl Database {
@@ -173,6 +177,7 @@ impl Database {
             "UB007" => return Stopped::Differs(Compared::Accounts),
             "UB008" => return Stopped::Differs(Compared::Balances),
             "UB009" => return Stopped::Differs(Compared::Holds),
+            "UB016" => return Stopped::Differs(Compared::Recharges),
             "23505" => return self.taken(session, flight, error).await,
             "55P03" | "57014" | "40P01" => return held(session, flight, blockers, error).await,
             _ => {}
@@ -205,6 +210,7 @@ impl Database {
             Some("accounts_tb_pkey") => Stopped::Differs(Compared::Accounts),
             Some("balances_tb_pkey") => Stopped::Differs(Compared::Balances),
             Some("funding_holds_pkey") => Stopped::Differs(Compared::Holds),
+            Some(key) if recharges::KEYS.contains(&key) => Stopped::Differs(Compared::Recharges),
             constraint => {
                 let ours = constraint.is_some_and(|constraint| OURS.contains(&constraint));
                 Stopped::Taken { ours, source: error.into() }
@@ -301,7 +307,17 @@ impl Journal for Database {
         self.set_flies(true);
         let writer = self.writer;
         let rows = Rows::of(flight, writer, &self.actor);
-        let statement = if rows.are_plain() { &session.plain } else { &session.flight };
+        let statement = match (rows.are_plain(), rows.have_recharges()) {
+            (true, _) => &session.plain,
+            (false, false) => &session.flight,
+            (false, true) => match session.recharging(limit).await {
+                Ok(statement) => statement,
+                Err(error) => {
+                    self.set_flies(flew);
+                    return Err(Stopped::Unreachable(error.into()));
+                }
+            },
+        };
         let values = rows.values();
         let flown = tokio::time::timeout(limit, session.client.query(statement, &values));
         let (flown, blockers) = watched((&self.config, &self.limits), session.pid, flown).await;
@@ -377,25 +393,33 @@ impl Session {
         let (client, pid) = connected.await.map_err(|error| unanswered(error, GONE.to_owned()))?;
         // Also the plan of a statement waits for its tables.
         let prepare = async {
-            let flight = client.prepare(FLIGHT).await?;
-            let plain = client.prepare(&plain(FLIGHT)).await?;
+            let usual = without(FLIGHT, ["--{\n", "--}\n"]);
+            let flight = client.prepare(&usual).await?;
+            let plain = client.prepare(&without(&usual, ["--[\n", "--]\n"])).await?;
             Ok((flight, plain, Reads::prepare(&client).await?))
         };
         let (prepared, blockers) = watched((config, limits), pid, prepare).await;
         let (flight, plain, reads) = prepared.map_err(|error| unanswered(error, blockers))?;
         info!("connected to PostgreSQL");
-        Ok(Session { client, pid, flight, plain, reads })
+        Ok(Session { client, pid, flight, plain, reads, recharging: OnceCell::new() })
+    }
+
+    /// The statement of a flight with recharges. Nothing is prepared for it while there is none.
+    async fn recharging(&self, limit: Duration) -> Result<&Statement, Error> {
+        let prepare = self.recharging.get_or_try_init(|| self.client.prepare(FLIGHT));
+        let prepared = tokio::time::timeout(limit, prepare).await;
+        Ok(prepared.map_err(|_| Error::Timeout(limit))??)
     }
 }
 
-/// The statement of a flight.
+/// The statement of a flight with everything.
 const FLIGHT: &str = include_str!("flight/flight.sql");
 
-/// The statement of a plain flight: `flight` without the parts that only other flights have.
-fn plain(flight: &str) -> String {
-    let mut parts = flight.split("--[\n");
+/// A statement without the parts between two marks: those that only other flights have.
+fn without(flight: &str, [open, close]: [&str; 2]) -> String {
+    let mut parts = flight.split(open);
     let begin = parts.next().expect("a text has a begin").to_owned();
-    parts.fold(begin, |text, part| text + part.split_once("--]\n").expect("a part has an end").1)
+    parts.fold(begin, |text, part| text + part.split_once(close).expect("a part has an end").1)
 }
 
 /// Order numbers in one page of the search, terminal ones included. A page must end long before the
@@ -493,4 +517,25 @@ pub(super) fn transfer_from_row(row: &Row, catalog: &Catalog) -> Result<Transfer
         created_at: row.try_get::<_, Timestamp>(11)?,
         updated_at: row.try_get::<_, Timestamp>(12)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a flight without recharges costs as much as before them. Method: the statements of
+    /// such flights have no name of a part, a table or a function of recharges, and no parameter.
+    #[test]
+    fn rch_044_a_flight_without_recharges_has_nothing_of_them() {
+        let usual = without(FLIGHT, ["--{\n", "--}\n"]);
+        let plain = without(&usual, ["--[\n", "--]\n"]);
+        for statement in [usual, plain] {
+            let text: String =
+                statement.lines().filter(|line| !line.trim().starts_with("--")).collect();
+            for word in ["recharge", "channel_payments", "movements", "$21", "$24"] {
+                assert!(!text.contains(word), "{word}");
+            }
+        }
+        assert!(FLIGHT.contains("$24::recharge_movements[]"));
+    }
 }

@@ -15,6 +15,7 @@ pub mod difference;
 pub mod draft;
 pub mod entries;
 pub mod memory;
+pub mod recharged;
 pub(super) mod tool;
 
 use std::future::Future;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use wal::Sequence;
 
+use self::recharged::{RechargeKey, RechargeRows, Recharged};
 use super::incarnation::ORDER_NUMBER_BITS;
 use super::store::{External, Failure, Page, Transfer, Unfinished};
 use domain::account::{AccountStatus, UserId};
@@ -75,6 +77,8 @@ pub struct Flight {
     pub acts: Vec<Acted>,
     /// Entries for the auditors.
     pub audited: Vec<Audited>,
+    /// Rows of recharges.
+    pub recharged: Recharged,
 }
 
 impl Flight {
@@ -281,6 +285,8 @@ pub struct Wanted {
     pub externals: Vec<String>,
     /// Holds by their keys.
     pub holds: Vec<HoldKey>,
+    /// Rows of recharges.
+    pub recharges: Vec<RechargeKey>,
 }
 
 impl Wanted {
@@ -304,6 +310,8 @@ pub struct Found {
     pub externals: Vec<Decided>,
     /// Holds.
     pub holds: Vec<(HoldKey, Hold)>,
+    /// Rows of recharges.
+    pub recharges: RechargeRows,
     /// Rows that exist and cannot be read, with the reason.
     pub unreadable: Vec<(Key, String)>,
 }
@@ -323,6 +331,8 @@ pub enum Key {
     Balance(UserId, AssetId),
     /// A hold.
     Hold(HoldKey),
+    /// Rows of recharges.
+    Recharge(RechargeKey),
 }
 
 /// A kind of rows that a flight is compared with.
@@ -336,6 +346,8 @@ pub enum Compared {
     Balances,
     /// A hold stands elsewhere, or is not there.
     Holds,
+    /// A row of recharges stands elsewhere, or a new one is there.
+    Recharges,
 }
 
 /// Why a flight was not committed, or may not have been.

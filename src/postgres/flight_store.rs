@@ -145,8 +145,12 @@ impl<J: Journal> FlightStore<J> {
 
     /// Reads the rows that the decision of these calls lacks.
     async fn read(&mut self, calls: &[Call], known: &mut Known) -> Result<(), Failure> {
-        let missing = wanted(calls, &self.memory, known);
-        if !missing.is_empty() {
+        // Twice: a payment that was read may name the key of its credit.
+        for _ in 0..2 {
+            let missing = wanted(calls, &self.memory, known);
+            if missing.is_empty() {
+                return Ok(());
+            }
             let found = self.journal.read(&missing).await?;
             self.memory.learn(&missing, &found);
             known.learn(&missing, found);
@@ -192,6 +196,7 @@ impl<J: Journal> FlightStore<J> {
             Call::QueryOperation { req_id, op } => known.decision(*req_id, *op),
             Call::FindExternal(external) => known.external(external),
             Call::FindHold(order) => known.hold(order),
+            Call::FindRecharge(call) => known.recharge(call),
             call => unreachable!("{} is no read", call.name()),
         })
     }

@@ -7,6 +7,7 @@ pub mod assets;
 pub mod holds;
 pub mod lists;
 pub mod pauses;
+pub mod recharges;
 pub mod transactions;
 
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use wal::Sequence;
 
+use crate::recharge::act::{RechargeCall, RechargeReply};
 use domain::account::{AccountStatus, UserId};
 use domain::amount::Amount;
 use domain::asset::AssetId;
@@ -202,6 +203,12 @@ pub enum Call {
     /// Read the decision of an act on a hold, without carrying it out. Answers [`Reply::Hold`],
     /// or [`Reply::Found`] with nothing.
     FindHold(HoldOrder),
+    /// Act on a recharge. Answers [`Reply::Recharge`].
+    Recharge(Box<RechargeCall>),
+    /// Read the outcome of an act on a recharge, without carrying it out. In a batch that is
+    /// committed, the answer is the truth about every try given up before. Answers
+    /// [`Reply::Recharge`].
+    FindRecharge(Box<RechargeCall>),
     /// Set a Funding account's status, with an audit row. Answers [`Reply::Done`].
     SetFundingStatus {
         /// Whose account.
@@ -257,6 +264,8 @@ impl Call {
             | Call::FindExternal(_)
             | Call::Hold(_)
             | Call::FindHold(_)
+            | Call::Recharge(_)
+            | Call::FindRecharge(_)
             | Call::SetFundingStatus { .. } => None,
         }
     }
@@ -269,7 +278,10 @@ impl Call {
             Call::Defer { .. } => "defer",
             Call::Operate { .. } => "operate",
             Call::QueryOperation { .. } => "query",
-            Call::Find(_) | Call::FindExternal(_) | Call::FindHold(_) => "find",
+            Call::Find(_) | Call::FindExternal(_) | Call::FindHold(_) | Call::FindRecharge(_) => {
+                "find"
+            }
+            Call::Recharge(_) => "recharge",
             Call::Hold(_) => "hold",
             Call::External(_) => "external",
             Call::SetFundingStatus { .. } => "set_status",
@@ -300,10 +312,12 @@ impl Call {
             | Call::Defer { user, .. }
             | Call::Hold(HoldOrder { user, .. })
             | Call::SetFundingStatus { user, .. } => Some(*user),
+            Call::Recharge(call) => call.user,
             Call::QueryOperation { .. }
             | Call::Find(_)
             | Call::FindExternal(_)
-            | Call::FindHold(_) => None,
+            | Call::FindHold(_)
+            | Call::FindRecharge(_) => None,
         }
     }
 }
@@ -334,6 +348,8 @@ pub enum Reply {
     },
     /// What was decided for an act on a hold.
     Hold(Decision),
+    /// The outcome of an act on a recharge.
+    Recharge(Box<RechargeReply>),
 }
 
 /// Why a batch was not committed, or may not have been.

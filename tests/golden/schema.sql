@@ -122,6 +122,41 @@ CREATE TABLE branches (
     log_sequence bigint,
     updated_at timestamp with time zone
 );
+CREATE TABLE channel_payments (
+    minor_units bigint NOT NULL,
+    amount bigint,
+    version bigint NOT NULL,
+    user_id bigint,
+    paid_at timestamp with time zone NOT NULL,
+    at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    payment_id uuid NOT NULL,
+    recharge_id uuid,
+    asset_id integer NOT NULL,
+    ordinal integer,
+    disposition smallint NOT NULL,
+    cause smallint,
+    seen_by smallint NOT NULL,
+    channel character varying(16) NOT NULL,
+    currency text NOT NULL,
+    merchant_no text NOT NULL,
+    trade_no character varying(128) NOT NULL,
+    CONSTRAINT channel_payments_amount_check CHECK ((amount > 0)),
+    CONSTRAINT channel_payments_asset_id_check CHECK ((asset_id > 0)),
+    CONSTRAINT channel_payments_cause_check CHECK (((cause >= 1) AND (cause <= 11))),
+    CONSTRAINT channel_payments_credited_check CHECK ((((disposition = 40) = (user_id IS NOT NULL)) AND ((disposition <> 40) OR (amount > 0)))),
+    CONSTRAINT channel_payments_disposition_check CHECK ((disposition = ANY (ARRAY[10, 20, 40, '-30'::integer, '-40'::integer]))),
+    CONSTRAINT channel_payments_held_check CHECK (((disposition <> 10) OR (cause IS NOT NULL))),
+    CONSTRAINT channel_payments_matched_check CHECK (((recharge_id IS NULL) = (ordinal IS NULL))),
+    CONSTRAINT channel_payments_minor_units_check CHECK ((minor_units > 0)),
+    CONSTRAINT channel_payments_ordinal_check CHECK ((ordinal > 0)),
+    CONSTRAINT channel_payments_payment_id_key UNIQUE (payment_id),
+    CONSTRAINT channel_payments_pkey PRIMARY KEY (channel, trade_no),
+    CONSTRAINT channel_payments_recharge_id_ordinal_key UNIQUE (recharge_id, ordinal),
+    CONSTRAINT channel_payments_seen_by_check CHECK (((seen_by >= 1) AND (seen_by <= 4))),
+    CONSTRAINT channel_payments_user_id_check CHECK ((user_id > 0)),
+    CONSTRAINT channel_payments_version_check CHECK ((version > 0))
+) WITH (fillfactor=80);
 CREATE TABLE engine_state (
     singleton boolean NOT NULL DEFAULT true,
     log_identity character varying(32),
@@ -258,6 +293,105 @@ CREATE TABLE pauses_tb (
     CONSTRAINT pauses_tb_direction_check CHECK ((direction = ANY (ARRAY[0, 1, 2]))),
     CONSTRAINT pauses_tb_pkey PRIMARY KEY (direction, asset_id)
 );
+CREATE TABLE receivables_tb (
+    user_id bigint NOT NULL,
+    amount bigint NOT NULL,
+    recovered bigint NOT NULL DEFAULT 0,
+    written_off bigint NOT NULL DEFAULT 0,
+    version bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    return_id uuid NOT NULL,
+    asset_id integer NOT NULL,
+    CONSTRAINT receivables_ended_check CHECK (((recovered + written_off) <= amount)),
+    CONSTRAINT receivables_tb_amount_check CHECK ((amount > 0)),
+    CONSTRAINT receivables_tb_asset_id_check CHECK ((asset_id > 0)),
+    CONSTRAINT receivables_tb_pkey PRIMARY KEY (return_id),
+    CONSTRAINT receivables_tb_recovered_check CHECK ((recovered >= 0)),
+    CONSTRAINT receivables_tb_user_id_check CHECK ((user_id > 0)),
+    CONSTRAINT receivables_tb_version_check CHECK ((version > 0)),
+    CONSTRAINT receivables_tb_written_off_check CHECK ((written_off >= 0))
+);
+CREATE TABLE recharge_movements (
+    amount bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    recharge_id uuid,
+    payment_id uuid NOT NULL,
+    asset_id integer NOT NULL,
+    kind smallint NOT NULL,
+    debit text NOT NULL,
+    credit text NOT NULL,
+    movement_key character varying(64) NOT NULL,
+    CONSTRAINT recharge_movements_amount_check CHECK ((amount > 0)),
+    CONSTRAINT recharge_movements_asset_id_check CHECK ((asset_id > 0)),
+    CONSTRAINT recharge_movements_check CHECK ((credit <> debit)),
+    CONSTRAINT recharge_movements_kind_check CHECK ((kind = ANY (ARRAY[1, 2, 3, 4]))),
+    CONSTRAINT recharge_movements_pkey PRIMARY KEY (movement_key)
+);
+CREATE TABLE recharge_returns (
+    minor_units bigint NOT NULL,
+    bonus bigint NOT NULL,
+    version bigint NOT NULL,
+    next_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    return_id uuid NOT NULL,
+    payment_id uuid NOT NULL,
+    kind smallint NOT NULL,
+    state smallint NOT NULL,
+    idem_key character varying(64),
+    channel_return_no character varying(128),
+    CONSTRAINT recharge_returns_bonus_check CHECK ((bonus >= 0)),
+    CONSTRAINT recharge_returns_idem_key_key UNIQUE (idem_key),
+    CONSTRAINT recharge_returns_kind_check CHECK ((kind = ANY (ARRAY[1, 2, 3]))),
+    CONSTRAINT recharge_returns_minor_units_check CHECK ((minor_units > 0)),
+    CONSTRAINT recharge_returns_payment_id_channel_return_no_key UNIQUE (payment_id, channel_return_no),
+    CONSTRAINT recharge_returns_pkey PRIMARY KEY (return_id),
+    CONSTRAINT recharge_returns_state_check CHECK ((state = ANY (ARRAY[0, 10, 20, 40, '-10'::integer]))),
+    CONSTRAINT recharge_returns_version_check CHECK ((version > 0))
+) WITH (fillfactor=80);
+CREATE TABLE recharges_tb (
+    user_id bigint NOT NULL,
+    amount bigint NOT NULL,
+    bonus bigint NOT NULL,
+    minor_units bigint NOT NULL,
+    version bigint NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    paid_at timestamp with time zone,
+    next_at timestamp with time zone,
+    recharge_id uuid NOT NULL,
+    asset_id integer NOT NULL,
+    payments integer NOT NULL,
+    held integer NOT NULL,
+    attempts integer NOT NULL,
+    state smallint NOT NULL,
+    target smallint NOT NULL,
+    closing smallint,
+    code smallint,
+    channel character varying(16) NOT NULL,
+    promotion character varying(16),
+    idem_key character varying(64) NOT NULL,
+    fingerprint text NOT NULL,
+    reference text,
+    pay text,
+    history recharge_step[] NOT NULL,
+    CONSTRAINT recharges_paid_check CHECK (((paid_at IS NOT NULL) = (state = 40))),
+    CONSTRAINT recharges_tb_amount_check CHECK ((amount > 0)),
+    CONSTRAINT recharges_tb_asset_id_check CHECK ((asset_id > 0)),
+    CONSTRAINT recharges_tb_attempts_check CHECK ((attempts > 0)),
+    CONSTRAINT recharges_tb_bonus_check CHECK ((bonus >= 0)),
+    CONSTRAINT recharges_tb_check CHECK (((held >= 0) AND (held <= payments))),
+    CONSTRAINT recharges_tb_closing_check CHECK (((closing >= 1) AND (closing <= 4))),
+    CONSTRAINT recharges_tb_minor_units_check CHECK ((minor_units > 0)),
+    CONSTRAINT recharges_tb_payments_check CHECK ((payments >= 0)),
+    CONSTRAINT recharges_tb_pkey PRIMARY KEY (recharge_id),
+    CONSTRAINT recharges_tb_state_check CHECK ((state = ANY (ARRAY[0, 10, 40, '-10'::integer]))),
+    CONSTRAINT recharges_tb_target_check CHECK ((target = ANY (ARRAY[1, 2]))),
+    CONSTRAINT recharges_tb_user_id_check CHECK ((user_id > 0)),
+    CONSTRAINT recharges_tb_user_id_idem_key_key UNIQUE (user_id, idem_key),
+    CONSTRAINT recharges_tb_version_check CHECK ((version > 0))
+) WITH (fillfactor=60);
 CREATE TABLE transaction_branches (
     updated_at timestamp with time zone NOT NULL,
     log_sequence bigint,
@@ -513,11 +647,21 @@ CREATE TABLE webhook_deliveries (
 CREATE INDEX admin_audit_halts ON admin_audit USING btree (id) WHERE (action = 'halt'::text);
 CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
 CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
+CREATE INDEX channel_payments_held ON channel_payments USING btree (at) WHERE (disposition = ANY (ARRAY[10, 20]));
+CREATE INDEX channel_payments_updated ON channel_payments USING btree (updated_at);
 CREATE INDEX funding_holds_by_number ON funding_holds USING btree (order_number);
 CREATE INDEX funding_holds_empty ON funding_holds USING btree (order_number) WHERE ((state <> 10) AND (taken = 0) AND (brought = 0));
 CREATE INDEX funding_holds_moved ON funding_holds USING btree (user_id) WHERE (state = 40);
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
+CREATE INDEX receivables_open ON receivables_tb USING btree (user_id) WHERE ((recovered + written_off) < amount);
+CREATE INDEX recharge_movements_at ON recharge_movements USING btree (at);
+CREATE INDEX recharge_movements_by_payment ON recharge_movements USING btree (payment_id);
+CREATE INDEX recharge_returns_due ON recharge_returns USING btree (next_at) WHERE (next_at IS NOT NULL);
+CREATE INDEX recharges_by_user ON recharges_tb USING btree (user_id, recharge_id);
+CREATE INDEX recharges_due ON recharges_tb USING btree (next_at) WHERE (next_at IS NOT NULL);
+CREATE INDEX recharges_open ON recharges_tb USING btree (user_id) WHERE (state = ANY (ARRAY[0, 10]));
+CREATE INDEX recharges_paid ON recharges_tb USING btree (paid_at) WHERE (state = 40);
 CREATE INDEX transaction_branches_booked ON transaction_branches USING btree (log_sequence) WHERE ((participant = 'SPOT'::text) AND (state = 40));
 CREATE INDEX transaction_events_by_user ON transaction_events USING btree (user_id, event_id);
 CREATE INDEX transactions_by_owner ON transactions_tb USING btree (owner, order_number);
@@ -541,12 +685,14 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION audit_fold(p_incarnation bigint, p_log_sequence bigint, p_shards integer[], p_from bigint[], p_to bigint[], p_users bigint[], p_assets integer[], p_journal numeric[], p_external numeric[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION audit_miscounted(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 -- FUNCTION audit_misheld(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, hold_key text) LANGUAGE sql STABLE
+-- FUNCTION audit_recharges(p_from timestamp with time zone) RETURNS TABLE(subject text, what text) LANGUAGE sql STABLE
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_transactions(p_after bigint, p_until bigint) RETURNS TABLE(transaction_id text, user_id bigint, asset_id integer, what text) LANGUAGE plpgsql STABLE
 -- FUNCTION audit_unbalanced(p_after bigint, p_until bigint, p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, version bigint) LANGUAGE sql STABLE
 -- FUNCTION branch_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION branch_state_name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE
 -- FUNCTION branches_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION channel_payments_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION code_name(p_code smallint) RETURNS text LANGUAGE sql IMMUTABLE
 -- FUNCTION decimals(p_units numeric, p_precision smallint) RETURNS numeric LANGUAGE sql IMMUTABLE
 -- FUNCTION events_after(p_user bigint, p_event bigint, p_open_from bigint, p_rows integer) RETURNS TABLE(event_id bigint, order_number bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -567,6 +713,13 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION journal_trim(p_event bigint, p_late bigint, p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION journal_young(p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql STABLE
 -- FUNCTION leg_user(p_place jsonb, p_participant text) RETURNS bigint LANGUAGE sql IMMUTABLE
+-- FUNCTION payment_disposition_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
+-- FUNCTION receivables_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION recharge_guard(p_found bigint, p_held bigint) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION recharge_returns_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION recharge_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
+-- FUNCTION recharges_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION return_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION row_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION spot_operations(p_direction smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transaction_accept(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_round smallint, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_fingerprint bytea, p_participants text[], p_last boolean[], p_legs text[], p_payloads text[], p_followers text[]) RETURNS text LANGUAGE plpgsql VOLATILE
@@ -608,8 +761,13 @@ CREATE TRIGGER approvals_identity_guard BEFORE UPDATE OF approval_id, action, su
 CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
+CREATE TRIGGER channel_payments_guard BEFORE DELETE OR UPDATE ON channel_payments FOR EACH ROW EXECUTE FUNCTION channel_payments_guard();
 CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER funding_holds_guard BEFORE DELETE OR UPDATE ON funding_holds FOR EACH ROW EXECUTE FUNCTION funding_holds_guard();
+CREATE TRIGGER receivables_guard BEFORE DELETE OR UPDATE ON receivables_tb FOR EACH ROW EXECUTE FUNCTION receivables_guard();
+CREATE TRIGGER recharge_movements_guard BEFORE DELETE OR UPDATE ON recharge_movements FOR EACH ROW EXECUTE FUNCTION row_guard();
+CREATE TRIGGER recharge_returns_guard BEFORE DELETE OR UPDATE ON recharge_returns FOR EACH ROW EXECUTE FUNCTION recharge_returns_guard();
+CREATE TRIGGER recharges_guard BEFORE DELETE OR UPDATE ON recharges_tb FOR EACH ROW EXECUTE FUNCTION recharges_guard();
 CREATE TRIGGER branches_delete_guard BEFORE DELETE ON transaction_branches FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER branches_guard BEFORE UPDATE ON transaction_branches FOR EACH ROW EXECUTE FUNCTION branches_guard();
 CREATE TRIGGER branches_identity_guard BEFORE UPDATE OF transaction_id, round, participant, last, fingerprint, legs, payload, followers ON transaction_branches FOR EACH ROW EXECUTE FUNCTION row_guard();

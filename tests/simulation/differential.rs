@@ -402,6 +402,7 @@ impl Pair {
                 Call::FindExternal(_) => "find external",
                 Call::Hold(_) => "hold",
                 Call::FindHold(_) => "find hold",
+                Call::Recharge(_) | Call::FindRecharge(_) => "recharge",
                 Call::SetFundingStatus { .. } => "set status",
             };
             let outcome = match (call, reply) {
@@ -422,6 +423,7 @@ impl Pair {
                 (_, Reply::Operation(Some(decision))) => decided(decision),
                 (_, Reply::External { conflict: true, .. }) => "conflict",
                 (_, Reply::External { decision, .. } | Reply::Hold(decision)) => decided(decision),
+                (_, Reply::Recharge(reply)) => panic!("no recharge is drawn: {reply:?}"),
                 (_, Reply::Unreadable(what)) => panic!("unreadable: {what}"),
             };
             self.count(format!("{call_name}: {outcome}"));

@@ -577,6 +577,9 @@ impl Postgres {
                 Some(found) => external_reply(found, external),
             },
             Call::Hold(order) => Reply::Hold(self.hold(index, order)?),
+            Call::Recharge(call) | Call::FindRecharge(call) => {
+                unreachable!("no recharge is drawn: {call:?}")
+            }
             Call::FindHold(order) => {
                 let found = self.holds.get(&order.key.as_str().to_owned());
                 match found.map(|found| hold::recorded(found, order)) {

@@ -570,7 +570,8 @@ impl Start<'_> {
         let (spot, catalog) = (Arc::clone(spot), Arc::clone(catalog));
         let log_dir = data_dir::log(&self.config.data_dir);
         let audit = Audit::begin(reader, spot, catalog, log_dir, incarnation.number);
-        audit.await.context("begin the audit")
+        let audit = audit.await.context("begin the audit")?;
+        Ok(audit.with_recharges(self.config.recharge.enabled))
     }
 
     /// Starts the workers.

@@ -265,6 +265,11 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let search = Call::FindExternal(external);
                 self.queue.push(Queued::own(search, ReplyTo::LostExternal));
             }
+            // And of a credit.
+            (Call::Recharge(call), true) if call.may_credit() => {
+                let search = Call::FindRecharge(call);
+                self.queue.push(Queued::own(search, ReplyTo::LostExternal));
+            }
             (call, _) => self.forget(&call),
         }
         assert!(ticket.reply_to.is_caller(), "only a caller's request is given up");
@@ -285,6 +290,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let number = match call {
             Call::Accept { intent, .. } => intent.order_number,
             Call::External(external) => external.order_number,
+            Call::Recharge(call) => call.order_number,
             _ => return,
         };
         self.under_way.remove(&number);
@@ -301,6 +307,7 @@ fn subject(call: &Call) -> String {
         | Call::Find(Sought::ReqId(req_id)) => req_id.to_string(),
         Call::External(external) | Call::FindExternal(external) => external.idem_key.clone(),
         Call::Hold(order) | Call::FindHold(order) => order.key.to_string(),
+        Call::Recharge(call) | Call::FindRecharge(call) => call.subject(),
         Call::Find(Sought::Cid(user, _)) | Call::SetFundingStatus { user, .. } => user.to_string(),
     }
 }

@@ -26,6 +26,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             },
             Call::External(external) => Some(Call::FindExternal(external.clone())),
             Call::Hold(order) => Some(Call::FindHold(order.clone())),
+            Call::Recharge(call) => Some(Call::FindRecharge(call.clone())),
             Call::Step { transfer, transition, code, log_sequence, attempt } => {
                 let req_id = transfer.intent.req_id;
                 let row = Row { state: transfer.state, ..self.active.get(&req_id)?.row };
@@ -53,6 +54,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             | Call::Find(_)
             | Call::FindExternal(_)
             | Call::FindHold(_)
+            | Call::FindRecharge(_)
             | Call::SetFundingStatus { .. } => None,
         };
         Some(Member { queued, instead })

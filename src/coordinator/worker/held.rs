@@ -60,6 +60,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     pub(super) fn note_commit(&mut self, queued: &Queued) {
         match &queued.call {
             Call::Accept { .. } | Call::Step { .. } | Call::Operate { .. } | Call::Hold(_) => {}
+            Call::Recharge(_) => {}
             Call::External(_) if !queued.ticket.held => {}
             _ => return,
         }

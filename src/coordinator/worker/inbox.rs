@@ -86,6 +86,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 queued.call = Call::FindExternal(external.clone());
             }
             Call::External(external) => external.order_number = self.number(),
+            Call::Recharge(call) if call.may_credit() && self.shortage().is_some() => {
+                queued.call = Call::FindRecharge(call.clone());
+            }
+            Call::Recharge(call) if call.may_credit() => call.order_number = self.number(),
             Call::Find(Sought::ReqId(req_id)) if self.active.contains_key(req_id) => {
                 let req_id = *req_id;
                 if let ReplyTo::Attend(action, operator) = queued.ticket.reply_to {

@@ -19,14 +19,30 @@ use crate::alert::{Alert, alert_about};
 use crate::coordinator::request::{ExternalDecided, Rejection};
 use crate::crash;
 use crate::postgres::store::{Call, External, Reply};
+use crate::recharge::act::RechargeReply;
 use domain::code::Code;
 use domain::transfer::{Cid, ExternalOperation};
 
 /// Records asked for at once.
 const RECORDS_AT_ONCE: usize = 64;
 
-/// A caller of an external operation.
-type ExternalCaller = Caller<ExternalDecided>;
+/// A caller of an external operation, or of an act that has one.
+enum RecordCaller {
+    External(Caller<ExternalDecided>),
+    /// With the answer behind the record.
+    Recharge(Caller<Reply>, Box<RechargeReply>),
+}
+
+impl RecordCaller {
+    fn answer(self, answer: Result<ExternalDecided, Rejection>) {
+        match self {
+            RecordCaller::External(caller) => caller.answer(answer),
+            RecordCaller::Recharge(caller, reply) => {
+                caller.answer(answer.map(|_| Reply::Recharge(reply)));
+            }
+        }
+    }
+}
 
 /// By order number.
 #[derive(Default)]
@@ -39,7 +55,7 @@ struct Recording {
     /// This process has given it its order number, so UBSCore cannot have forgotten it.
     fresh: bool,
     /// The callers, each with the end of its wait, monotonic ns.
-    waiting: Vec<(u64, ExternalCaller)>,
+    waiting: Vec<(u64, RecordCaller)>,
     tries: u32,
     /// When it is asked for, monotonic ns; `None` while the question is on its way.
     due: Option<u64>,
@@ -77,7 +93,7 @@ impl Recordings {
         operation: ExternalOperation,
         decided: ExternalDecided,
         fresh: bool,
-        caller: Option<(u64, ExternalCaller)>,
+        caller: Option<(u64, RecordCaller)>,
     ) {
         let recording = self.0.entry(operation.order_number).or_insert_with(|| Recording {
             operation,
@@ -112,7 +128,7 @@ impl Recordings {
     }
 
     /// Removes the callers that have waited long enough.
-    fn expire(&mut self, now: u64) -> Vec<ExternalCaller> {
+    fn expire(&mut self, now: u64) -> Vec<RecordCaller> {
         let mut expired = Vec::new();
         for recording in self.0.values_mut() {
             let waiting = std::mem::take(&mut recording.waiting);
@@ -169,7 +185,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             ReplyTo::External(caller) => Some(caller),
             _ => None,
         };
-        let Some(idem_key) = Cid::new(&external.idem_key) else {
+        let Some(idem_key) = Cid::of_operation(&external.idem_key) else {
             error!(?external, ?decided, "a row of external_operations cannot be recorded");
             if let Some(caller) = caller {
                 caller.answer(Err(Rejection::unknown()));
@@ -186,8 +202,38 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             decision: decided.decision,
             balance_after: decided.balance_after.unwrap_or(0),
         };
-        let caller = caller.map(|caller| (queued.ticket.deadline_ns, caller));
+        let caller =
+            caller.map(|caller| (queued.ticket.deadline_ns, RecordCaller::External(caller)));
         self.recordings.add(operation, decided, stored == number, caller);
+    }
+
+    /// The store's reply to an act on a recharge. A credit is answered behind its record.
+    pub(super) fn on_recharge_reply(&mut self, queued: Queued, reply: RechargeReply) {
+        let number = match &queued.call {
+            Call::Recharge(call) | Call::FindRecharge(call) => call.order_number,
+            call => unreachable!("{call:?} is no act on a recharge"),
+        };
+        let caller = match queued.ticket.reply_to {
+            ReplyTo::Store(caller) => Some(caller),
+            _ => None,
+        };
+        let Some(operation) = reply.credit.clone() else {
+            self.under_way.remove(&number);
+            if let Some(caller) = caller {
+                caller.answer(Ok(Reply::Recharge(Box::new(reply))));
+            }
+            return;
+        };
+        let fresh = operation.order_number == number;
+        if !fresh {
+            self.under_way.remove(&number);
+        }
+        let balance_after = Some(operation.balance_after);
+        let decided = ExternalDecided { decision: operation.decision, balance_after };
+        let deadline_ns = queued.ticket.deadline_ns;
+        let caller =
+            caller.map(|caller| (deadline_ns, RecordCaller::Recharge(caller, Box::new(reply))));
+        self.recordings.add(operation, decided, fresh, caller);
     }
 
     /// Asks UBSCore for every record that is due.
@@ -281,8 +327,8 @@ mod tests {
     fn two_callers_of_one_operation_share_its_record() {
         let mut recordings = Recordings::default();
         let ((first, mut answer), (second, _kept)) = (Caller::new(), Caller::new());
-        recordings.add(operation(7), decided(), true, Some((10, first)));
-        recordings.add(operation(7), decided(), false, Some((20, second)));
+        recordings.add(operation(7), decided(), true, Some((10, RecordCaller::External(first))));
+        recordings.add(operation(7), decided(), false, Some((20, RecordCaller::External(second))));
         assert_eq!(recordings.due_ns(), 0);
         assert_eq!(recordings.take_due(0), [operation(7)]);
         assert_eq!(recordings.take_due(u64::MAX), [], "the question is on its way");

@@ -23,6 +23,9 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if let Reply::Unreadable(why) = reply {
             return self.on_unreadable(queued, &why);
         }
+        if let Reply::Recharge(reply) = reply {
+            return self.on_recharge_reply(queued, *reply);
+        }
         if let ReplyTo::External(_) | ReplyTo::LostExternal = queued.ticket.reply_to {
             return self.on_external_reply(queued, reply);
         }

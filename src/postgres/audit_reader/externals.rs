@@ -168,7 +168,7 @@ pub fn external_from_row(row: &Row, catalog: &Catalog) -> Result<ExternalOperati
     let balance_after = columns::units_or_null(row, 7).ok_or_else(|| bad("balance_after"))?;
     Ok(ExternalOperation {
         op: op.ok_or_else(|| bad("op"))?,
-        idem_key: Cid::new(name).ok_or_else(|| bad("idem_key"))?,
+        idem_key: Cid::of_operation(name).ok_or_else(|| bad("idem_key"))?,
         user: columns::user(row, 3)?.ok_or_else(|| bad("user_id"))?,
         asset: asset.id,
         amount: columns::amount(row, 5)?.ok_or_else(|| bad("amount"))?,

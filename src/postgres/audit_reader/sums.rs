@@ -96,7 +96,7 @@ fn posted(entry: &Entry) -> Option<(Account, Sum)> {
         Entry::Held { user, asset, available, frozen, version, .. } => {
             (None, user, asset, available, frozen, version)
         }
-        Entry::Passed { .. } => return None,
+        Entry::Passed { .. } | Entry::Recharged { .. } => return None,
     };
     let all = available + frozen;
     let external = op.is_some_and(Op::is_external);
@@ -201,7 +201,7 @@ pub(super) async fn part(client: &Client, from: &Flights) -> Result<Part, Error>
             sums.add(entry);
             let of_transfer = match entry {
                 Entry::Passed { .. } => true,
-                Entry::Held { .. } => false,
+                Entry::Held { .. } | Entry::Recharged { .. } => false,
                 Entry::Posted { op, .. } => !Op::from_number(*op).is_some_and(Op::is_external),
             };
             if of_transfer {

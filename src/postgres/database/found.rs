@@ -2,7 +2,7 @@
 
 use tokio_postgres::{Client, Row, Statement};
 
-use super::{TRANSFER_COLUMNS, decision, transfer_from_row, unreadable};
+use super::{TRANSFER_COLUMNS, decision, recharges, transfer_from_row, unreadable};
 use crate::postgres::Error;
 use crate::postgres::columns::{self, Id, asset_number};
 use crate::postgres::flight::{Balance, Decided, Found, Key, Wanted};
@@ -127,6 +127,9 @@ pub(super) async fn read(
                 Err(error) => found.unreadable.push((Key::Hold(key.clone()), error.to_string())),
             }
         }
+    }
+    if !wanted.recharges.is_empty() {
+        recharges::read(client, &wanted.recharges, catalog, &mut found).await?;
     }
     Ok(found)
 }

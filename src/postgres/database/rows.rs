@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use postgres_types::ToSql;
 
 use super::Writer;
+use super::recharges::{Movement, OrderRow, PaymentRow, ReturnRow};
 use crate::postgres::columns::{
     Id, Numeric, amount_number, asset_number, bigint, code_number, numeric,
 };
@@ -191,6 +192,10 @@ pub(super) struct Rows<'a> {
     externals: Vec<ExternalRow<'a>>,
     holds: Vec<HoldChange<'a>>,
     frozen: Vec<Frozen>,
+    orders: Vec<OrderRow<'a>>,
+    payments: Vec<PaymentRow<'a>>,
+    returns: Vec<ReturnRow>,
+    movements: Vec<Movement<'a>>,
 }
 
 /// Makes the rows of one flight.
@@ -277,6 +282,20 @@ impl<'a> Rows<'a> {
             externals: externals.collect(),
             holds: flight.holds.iter().map(hold).collect(),
             frozen: flight.balances.iter().filter_map(frozen).collect(),
+            orders: flight
+                .recharged
+                .orders
+                .iter()
+                .map(|(order, steps)| OrderRow::of(order, steps, flight.at))
+                .collect(),
+            payments: flight.recharged.payments.iter().map(PaymentRow::of).collect(),
+            returns: flight.recharged.returns.iter().map(ReturnRow::of).collect(),
+            movements: flight
+                .recharged
+                .movements
+                .iter()
+                .map(|row| Movement::of(row, flight.at))
+                .collect(),
         }
     }
 
@@ -289,8 +308,17 @@ impl<'a> Rows<'a> {
             && self.externals.is_empty()
             && self.notes.is_empty()
             && self.holds.is_empty()
+            && !self.have_recharges()
             && self.accounts.iter().all(stands)
             && self.balances.iter().all(changes)
+    }
+
+    /// Whether it has rows of recharges.
+    pub(super) fn have_recharges(&self) -> bool {
+        !(self.orders.is_empty()
+            && self.payments.is_empty()
+            && self.returns.is_empty()
+            && self.movements.is_empty())
     }
 
     /// In the order of the statement's parameters.
@@ -316,6 +344,11 @@ impl<'a> Rows<'a> {
             let beside: [&(dyn ToSql + Sync); 5] =
                 [&self.deferred, &self.externals, &self.notes, &self.holds, &self.frozen];
             values.extend(beside);
+        }
+        if self.have_recharges() {
+            let recharges: [&(dyn ToSql + Sync); 4] =
+                [&self.orders, &self.payments, &self.returns, &self.movements];
+            values.extend(recharges);
         }
         values
     }

@@ -3,12 +3,16 @@
 //! Nothing here does I/O. The calls are decided in the order in which they are given, each on the
 //! rows that the calls before it leave.
 
+mod recharges;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 use wal::Sequence;
 
+use self::recharges::Desk;
 use super::memory::Memory;
+use super::recharged::{RechargeKey, RechargeRows};
 use super::{
     AccountRow, Acted, Audited, Balance, BalanceRow, Decided, Deferred, Flight, Found, HoldRow,
     Key, Moved, Operation, Passed, Wanted, Written,
@@ -31,6 +35,7 @@ pub struct Known {
     cids: HashMap<(UserId, Cid), ReqId>,
     externals: HashMap<String, Decided>,
     holds: HashMap<HoldKey, Hold>,
+    recharges: RechargeRows,
     unreadable: BTreeMap<Key, String>,
     read: BTreeSet<Key>,
 }
@@ -48,6 +53,7 @@ impl Known {
         self.read.extend(wanted.externals.iter().map(|key| Key::External(key.clone())));
         self.read.extend(wanted.holds.iter().map(|key| Key::Hold(key.clone())));
         self.holds.extend(found.holds);
+        self.recharges.extend(found.recharges);
         for transfer in found.transfers {
             let intent = &transfer.intent;
             if let Some(cid) = &intent.cid {
@@ -170,12 +176,14 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
                 rows.holds.insert(order.key.clone());
                 rows.of_funding(order.user, order.asset);
             }
+            Call::Recharge(call) => recharges::wanted(call, known, &mut rows),
             Call::SetFundingStatus { user, .. } => drop(rows.accounts.insert(*user)),
             Call::Defer { .. }
             | Call::QueryOperation { .. }
             | Call::Find(_)
             | Call::FindExternal(_)
-            | Call::FindHold(_) => {}
+            | Call::FindHold(_)
+            | Call::FindRecharge(_) => {}
         }
     }
     let mut wanted = rows.wanted();
@@ -188,6 +196,9 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
     wanted.cids.retain(|(user, cid)| !known.read.contains(&Key::Cid(*user, cid.clone())));
     wanted.externals.retain(|key| !known.read.contains(&Key::External(key.clone())));
     wanted.holds.retain(|key| !known.read.contains(&Key::Hold(key.clone())));
+    wanted
+        .recharges
+        .retain(|key| !known.recharges.read.contains(key) && !is_read(Key::Recharge(key.clone())));
     wanted
 }
 
@@ -204,12 +215,14 @@ pub fn wanted_behind(calls: &[Call]) -> Wanted {
                 rows.externals.insert(external.idem_key.clone());
             }
             Call::FindHold(order) => drop(rows.holds.insert(order.key.clone())),
+            Call::FindRecharge(call) => recharges::wanted_behind(call, &mut rows),
             Call::Accept { .. }
             | Call::Step { .. }
             | Call::Defer { .. }
             | Call::Operate { .. }
             | Call::External(_)
             | Call::Hold(_)
+            | Call::Recharge(_)
             | Call::SetFundingStatus { .. } => {}
         }
     }
@@ -225,6 +238,7 @@ struct Rows {
     cids: BTreeSet<(UserId, Cid)>,
     externals: BTreeSet<String>,
     holds: BTreeSet<HoldKey>,
+    recharges: BTreeSet<RechargeKey>,
 }
 
 impl Rows {
@@ -247,6 +261,7 @@ impl Rows {
             cids: self.cids.into_iter().collect(),
             externals: self.externals.into_iter().collect(),
             holds: self.holds.into_iter().collect(),
+            recharges: self.recharges.into_iter().collect(),
         }
     }
 }
@@ -267,6 +282,8 @@ pub struct Draft<'a> {
     externals: HashMap<String, usize>,
     /// Holds that this flight writes.
     holds: BTreeMap<HoldKey, HoldRow>,
+    /// Rows of recharges that this flight writes.
+    desk: Desk,
 }
 
 /// Where a flight has a transfer.
@@ -306,6 +323,7 @@ impl<'a> Draft<'a> {
             deferred: BTreeMap::new(),
             externals: HashMap::new(),
             holds: BTreeMap::new(),
+            desk: Desk::default(),
         }
     }
 
@@ -327,6 +345,7 @@ impl<'a> Draft<'a> {
         self.flight.accounts = self.accounts.into_values().collect();
         self.flight.balances = self.balances.into_values().collect();
         self.flight.holds = self.holds.into_values().collect();
+        self.flight.recharged = self.desk.into_rows();
         assert_eq!(answers.len(), calls.len(), "an answer for each call");
         assert!(self.flight.balances.is_sorted_by_key(|row| (row.user, row.asset)));
         Ok((self.flight, answers))
@@ -356,6 +375,7 @@ impl<'a> Draft<'a> {
             }
             Call::External(external) => self.external(external)?,
             Call::Hold(order) => self.hold(order)?,
+            Call::Recharge(call) => self.recharge(call)?,
             Call::SetFundingStatus { user, status, actor, reason } => {
                 self.readable(&Key::Account(*user))?;
                 self.account(*user).after = Some(*status);
@@ -371,7 +391,8 @@ impl<'a> Draft<'a> {
             Call::QueryOperation { .. }
             | Call::Find(_)
             | Call::FindExternal(_)
-            | Call::FindHold(_) => {
+            | Call::FindHold(_)
+            | Call::FindRecharge(_) => {
                 return Ok(Answer::Read);
             }
         }))

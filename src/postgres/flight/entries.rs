@@ -11,13 +11,15 @@
 //! order, and a variant is its number below. A new field or variant takes a new version.
 //!
 //! Version 1 has no [`Entry::Held`]. A row is of version 2 only if it has one, so that a version of
-//! this program from before holds reads all other rows.
+//! this program from before holds reads all other rows. The same holds of version 3 and
+//! [`Entry::Recharged`].
 
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::Flight;
+use super::recharged::RechargeChange;
 use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::code::Code;
@@ -28,6 +30,8 @@ use domain::transfer::{Op, State};
 const VERSION: u8 = 1;
 /// The version of a row with such an act.
 const VERSION_HOLDS: u8 = 2;
+/// The version of a row with a change of a recharge.
+const VERSION_RECHARGES: u8 = 3;
 /// The bytes of the checksum.
 const CHECKSUM_BYTES: usize = 4;
 
@@ -85,13 +89,28 @@ pub enum Entry {
         /// The number of the [`Code`] of a refusal.
         code: Option<u16>,
     },
+    /// Changed a recharge, as its user is told.
+    Recharged {
+        /// Of the credit; 0 for any other change.
+        order_number: u64,
+        /// The owner.
+        user: u64,
+        /// The order, or 0.
+        recharge: u128,
+        /// The payment, or 0.
+        payment: u128,
+        /// [`RechargeChange`].
+        change: u8,
+    },
 }
 
 impl Entry {
     /// The owner.
     pub fn user(&self) -> Option<UserId> {
-        let (Entry::Passed { user, .. } | Entry::Posted { user, .. } | Entry::Held { user, .. }) =
-            self;
+        let (Entry::Passed { user, .. }
+        | Entry::Posted { user, .. }
+        | Entry::Held { user, .. }
+        | Entry::Recharged { user, .. }) = self;
         UserId::new(*user)
     }
 
@@ -99,7 +118,8 @@ impl Entry {
     pub fn order_number(&self) -> u64 {
         let (Entry::Passed { order_number, .. }
         | Entry::Posted { order_number, .. }
-        | Entry::Held { order_number, .. }) = self;
+        | Entry::Held { order_number, .. }
+        | Entry::Recharged { order_number, .. }) = self;
         *order_number
     }
 }
@@ -174,7 +194,14 @@ pub fn of(flight: &Flight) -> Vec<Entry> {
             code: acted.decision.code().map(|code| code as u16),
         }
     });
-    passed.chain(posted).chain(held).collect()
+    let recharged = flight.recharged.notices.iter().map(|notice| Entry::Recharged {
+        order_number: notice.order_number,
+        user: notice.user.number(),
+        recharge: notice.recharge,
+        payment: notice.payment,
+        change: notice.change as u8,
+    });
+    passed.chain(posted).chain(held).chain(recharged).collect()
 }
 
 /// The bytes of entries, for the row of this key.
@@ -182,8 +209,7 @@ pub fn encode(shard: u32, flight: u64, entries: &[Entry]) -> Vec<u8> {
     if entries.is_empty() {
         return Vec::new();
     }
-    let holds = entries.iter().any(is_held);
-    let bytes = vec![if holds { VERSION_HOLDS } else { VERSION }];
+    let bytes = vec![version_of(entries)];
     let mut bytes = postcard::to_extend(entries, bytes).expect("a Vec takes all bytes");
     bytes.extend(checksum(shard, flight, &bytes).to_le_bytes());
     bytes
@@ -203,13 +229,13 @@ pub fn decode(shard: u32, flight: u64, bytes: &[u8]) -> Result<Vec<Entry>, Damag
         return Err(Damaged::Checksum);
     }
     let version = body[0];
-    if ![VERSION, VERSION_HOLDS].contains(&version) {
+    if ![VERSION, VERSION_HOLDS, VERSION_RECHARGES].contains(&version) {
         return Err(Damaged::Version(version));
     }
     let read = postcard::take_from_bytes::<Vec<Entry>>(&body[1..]);
     match read {
         // Its own bytes would be others: a version has one form.
-        Ok((entries, [])) if entries.iter().any(is_held) != (version == VERSION_HOLDS) => {
+        Ok((entries, [])) if version_of(&entries) != version => {
             Err(Damaged::Content { index: 0, what: "it is of another version" })
         }
         Ok((entries, [])) => match entries.iter().enumerate().find_map(wrong) {
@@ -221,9 +247,14 @@ pub fn decode(shard: u32, flight: u64, bytes: &[u8]) -> Result<Vec<Entry>, Damag
     }
 }
 
-/// Whether it is an act on a hold.
-fn is_held(entry: &Entry) -> bool {
-    matches!(entry, Entry::Held { .. })
+/// The version of a row with these entries: the lowest one that has all of them.
+fn version_of(entries: &[Entry]) -> u8 {
+    let version = |entry: &Entry| match entry {
+        Entry::Passed { .. } | Entry::Posted { .. } => VERSION,
+        Entry::Held { .. } => VERSION_HOLDS,
+        Entry::Recharged { .. } => VERSION_RECHARGES,
+    };
+    entries.iter().map(version).max().unwrap_or(VERSION)
 }
 
 /// A number in an entry that means nothing.
@@ -238,6 +269,10 @@ fn wrong((index, entry): (usize, &Entry)) -> Option<Damaged> {
         }
         Entry::Held { act, .. } if HoldAct::name_of(*act).is_none() => "not an act on a hold",
         Entry::Held { key, .. } if HoldKey::new(key).is_none() => "not the key of a hold",
+        Entry::Recharged { change, .. } if RechargeChange::name_of(*change).is_none() => {
+            "not a change of a recharge"
+        }
+        Entry::Recharged { recharge: 0, payment: 0, .. } => "a recharge without a name",
         Entry::Held { code: Some(code), .. } if Code::from_number(*code).is_none() => "not a code",
         Entry::Posted { asset, .. } | Entry::Held { asset, .. }
             if AssetId(*asset) == AssetId(0) =>
@@ -333,6 +368,27 @@ mod tests {
         assert_eq!(decode(2, 77, &other(1, &bytes)), named);
         assert_eq!(decode(2, 77, &other(2, &plain)), named);
     }
+
+    /// Goal: a row with a change of a recharge is of version 3, and stays as it is.
+    #[test]
+    fn the_bytes_of_version_3_stand() {
+        let paid = Entry::Recharged {
+            order_number: 3 << 40 | 10,
+            user: 1_001,
+            recharge: 77 << 70,
+            payment: 5,
+            change: RechargeChange::Paid as u8,
+        };
+        let entries = [entries(), vec![held(), paid]].concat();
+        let bytes = encode(2, 77, &entries);
+        let text: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(text.concat(), GOLDEN_3);
+        assert_eq!(decode(2, 77, &bytes), Ok(entries));
+    }
+
+    const GOLDEN_3: &str = "030600878080808060e907030014280187808080806001e90703f3030009000088808080806005030014\
+                            13018880808080600105030000000118028980808080600730314b3a353a330205030e770400038a8080\
+                            808060e907808080808080808080804d0502b47300e9";
 
     const GOLDEN_2: &str = "020500878080808060e907030014280187808080806001e90703f3030009000088808080806005030014\
                             13018880808080600105030000000118028980808080600730314b3a353a330205030e770400dcae7faf";

@@ -4,7 +4,8 @@
 -- array for each column.
 --
 -- A plain flight has no row for the parts in marks, such as `deferred`. They are cut out of its
--- statement, because PostgreSQL prepares each part of a statement, also one without rows.
+-- statement, because PostgreSQL prepares each part of a statement, also one without rows. The same
+-- holds of the parts in braces and a flight without recharges.
 WITH journal AS (
     INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable, open_from,
                             event_first, bytes, event_count, entries)
@@ -70,6 +71,44 @@ WITH journal AS (
        AND t.state = a.was_state AND t.round = a.was_round AND t.amount = a.was_amount
     RETURNING 1
 --]
+--{
+), orders_made AS (
+    INSERT INTO recharges_tb
+    SELECT a.* FROM journal CROSS JOIN unnest($21::recharges_tb[]) AS a WHERE a.version = 1
+), orders_moved AS (
+    UPDATE recharges_tb t
+       SET version = a.version, updated_at = a.updated_at, paid_at = a.paid_at,
+           next_at = a.next_at, payments = a.payments, held = a.held, attempts = a.attempts,
+           state = a.state, closing = a.closing, code = a.code, reference = a.reference,
+           pay = a.pay, history = t.history || a.history
+      FROM journal CROSS JOIN unnest($21::recharges_tb[]) AS a
+     WHERE t.recharge_id = a.recharge_id AND t.version = a.version - 1 AND a.version > 1
+    RETURNING 1
+), payments_made AS (
+    INSERT INTO channel_payments
+    SELECT a.* FROM journal CROSS JOIN unnest($22::channel_payments[]) AS a WHERE a.version = 1
+), payments_moved AS (
+    UPDATE channel_payments t
+       SET version = a.version, user_id = a.user_id, updated_at = a.updated_at,
+           recharge_id = a.recharge_id, ordinal = a.ordinal, disposition = a.disposition,
+           cause = a.cause
+      FROM journal CROSS JOIN unnest($22::channel_payments[]) AS a
+     WHERE t.channel = a.channel AND t.trade_no = a.trade_no AND t.version = a.version - 1
+       AND a.version > 1
+    RETURNING 1
+), returns_made AS (
+    INSERT INTO recharge_returns
+    SELECT a.* FROM journal CROSS JOIN unnest($23::recharge_returns[]) AS a WHERE a.version = 1
+), returns_moved AS (
+    UPDATE recharge_returns t
+       SET version = a.version, updated_at = a.updated_at, next_at = a.next_at, state = a.state
+      FROM journal CROSS JOIN unnest($23::recharge_returns[]) AS a
+     WHERE t.return_id = a.return_id AND t.version = a.version - 1 AND a.version > 1
+    RETURNING 1
+), movements AS (
+    INSERT INTO recharge_movements
+    SELECT a.* FROM journal CROSS JOIN unnest($24::recharge_movements[]) AS a
+--}
 ), accounts AS (
     SELECT * FROM unnest($14::flight_account[])
 --[
@@ -147,3 +186,11 @@ SELECT flight_guard(
     (SELECT count(*) FROM unnest($19::flight_hold[]) AS a WHERE a.was_state IS NOT NULL)
 --]
     )
+--{
+    , recharge_guard(
+        (SELECT count(*) FROM orders_moved) + (SELECT count(*) FROM payments_moved)
+        + (SELECT count(*) FROM returns_moved),
+        (SELECT count(*) FROM unnest($21::recharges_tb[]) AS a WHERE a.version > 1)
+        + (SELECT count(*) FROM unnest($22::channel_payments[]) AS a WHERE a.version > 1)
+        + (SELECT count(*) FROM unnest($23::recharge_returns[]) AS a WHERE a.version > 1))
+--}

@@ -1,0 +1,408 @@
+//! Recharges, as the till, the listener of callbacks and operators see them: create an order, note
+//! the answer of its channel, have a verified payment decided.
+//!
+//! Each change is one call of the user's worker. A repeat of a decided payment is answered by a
+//! read of the committed rows, also while halted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
+use tracing::{error, warn};
+
+use super::{Coordinator, Rejection};
+use crate::adapters::Adapter;
+use crate::clock::Clock;
+use crate::crash;
+use crate::entropy::Entropy;
+use crate::postgres::reads::Reads;
+use crate::recharge::act::{
+    HeldEnd, PaymentCall, PaymentName, RechargeAct, RechargeCall, RechargeOutcome,
+};
+use crate::recharge::decide::{KnownPayment, PaymentDecision, PaymentTold, decide};
+use crate::recharge::facts::Facts;
+use crate::recharge::order::{ClosingWish, Recharge, RechargeState, RechargeTarget};
+use crate::recharge::payment::{HeldCause, RechargePayment, SeenBy};
+use crate::recharge::proof::ProofKeys;
+use crate::recharge::terms::{ChannelTerms, RechargePolicy};
+use crate::recharge::{PaymentId, RechargeId, ReturnId};
+use domain::account::UserId;
+use domain::amount::Amount;
+use domain::code::Code;
+
+/// The actor of changes that follow from a channel.
+const CHANNEL: &str = "channel";
+
+/// The rules of orders: see `[recharge]` in the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct RechargeRules {
+    /// How payments are decided.
+    pub policy: RechargePolicy,
+    /// The most open orders of one user.
+    pub open_max: usize,
+    /// The life of an unpaid order.
+    pub life: Duration,
+}
+
+/// A checked wish to recharge.
+#[derive(Clone, Debug)]
+pub struct RechargeDraft {
+    /// The owner of the Funding account.
+    pub user: UserId,
+    /// The client's idempotency key.
+    pub idem_key: String,
+    /// The channel.
+    pub terms: Arc<ChannelTerms>,
+    /// How much: a multiple of the channel's minor unit.
+    pub amount: Amount,
+    /// Where the money is meant for.
+    pub target: RechargeTarget,
+}
+
+/// An order that was made now, or before.
+#[derive(Clone, Debug)]
+pub struct RechargeMade {
+    /// The order.
+    pub order: Recharge,
+    /// The key was used before, with this body.
+    pub replayed: bool,
+}
+
+/// The decision about a payment, for its channel.
+#[derive(Clone, Debug)]
+pub struct PaymentAnswer {
+    /// The decision.
+    pub decision: PaymentDecision,
+    /// The answer for the channel.
+    pub told: PaymentTold,
+    /// The payment as it stands; `None`: it is not recorded.
+    pub payment: Option<RechargePayment>,
+}
+
+/// See the head of this file.
+pub struct Recharges<T, F> {
+    coordinator: Arc<Coordinator<T, F>>,
+    reads: Reads,
+    proofs: ProofKeys,
+    rules: RechargeRules,
+    clock: Arc<dyn Clock>,
+    entropy: Mutex<Box<dyn Entropy>>,
+}
+
+impl<T: Adapter, F: Adapter> Recharges<T, F> {
+    /// A handle. Nothing happens before its first call.
+    pub fn new(
+        coordinator: Arc<Coordinator<T, F>>,
+        reads: Reads,
+        proofs: ProofKeys,
+        rules: RechargeRules,
+        clock: Arc<dyn Clock>,
+        entropy: Box<dyn Entropy>,
+    ) -> Recharges<T, F> {
+        Recharges { coordinator, reads, proofs, rules, clock, entropy: Mutex::new(entropy) }
+    }
+
+    /// The keys of proofs, for orders on their way to a channel.
+    pub fn proofs(&self) -> &ProofKeys {
+        &self.proofs
+    }
+
+    /// Makes an order INIT, durable before anything is asked of its channel.
+    ///
+    /// # Errors
+    /// [`Code::DuplicateRequest`], naming the fields; [`Code::TooManyOpen`];
+    /// [`Code::PrecisionOverflow`]; a [`Rejection`] that is unknown: the same draft again.
+    pub async fn create(&self, draft: RechargeDraft) -> Result<RechargeMade, Rejection> {
+        let RechargeDraft { user, idem_key, terms, amount, target } = draft;
+        let catalog = self.reads.catalog();
+        let asset = catalog.by_id(terms.asset).ok_or(Code::InvalidAsset)?;
+        let minor_units = terms.minor_units(amount, asset.precision);
+        let minor_units = minor_units.ok_or(Code::PrecisionOverflow)?;
+        let text = amount.text(asset.precision);
+        let fingerprint = Recharge::fingerprint_of(&asset.symbol, &text, &terms.name, target, None);
+        let now = self.now();
+        let life = SignedDuration::try_from(self.rules.life).unwrap_or(SignedDuration::MAX);
+        let order = Recharge {
+            id: RechargeId::generate(self.clock.now_ns(), self.entropy.lock().u128()),
+            user,
+            idem_key,
+            fingerprint,
+            channel: terms.name.clone(),
+            asset: asset.id,
+            amount,
+            minor_units,
+            bonus: 0,
+            promotion: None,
+            target,
+            state: RechargeState::Init,
+            closing: None,
+            code: None,
+            reference: None,
+            pay: None,
+            payments: 0,
+            held: 0,
+            attempts: 1,
+            next_at: None,
+            created_at: now,
+            expires_at: now.saturating_add(life).unwrap_or(Timestamp::MAX),
+            updated_at: now,
+            paid_at: None,
+            version: 1,
+        };
+        let open_max = self.rules.open_max;
+        let act = RechargeAct::Create { order: Box::new(order), open_max };
+        let outcome = self.act(Some(user), &format!("user/{user}"), act).await?;
+        crash::point("recharge_after_create");
+        made(outcome)
+    }
+
+    /// Notes that the channel knows an order: INIT becomes PAYING. Behind PAYING it changes
+    /// nothing. `next_at`: when the till looks at it next.
+    ///
+    /// # Errors
+    /// [`Code::RechargeNotFound`]; a [`Rejection`].
+    pub async fn noted(
+        &self,
+        order: &Recharge,
+        reference: Option<String>,
+        pay: Option<String>,
+        next_at: Option<Timestamp>,
+    ) -> Result<Recharge, Rejection> {
+        let act = RechargeAct::Note { id: order.id, reference, pay, next_at };
+        Ok(made(self.act(Some(order.user), CHANNEL, act).await?)?.order)
+    }
+
+    /// Writes down the wish to close an order. The first wish stands; a payment may still win.
+    ///
+    /// # Errors
+    /// [`Code::RechargePaid`]; [`Code::RechargeNotFound`]; a [`Rejection`].
+    pub async fn wished(
+        &self,
+        order: &Recharge,
+        closing: ClosingWish,
+        actor: &str,
+    ) -> Result<Recharge, Rejection> {
+        let act = RechargeAct::Wish { id: order.id, closing };
+        Ok(made(self.act(Some(order.user), actor, act).await?)?.order)
+    }
+
+    /// Closes an order that has a wish, once a verified answer of its channel behind the wish says
+    /// that nothing can be paid any more. A PAID order, and one with a HELD payment, stays.
+    ///
+    /// # Errors
+    /// [`Code::RechargeNotFound`]; a [`Rejection`].
+    pub async fn closed(&self, order: &Recharge) -> Result<Recharge, Rejection> {
+        let act = RechargeAct::Close { id: order.id };
+        Ok(made(self.act(Some(order.user), CHANNEL, act).await?)?.order)
+    }
+
+    /// Has a verified payment decided, once. Returns the answer for its channel.
+    ///
+    /// # Errors
+    /// A [`Rejection`]: not known yet, and the channel must come again (503).
+    pub async fn told(
+        &self,
+        terms: &Arc<ChannelTerms>,
+        facts: &Facts,
+        seen_by: SeenBy,
+    ) -> Result<PaymentAnswer, Rejection> {
+        let answer = self.decided(terms, facts, seen_by, CHANNEL, false).await?;
+        self.report(terms, facts, &answer);
+        Ok(answer)
+    }
+
+    /// Takes a HELD payment through the table again, by an operator.
+    ///
+    /// # Errors
+    /// As [`Recharges::told`].
+    pub async fn rematched(
+        &self,
+        terms: &Arc<ChannelTerms>,
+        facts: &Facts,
+        actor: &str,
+    ) -> Result<PaymentAnswer, Rejection> {
+        self.decided(terms, facts, SeenBy::Operator, actor, true).await
+    }
+
+    async fn decided(
+        &self,
+        terms: &Arc<ChannelTerms>,
+        facts: &Facts,
+        seen_by: SeenBy,
+        actor: &str,
+        again: bool,
+    ) -> Result<PaymentAnswer, Rejection> {
+        let away = |error| {
+            warn!(%error, "a payment waits for PostgreSQL");
+            Rejection::of(Code::SystemError)
+        };
+        let recorded = self.reads.channel_payment(&terms.name, &facts.trade_no).await;
+        let recorded = recorded.map_err(away)?;
+        let order = match RechargeId::parse(&facts.merchant_no) {
+            Some(id) => self.reads.recharge(id).await.map_err(away)?,
+            None => None,
+        };
+        let order = order.filter(|order| order.channel == terms.name);
+        let proof = facts.proof.as_deref();
+        let (proven, _) = self.proofs.verify(proof, &terms.name, &facts.merchant_no);
+        let known = KnownPayment {
+            terms,
+            amount: None,
+            proven,
+            recorded: recorded.as_ref(),
+            order: order.as_ref(),
+            account: None,
+            again,
+        };
+        // Only the rows that write nothing: they rest on committed rows that never change.
+        let decision = decide(&known, facts, self.rules.policy);
+        if !decision.writes() {
+            let told = decision.told(recorded.as_ref());
+            return Ok(PaymentAnswer { decision, told, payment: recorded });
+        }
+        let (now_ns, mut entropy) = (self.clock.now_ns(), self.entropy.lock());
+        let (id, return_id) = (entropy.u128(), entropy.u128());
+        drop(entropy);
+        let user = order.as_ref().map(|order| order.user);
+        let act = RechargeAct::Pay(Box::new(PaymentCall {
+            id: PaymentId::generate(now_ns, id),
+            return_id: ReturnId::generate(now_ns, return_id),
+            facts: facts.clone(),
+            terms: Arc::clone(terms),
+            proven,
+            recharge: order.map(|order| order.id),
+            seen_by,
+            policy: self.rules.policy,
+            again,
+        }));
+        crash::point("callback_before_commit");
+        let outcome = self.act(user, actor, act).await?;
+        crash::point("callback_after_commit");
+        answered(outcome)
+    }
+
+    /// Logs a decision that a person must see.
+    fn report(&self, terms: &ChannelTerms, facts: &Facts, answer: &PaymentAnswer) {
+        let (channel, trade_no) = (&terms.name, &facts.trade_no);
+        match answer.decision {
+            PaymentDecision::Contradiction => {
+                error!(channel, trade_no, "a payment contradicts its record");
+            }
+            PaymentDecision::Hold(cause @ (HeldCause::Unmatched | HeldCause::Unproven)) => {
+                let cause = cause.name();
+                error!(channel, trade_no, cause, "a payment of an unknown order is held");
+            }
+            PaymentDecision::Hold(cause) => {
+                let cause = cause.name();
+                warn!(channel, trade_no, cause, "a payment is held");
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends a HELD payment, by an operator. `user`: of a payment without an order, to be credited.
+    /// A payment that has ended is returned as it stands.
+    ///
+    /// # Errors
+    /// [`Code::InvalidRequest`]: no asset stands for it, or no user was given; the account's code;
+    /// a [`Rejection`].
+    pub async fn ended(
+        &self,
+        payment: &RechargePayment,
+        end: HeldEnd,
+        user: Option<UserId>,
+        actor: &str,
+    ) -> Result<PaymentAnswer, Rejection> {
+        let owner = self.owner(payment).await?;
+        if owner.is_some() && user.is_some() {
+            return Err(Rejection::of(Code::InvalidRequest));
+        }
+        let user = owner.or(user);
+        if end == HeldEnd::Credit && (user.is_none() || payment.amount.is_none()) {
+            return Err(Rejection::of(Code::InvalidRequest));
+        }
+        let act = RechargeAct::EndHeld { payment: name_of(payment), how: end };
+        answered(self.act(user, actor, act).await?)
+    }
+
+    /// The channel has ended the return of a payment that is RETURNING. `gone`: the payer has the
+    /// money; otherwise the channel refuses for good, and the payment is HELD.
+    ///
+    /// # Errors
+    /// [`Code::RechargeNotFound`]; a [`Rejection`].
+    pub async fn returned(
+        &self,
+        payment: &RechargePayment,
+        id: ReturnId,
+        gone: bool,
+    ) -> Result<PaymentAnswer, Rejection> {
+        let user = self.owner(payment).await?;
+        let act = RechargeAct::EndReturn { payment: name_of(payment), id, gone };
+        answered(self.act(user, CHANNEL, act).await?)
+    }
+
+    /// A new id of a return.
+    pub fn return_id(&self) -> ReturnId {
+        ReturnId::generate(self.clock.now_ns(), self.entropy.lock().u128())
+    }
+
+    /// The owner of the order of a payment.
+    async fn owner(&self, payment: &RechargePayment) -> Result<Option<UserId>, Rejection> {
+        let Some(id) = payment.recharge else { return Ok(None) };
+        let order = self.reads.recharge(id).await.map_err(|error| {
+            warn!(%error, "an order waits for PostgreSQL");
+            Rejection::of(Code::SystemError)
+        })?;
+        Ok(order.map(|order| order.user))
+    }
+
+    async fn act(
+        &self,
+        user: Option<UserId>,
+        actor: &str,
+        act: RechargeAct,
+    ) -> Result<RechargeOutcome, Rejection> {
+        let call = RechargeCall { user, order_number: 0, actor: actor.to_owned(), act };
+        match self.coordinator.recharge(call).await? {
+            RechargeOutcome::Refused { code, detail } => {
+                Err(Rejection { detail, ..Rejection::of(code) })
+            }
+            RechargeOutcome::Nothing => Err(Rejection::of(Code::ServiceHalted)),
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// The time, as exact as PostgreSQL keeps it.
+    fn now(&self) -> Timestamp {
+        let us = i64::try_from(self.clock.now_ns() / 1_000).expect("a time before the year 294247");
+        Timestamp::from_microsecond(us).expect("a time after 1970")
+    }
+}
+
+fn name_of(payment: &RechargePayment) -> PaymentName {
+    PaymentName {
+        channel: payment.channel.clone(),
+        trade_no: payment.trade_no.clone(),
+        id: payment.id,
+        recharge: payment.recharge,
+    }
+}
+
+/// The order of an outcome.
+fn made(outcome: RechargeOutcome) -> Result<RechargeMade, Rejection> {
+    match outcome {
+        RechargeOutcome::Order { order, replayed } => Ok(RechargeMade { order: *order, replayed }),
+        outcome => unreachable!("{outcome:?} answers another act"),
+    }
+}
+
+/// The payment of an outcome.
+fn answered(outcome: RechargeOutcome) -> Result<PaymentAnswer, Rejection> {
+    match outcome {
+        RechargeOutcome::Payment { decision, told, payment } => {
+            Ok(PaymentAnswer { decision, told, payment: payment.map(|payment| *payment) })
+        }
+        outcome => unreachable!("{outcome:?} answers another act"),
+    }
+}

@@ -1,0 +1,763 @@
+//! Acts on recharges in a flight: the row of a payment decides whether anything else is written.
+
+use std::collections::BTreeMap;
+
+use super::super::recharged::{RechargeChange, RechargeKey, RechargeNotice, Recharged};
+use super::super::{Decided, Key};
+use super::{Draft, Known, Objected, Rows, violation};
+use crate::postgres::store::{External, Reply};
+use crate::recharge::act::{
+    HeldEnd, PaymentCall, PaymentName, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
+};
+use crate::recharge::decide::{KnownPayment, PaymentDecision, decide};
+use crate::recharge::movement::{self, LedgerAccount, MovementKind, RechargeMovement};
+use crate::recharge::order::{
+    ClosingWish, Recharge, RechargeEvent, RechargeState, RechargeStep, RechargeTarget,
+};
+use crate::recharge::payment::{Disposition, HeldCause, PaymentEvent, RechargePayment};
+use crate::recharge::returned::{RechargeReturn, ReturnEvent, ReturnKind, ReturnState};
+use crate::recharge::{RechargeId, ReturnId};
+use domain::account::UserId;
+use domain::asset::AssetId;
+use domain::code::Code;
+use domain::transfer::{Cid, Decision, ExternalOperation, Op};
+
+/// The rows of recharges that a flight under construction writes.
+#[derive(Default)]
+pub(super) struct Desk {
+    orders: BTreeMap<RechargeId, (Recharge, Vec<RechargeStep>)>,
+    idems: BTreeMap<(UserId, String), RechargeId>,
+    /// New orders of users.
+    opened: BTreeMap<UserId, usize>,
+    payments: BTreeMap<(String, String), RechargePayment>,
+    returns: BTreeMap<ReturnId, RechargeReturn>,
+    movements: Vec<RechargeMovement>,
+    notices: Vec<RechargeNotice>,
+}
+
+impl Desk {
+    pub(super) fn into_rows(self) -> Recharged {
+        Recharged {
+            orders: self.orders.into_values().collect(),
+            payments: self.payments.into_values().collect(),
+            returns: self.returns.into_values().collect(),
+            movements: self.movements,
+            notices: self.notices,
+        }
+    }
+}
+
+/// The rows that an act is decided on.
+pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
+    rows.recharges.extend(keys(call));
+    if let (Some(user), Some(asset)) = (call.user, asset_of(call, known)) {
+        rows.of_funding(user, asset);
+    }
+    let recorded = call.payment().and_then(|key| known.recharges.payments.get(&key));
+    let credited = recorded.is_some_and(|row| row.disposition == Disposition::Credited);
+    if known.careful || credited {
+        rows.externals.extend(call.credit_keys(recorded.map(|row| row.id)));
+    }
+}
+
+/// The asset that an act may move; `None`: it moves nothing, or its payment is not read yet.
+fn asset_of(call: &RechargeCall, known: &Known) -> Option<AssetId> {
+    match &call.act {
+        RechargeAct::Pay(pay) => Some(pay.terms.asset),
+        RechargeAct::EndHeld { how: HeldEnd::Credit, .. } => {
+            let recorded = call.payment().and_then(|key| known.recharges.payments.get(&key));
+            recorded.map(|row| row.asset)
+        }
+        _ => None,
+    }
+}
+
+/// The rows that show the outcome of an act.
+pub(super) fn wanted_behind(call: &RechargeCall, rows: &mut Rows) {
+    rows.recharges.extend(keys(call));
+    rows.externals.extend(call.credit_keys(None));
+}
+
+fn keys(call: &RechargeCall) -> Vec<RechargeKey> {
+    let mut keys = Vec::new();
+    if let RechargeAct::Create { order, .. } = &call.act {
+        keys.push(RechargeKey::Idem(order.user, order.idem_key.clone()));
+    }
+    keys.extend(call.recharge().map(RechargeKey::Order));
+    keys.extend(call.payment().map(|(channel, trade_no)| RechargeKey::Payment(channel, trade_no)));
+    keys.extend(call.ended_return().map(RechargeKey::Return));
+    keys
+}
+
+impl Known {
+    /// The outcome of an act, as it was read. An act that was not carried out has none.
+    pub fn recharge(&self, call: &RechargeCall) -> Reply {
+        if let Some(why) =
+            keys(call).into_iter().find_map(|key| self.unreadable.get(&Key::Recharge(key)))
+        {
+            return Reply::Unreadable(why.clone());
+        }
+        let mut reply = RechargeReply::plain(RechargeOutcome::Nothing);
+        match &call.act {
+            RechargeAct::Create { order, .. } => {
+                let key = (order.user, order.idem_key.clone());
+                let id = self.recharges.idems.get(&key);
+                if let Some(found) = id.and_then(|id| self.recharges.orders.get(id)) {
+                    reply = replayed(found, order);
+                }
+            }
+            RechargeAct::Pay(pay) => {
+                let recorded = call.payment().and_then(|key| self.recharges.payments.get(&key));
+                let order = pay.recharge.and_then(|id| self.recharges.orders.get(&id));
+                let known = KnownPayment {
+                    terms: &pay.terms,
+                    amount: recorded.and_then(|row| row.amount),
+                    proven: pay.proven,
+                    recorded,
+                    order,
+                    account: None,
+                    again: false,
+                };
+                let decision = decide(&known, &pay.facts, pay.policy);
+                if !decision.writes() {
+                    reply = decided(decision, recorded.cloned());
+                }
+            }
+            _ => {}
+        }
+        let mut externals = call.credit_keys(None).into_iter();
+        let ours = externals.find_map(|key| {
+            let row = self.externals.get(&key)?;
+            (row.external.order_number == call.order_number).then_some(row)
+        });
+        reply.credit = ours.and_then(operation);
+        Reply::Recharge(Box::new(reply))
+    }
+}
+
+/// The answer to a repeat of an idempotency key.
+fn replayed(found: &Recharge, asked: &Recharge) -> RechargeReply {
+    match found.replayed(&asked.fingerprint) {
+        Ok(()) => RechargeReply::plain(RechargeOutcome::Order {
+            order: Box::new(found.clone()),
+            replayed: true,
+        }),
+        Err(fields) => {
+            let fields = fields.0.join(", ");
+            let detail = format!("This idem_key was used with another {fields}.");
+            RechargeReply::refused(Code::DuplicateRequest, Some(detail))
+        }
+    }
+}
+
+/// The answer about a payment.
+fn decided(decision: PaymentDecision, payment: Option<RechargePayment>) -> RechargeReply {
+    let told = decision.told(payment.as_ref());
+    let payment = payment.map(Box::new);
+    RechargeReply::plain(RechargeOutcome::Payment { decision, told, payment })
+}
+
+fn operation(row: &Decided) -> Option<ExternalOperation> {
+    let External { idem_key, op, user, asset, amount, order_number, .. } = &row.external;
+    Some(ExternalOperation {
+        op: *op,
+        idem_key: Cid::of_operation(idem_key)?,
+        user: *user,
+        asset: *asset,
+        amount: *amount,
+        order_number: *order_number,
+        decision: row.decision,
+        balance_after: row.balance_after.unwrap_or(0),
+    })
+}
+
+/// A payment under decision, with its order.
+struct Matter {
+    payment: RechargePayment,
+    /// It was recorded before: `false` for a new row.
+    recorded: bool,
+    order: Option<Recharge>,
+    steps: Vec<RechargeStep>,
+}
+
+impl Matter {
+    /// Whether its money is in suspense.
+    fn suspended(&self) -> bool {
+        self.recorded && self.payment.amount.is_some()
+    }
+
+    /// Gives the payment its place in its order, once.
+    fn attach(&mut self) {
+        if let (Some(order), None) = (&mut self.order, self.payment.recharge) {
+            order.payments += 1;
+            self.payment.recharge = Some(order.id);
+            self.payment.ordinal = Some(order.payments);
+            if self.recorded && self.payment.disposition == Disposition::Held {
+                order.held += 1;
+            }
+        }
+    }
+
+    /// Changes the disposition, and the count of held payments with it.
+    fn goes(&mut self, to: Disposition) {
+        let was_held = self.recorded && self.payment.disposition == Disposition::Held;
+        let is_held = to == Disposition::Held;
+        if let Some(order) = &mut self.order {
+            match (was_held, is_held) {
+                (false, true) => order.held += 1,
+                (true, false) => order.held -= 1,
+                _ => {}
+            }
+        }
+        self.payment.disposition = to;
+    }
+
+    /// Takes its order to a state, over those between.
+    fn passes(&mut self, event: RechargeEvent, actor: &str, reason: Option<Code>) {
+        let Some(order) = &mut self.order else { return };
+        let step = |state, reason: Option<Code>| RechargeStep {
+            state,
+            actor: actor.to_owned(),
+            reason: reason.map(|code| code.name().to_owned()),
+        };
+        // A payment that overtakes our note of PAYING passes it all the same.
+        if order.state == RechargeState::Init && event == RechargeEvent::Credited {
+            self.steps.push(step(RechargeState::Paying, None));
+        }
+        if let Some(next) = order.state.next(event) {
+            order.state = next;
+            self.steps.push(step(next, reason));
+            if next.is_terminal() {
+                (order.pay, order.next_at) = (None, None);
+            }
+        }
+    }
+}
+
+impl Draft<'_> {
+    /// Carries out an act.
+    pub(super) fn recharge(&mut self, call: &RechargeCall) -> Result<Reply, Objected> {
+        for key in keys(call) {
+            if let Some(why) = self.known.unreadable.get(&Key::Recharge(key)) {
+                return Ok(Reply::Unreadable(why.clone()));
+            }
+        }
+        let order = call.recharge().and_then(|id| self.order(id));
+        if order.as_ref().is_some_and(|order| Some(order.user) != call.user) {
+            return Err(violation(format!("{} is another user's", call.subject())));
+        }
+        let reply = match (&call.act, order) {
+            (RechargeAct::Create { order, open_max }, _) => self.create(call, order, *open_max),
+            (RechargeAct::Pay(pay), order) => self.pay(call, pay, order)?,
+            (RechargeAct::EndHeld { payment, how }, order) => {
+                self.end_held(call, payment, *how, order)?
+            }
+            (RechargeAct::EndReturn { payment, id, gone }, order) => {
+                self.end_return(payment, *id, *gone, order)?
+            }
+            (_, None) => RechargeReply::refused(Code::RechargeNotFound, None),
+            (RechargeAct::Note { reference, pay, next_at, .. }, Some(mut order)) => {
+                let noted = order.state == RechargeState::Init;
+                if noted {
+                    order.reference.clone_from(reference);
+                    order.pay.clone_from(pay);
+                    order.next_at = *next_at;
+                }
+                self.moves(call, order, noted.then_some(RechargeEvent::Noted), None)
+            }
+            (RechargeAct::Wish { closing, .. }, Some(order)) => self.wish(call, order, *closing),
+            (RechargeAct::Close { .. }, Some(order)) => self.close(call, order)?,
+        };
+        Ok(Reply::Recharge(Box::new(reply)))
+    }
+
+    /// An order as this flight has it so far, or as it was read.
+    fn order(&self, id: RechargeId) -> Option<Recharge> {
+        let here = self.desk.orders.get(&id).map(|(order, _)| order);
+        here.or_else(|| self.known.recharges.orders.get(&id)).cloned()
+    }
+
+    /// The same of a payment.
+    fn payment(&self, key: &(String, String)) -> Option<RechargePayment> {
+        let here = self.desk.payments.get(key);
+        here.or_else(|| self.known.recharges.payments.get(key)).cloned()
+    }
+
+    /// Writes an order behind steps of its history.
+    fn write_order(&mut self, mut order: Recharge, steps: Vec<RechargeStep>) {
+        let before = self.known.recharges.orders.get(&order.id).map_or(0, |row| row.version);
+        (order.version, order.updated_at) = (before + 1, self.flight.at);
+        let id = order.id;
+        match self.desk.orders.get_mut(&id) {
+            Some((row, history)) => {
+                *row = order;
+                history.extend(steps);
+            }
+            None => drop(self.desk.orders.insert(id, (order, steps))),
+        }
+    }
+
+    /// Writes a payment and its order.
+    fn write_payment(&mut self, matter: Matter) -> RechargePayment {
+        let Matter { mut payment, order, steps, .. } = matter;
+        let key = (payment.channel.clone(), payment.trade_no.clone());
+        let before = self.known.recharges.payments.get(&key).map_or(0, |row| row.version);
+        (payment.version, payment.updated_at) = (before + 1, self.flight.at);
+        self.desk.payments.insert(key, payment.clone());
+        if let Some(order) = order {
+            self.write_order(order, steps);
+        }
+        payment
+    }
+
+    fn write_return(&mut self, mut row: RechargeReturn) {
+        let before = self.known.recharges.returns.get(&row.id).map_or(0, |row| row.version);
+        (row.version, row.updated_at) = (before + 1, self.flight.at);
+        self.desk.returns.insert(row.id, row);
+    }
+
+    fn notice(
+        &mut self,
+        change: RechargeChange,
+        user: Option<UserId>,
+        order: Option<RechargeId>,
+        payment: Option<&RechargePayment>,
+        order_number: u64,
+    ) {
+        let Some(user) = user else { return };
+        let recharge = order.map_or(0, RechargeId::number);
+        let payment = payment.map_or(0, |payment| payment.id.number());
+        let notice = RechargeNotice { change, order_number, user, recharge, payment };
+        self.desk.notices.push(notice);
+    }
+
+    fn create(&mut self, call: &RechargeCall, asked: &Recharge, open_max: usize) -> RechargeReply {
+        let key = (asked.user, asked.idem_key.clone());
+        let known = &self.known.recharges;
+        let id = self.desk.idems.get(&key).or_else(|| known.idems.get(&key)).copied();
+        if let Some(found) = id.and_then(|id| self.order(id)) {
+            return replayed(&found, asked);
+        }
+        let opened = self.desk.opened.entry(asked.user).or_default();
+        if known.open.get(&asked.user).map_or(0, |open| *open) + *opened >= open_max {
+            return RechargeReply::refused(Code::TooManyOpen, None);
+        }
+        *opened += 1;
+        let life = asked.created_at.duration_until(asked.expires_at);
+        let at = self.flight.at;
+        let order = Recharge {
+            state: RechargeState::Init,
+            created_at: at,
+            expires_at: at.saturating_add(life).unwrap_or(asked.expires_at),
+            next_at: Some(at),
+            version: 1,
+            ..asked.clone()
+        };
+        self.desk.idems.insert(key, order.id);
+        let (state, actor) = (RechargeState::Init, call.actor.clone());
+        self.write_order(order.clone(), vec![RechargeStep { state, actor, reason: None }]);
+        let order = Box::new(Recharge { updated_at: at, ..order });
+        RechargeReply::plain(RechargeOutcome::Order { order, replayed: false })
+    }
+
+    /// Moves an order, or leaves it as it is.
+    fn moves(
+        &mut self,
+        call: &RechargeCall,
+        mut order: Recharge,
+        event: Option<RechargeEvent>,
+        code: Option<Code>,
+    ) -> RechargeReply {
+        if let Some(state) = event.and_then(|event| order.state.next(event)) {
+            order.state = state;
+            order.code = code;
+            if state.is_terminal() {
+                (order.pay, order.next_at) = (None, None);
+            }
+            let (actor, reason) = (call.actor.clone(), code.map(|code| code.name().to_owned()));
+            self.write_order(order.clone(), vec![RechargeStep { state, actor, reason }]);
+            let change = match state {
+                RechargeState::Paying => RechargeChange::Paying,
+                _ => RechargeChange::Closed,
+            };
+            self.notice(change, Some(order.user), Some(order.id), None, 0);
+        }
+        let order = Box::new(order);
+        RechargeReply::plain(RechargeOutcome::Order { order, replayed: event.is_none() })
+    }
+
+    fn wish(
+        &mut self,
+        call: &RechargeCall,
+        mut order: Recharge,
+        closing: ClosingWish,
+    ) -> RechargeReply {
+        if order.state == RechargeState::Paid {
+            return RechargeReply::refused(Code::RechargePaid, None);
+        }
+        if order.is_open() && order.closing.is_none() {
+            order.closing = Some(closing);
+            order.next_at = Some(self.flight.at);
+            let (state, actor) = (order.state, call.actor.clone());
+            let reason = Some(closing.name().to_owned());
+            self.write_order(order.clone(), vec![RechargeStep { state, actor, reason }]);
+        }
+        let order = Box::new(order);
+        RechargeReply::plain(RechargeOutcome::Order { order, replayed: false })
+    }
+
+    fn close(&mut self, call: &RechargeCall, order: Recharge) -> Result<RechargeReply, Objected> {
+        if !order.is_open() {
+            return Ok(self.moves(call, order, None, None));
+        }
+        let Some(closing) = order.closing else {
+            return Err(violation(format!("{} has no wish to be closed", order.id)));
+        };
+        let code = (closing == ClosingWish::Refused).then_some(Code::ChannelRefused);
+        Ok(self.moves(call, order, Some(RechargeEvent::Ended), code))
+    }
+
+    /// Decides a verified payment, on the rows of this flight.
+    fn pay(
+        &mut self,
+        call: &RechargeCall,
+        pay: &PaymentCall,
+        order: Option<Recharge>,
+    ) -> Result<RechargeReply, Objected> {
+        let (terms, facts) = (&*pay.terms, &pay.facts);
+        let Some(asset) = self.catalog.by_id(terms.asset) else {
+            return Err(violation(format!("channel {}: no such asset", terms.name)));
+        };
+        let in_currency = facts.currency == terms.currency;
+        let amount = terms.amount(facts.minor_units, asset.precision).filter(|_| in_currency);
+        let account = match &order {
+            Some(order) => {
+                self.readable(&Key::Account(order.user))?;
+                self.account(order.user).after
+            }
+            None => None,
+        };
+        let recorded = self.payment(&(terms.name.clone(), facts.trade_no.clone()));
+        let known = KnownPayment {
+            terms,
+            amount: terms.amount(facts.minor_units, asset.precision),
+            proven: pay.proven,
+            recorded: recorded.as_ref(),
+            order: order.as_ref(),
+            account,
+            again: pay.again,
+        };
+        let decision = decide(&known, facts, pay.policy);
+        if !decision.writes() {
+            let mut reply = decided(decision, recorded);
+            reply.credit = self.credited_before(call);
+            return Ok(reply);
+        }
+        let at = self.flight.at;
+        let is_recorded = recorded.is_some();
+        let payment = recorded.unwrap_or_else(|| RechargePayment {
+            id: pay.id,
+            channel: terms.name.clone(),
+            trade_no: facts.trade_no.clone(),
+            merchant_no: facts.merchant_no.clone(),
+            recharge: None,
+            ordinal: None,
+            user: None,
+            minor_units: facts.minor_units,
+            currency: facts.currency.clone(),
+            asset: terms.asset,
+            amount,
+            disposition: Disposition::Held,
+            cause: None,
+            seen_by: pay.seen_by,
+            paid_at: facts.paid_at,
+            at,
+            updated_at: at,
+            version: 0,
+        });
+        let mut matter = Matter { payment, recorded: is_recorded, order, steps: Vec::new() };
+        matter.attach();
+        let mut credit = None;
+        match decision {
+            PaymentDecision::Hold(cause) => self.held(&mut matter, cause),
+            PaymentDecision::Returned => matter.goes(Disposition::Returned),
+            PaymentDecision::Return => self.returning(&mut matter, pay.return_id),
+            PaymentDecision::Credit { pays } => match self.credit(call, &mut matter, pays)? {
+                Ok(done) => credit = Some(done),
+                Err(code) => return Ok(RechargeReply::refused(code, None)),
+            },
+            PaymentDecision::Foreign | PaymentDecision::Contradiction | PaymentDecision::Repeat => {
+                unreachable!("they write nothing")
+            }
+        }
+        let payment = self.write_payment(matter);
+        Ok(RechargeReply { credit, ..decided(decision, Some(payment)) })
+    }
+
+    /// The credit that an earlier try of this call has committed, so that it gets its record.
+    fn credited_before(&self, call: &RechargeCall) -> Option<ExternalOperation> {
+        let recorded = call.payment().and_then(|key| self.payment(&key)).map(|row| row.id);
+        let found = call.credit_keys(recorded).into_iter().find_map(|key| {
+            let row = self.known.externals.get(&key)?;
+            (row.external.order_number == call.order_number).then_some(row)
+        });
+        found.and_then(operation)
+    }
+
+    /// Into suspense, or it stays there with a cause.
+    fn held(&mut self, matter: &mut Matter, cause: HeldCause) {
+        if !matter.recorded {
+            self.suspend(&matter.payment);
+        }
+        matter.goes(Disposition::Held);
+        matter.payment.cause = Some(cause);
+        let owner = matter.order.as_ref().map(|order| order.user);
+        let id = matter.payment.recharge;
+        self.notice(RechargeChange::PaymentHeld, owner, id, Some(&matter.payment), 0);
+    }
+
+    /// Out of suspense by the till, which asks the channel.
+    fn returning(&mut self, matter: &mut Matter, id: ReturnId) {
+        if !matter.recorded {
+            self.suspend(&matter.payment);
+        }
+        matter.goes(Disposition::Returning);
+        let at = self.flight.at;
+        self.write_return(RechargeReturn {
+            id,
+            payment: matter.payment.id,
+            kind: ReturnKind::Refund,
+            minor_units: matter.payment.minor_units,
+            // Its money is apart already.
+            state: ReturnState::Ready,
+            next_at: Some(at),
+            created_at: at,
+            updated_at: at,
+            version: 0,
+        });
+    }
+
+    fn suspend(&mut self, payment: &RechargePayment) {
+        let clearing = LedgerAccount::Clearing(payment.channel.clone());
+        let suspense = LedgerAccount::Suspense(payment.channel.clone());
+        let key = movement::payment_suspense(payment.id);
+        self.movement(payment, key, MovementKind::Suspense, clearing, suspense);
+    }
+
+    /// Writes a movement of a payment; none where no amount stands for it.
+    fn movement(
+        &mut self,
+        payment: &RechargePayment,
+        key: String,
+        kind: MovementKind,
+        debit: LedgerAccount,
+        credit: LedgerAccount,
+    ) {
+        let Some(amount) = payment.amount else { return };
+        let (asset, recharge, payment) = (payment.asset, payment.recharge, payment.id);
+        let movement =
+            RechargeMovement { key, kind, debit, credit, asset, amount, recharge, payment };
+        self.desk.movements.push(movement);
+    }
+
+    /// Credits a payment. `pays`: its order becomes PAID. The inner error: the account does not
+    /// take it, and nothing was written.
+    fn credit(
+        &mut self,
+        call: &RechargeCall,
+        matter: &mut Matter,
+        pays: bool,
+    ) -> Result<Result<ExternalOperation, Code>, Objected> {
+        let payment = &matter.payment;
+        let (Some(user), Some(amount)) = (call.user, payment.amount) else {
+            return Err(violation(format!("payment {} cannot be credited", payment.id)));
+        };
+        let idem_key = match &matter.order {
+            Some(order) if pays => movement::recharge_credit(order.id),
+            _ => movement::payment_credit(payment.id),
+        };
+        let (op, asset, order_number) = (Op::ExtDeposit, payment.asset, call.order_number);
+        let actor = call.actor.clone();
+        let external = External { idem_key, op, user, asset, amount, actor, order_number };
+        let done = match self.booked(&external)? {
+            Ok(done) => done,
+            Err(code) => return Ok(Err(code)),
+        };
+        let debit = match matter.suspended() {
+            true => LedgerAccount::Suspense(payment.channel.clone()),
+            false => LedgerAccount::Clearing(payment.channel.clone()),
+        };
+        let (key, to) = (external.idem_key, LedgerAccount::User(user));
+        self.movement(&matter.payment, key, MovementKind::Credit, debit, to);
+        matter.goes(Disposition::Credited);
+        matter.payment.user = Some(user);
+        if pays {
+            matter.passes(RechargeEvent::Credited, &call.actor, None);
+            if let Some(order) = &mut matter.order {
+                order.paid_at = Some(self.flight.at);
+                // The till sends it on.
+                let goes_on = order.target == RechargeTarget::Spot;
+                order.next_at = goes_on.then_some(self.flight.at);
+            }
+        }
+        let change = if pays { RechargeChange::Paid } else { RechargeChange::PaymentCredited };
+        let id = matter.payment.recharge;
+        self.notice(change, Some(user), id, Some(&matter.payment), done.order_number);
+        Ok(Ok(done))
+    }
+
+    /// Books a credit, or finds it booked: a repair from the log restores the row of a credit
+    /// before the order that it belongs to.
+    fn booked(&mut self, external: &External) -> Result<Result<ExternalOperation, Code>, Objected> {
+        let named = |row: &Decided| {
+            operation(row).ok_or_else(|| violation(format!("{} is no key", external.idem_key)))
+        };
+        if let Some(why) = self.known.unreadable.get(&Key::External(external.idem_key.clone())) {
+            return Err(Objected { violation: false, what: why.clone() });
+        }
+        if let Some(row) = self.known.externals.get(&external.idem_key) {
+            let body = |one: &External| (one.op, one.user, one.asset, one.amount);
+            if row.decision != Decision::Success || body(&row.external) != body(external) {
+                let key = &external.idem_key;
+                return Err(violation(format!("{key} is recorded with another body")));
+            }
+            return named(row).map(Ok);
+        }
+        let External { op, user, asset, amount, .. } = *external;
+        let (decision, balance_after) = self.book(op, user, asset, amount)?;
+        if let Some(code) = decision.code() {
+            return Ok(Err(code));
+        }
+        let row = Decided { external: external.clone(), decision, balance_after };
+        let done = named(&row)?;
+        self.externals.insert(external.idem_key.clone(), self.flight.externals.len());
+        self.flight.externals.push(row);
+        Ok(Ok(done))
+    }
+
+    /// An operator ends a HELD payment: a compare-and-set of its disposition.
+    fn end_held(
+        &mut self,
+        call: &RechargeCall,
+        name: &PaymentName,
+        how: HeldEnd,
+        order: Option<Recharge>,
+    ) -> Result<RechargeReply, Objected> {
+        let key = (name.channel.clone(), name.trade_no.clone());
+        // A caller has read it, so it is committed.
+        let committed = self.known.recharges.payments.contains_key(&key);
+        let Some(payment) = self.payment(&key).filter(|_| committed) else {
+            return Ok(RechargeReply::refused(Code::RechargeNotFound, None));
+        };
+        // It was matched meanwhile: the caller looks again.
+        if payment.recharge != name.recharge {
+            return Ok(decided(PaymentDecision::Repeat, Some(payment)));
+        }
+        let event = match how {
+            HeldEnd::Credit => PaymentEvent::Credit,
+            HeldEnd::Return(_) => PaymentEvent::Return,
+            HeldEnd::Dismiss => PaymentEvent::Dismiss,
+        };
+        let Some(to) = payment.disposition.next(event) else {
+            let mut reply = decided(PaymentDecision::Repeat, Some(payment));
+            reply.credit = self.credited_before(call);
+            return Ok(reply);
+        };
+        let pays = order.as_ref().is_some_and(|order| !order.state.is_terminal());
+        let mut matter = Matter { payment, recorded: true, order, steps: Vec::new() };
+        let mut credit = None;
+        let decision = match how {
+            HeldEnd::Credit if matter.payment.amount.is_none() => {
+                let detail = Some("No asset stands for this payment.".to_owned());
+                return Ok(RechargeReply::refused(Code::InvalidRequest, detail));
+            }
+            HeldEnd::Credit => match self.credit(call, &mut matter, pays)? {
+                Ok(done) => {
+                    credit = Some(done);
+                    PaymentDecision::Credit { pays }
+                }
+                Err(code) => return Ok(RechargeReply::refused(code, None)),
+            },
+            HeldEnd::Return(id) => {
+                self.returning(&mut matter, id);
+                PaymentDecision::Return
+            }
+            HeldEnd::Dismiss => {
+                let suspense = LedgerAccount::Suspense(matter.payment.channel.clone());
+                let (key, kind) =
+                    (movement::payment_dismiss(matter.payment.id), MovementKind::Dismiss);
+                self.movement(&matter.payment, key, kind, suspense, LedgerAccount::Outside);
+                PaymentDecision::Repeat
+            }
+        };
+        if how == HeldEnd::Dismiss {
+            matter.goes(to);
+        }
+        if how != HeldEnd::Credit {
+            self.ended_unpaid(call, &mut matter);
+        }
+        let payment = self.write_payment(matter);
+        Ok(RechargeReply { credit, ..decided(decision, Some(payment)) })
+    }
+
+    /// Closes an order that has lost its last held payment without a credit.
+    fn ended_unpaid(&mut self, call: &RechargeCall, matter: &mut Matter) {
+        let Some(order) = &mut matter.order else { return };
+        if order.held > 0 || order.state.is_terminal() {
+            return;
+        }
+        order.code = Some(Code::HeldEnded);
+        let (user, id) = (order.user, order.id);
+        matter.passes(RechargeEvent::Ended, &call.actor, Some(Code::HeldEnded));
+        self.notice(RechargeChange::Closed, Some(user), Some(id), None, 0);
+    }
+
+    /// The channel has ended a return.
+    fn end_return(
+        &mut self,
+        name: &PaymentName,
+        id: ReturnId,
+        gone: bool,
+        order: Option<Recharge>,
+    ) -> Result<RechargeReply, Objected> {
+        let payment = self.payment(&(name.channel.clone(), name.trade_no.clone()));
+        let known = &self.known.recharges;
+        let row = self.desk.returns.get(&id).or_else(|| known.returns.get(&id)).cloned();
+        let Some((payment, mut row)) = payment.zip(row) else {
+            return Ok(RechargeReply::refused(Code::RechargeNotFound, None));
+        };
+        if row.payment != payment.id {
+            return Err(violation(format!("return {id} is of another payment")));
+        }
+        if payment.recharge != name.recharge {
+            return Ok(decided(PaymentDecision::Repeat, Some(payment)));
+        }
+        let event = if gone { ReturnEvent::Gone } else { ReturnEvent::Refused };
+        let asked = row.state.next(ReturnEvent::Asked).unwrap_or(row.state);
+        let Some(ended) = asked.next(event) else {
+            return Ok(decided(PaymentDecision::Repeat, Some(payment)));
+        };
+        let event = if gone { PaymentEvent::Gone } else { PaymentEvent::Refused };
+        let Some(to) = payment.disposition.next(event) else {
+            return Err(violation(format!("payment {} is not on its way back", payment.id)));
+        };
+        (row.state, row.next_at) = (ended, None);
+        self.write_return(row);
+        let mut matter = Matter { payment, recorded: true, order, steps: Vec::new() };
+        let owner = matter.order.as_ref().map(|order| order.user);
+        let recharge = matter.payment.recharge;
+        if gone {
+            let channel = &matter.payment.channel;
+            let suspense = LedgerAccount::Suspense(channel.clone());
+            let clearing = LedgerAccount::Clearing(channel.clone());
+            let (key, kind) = (movement::return_key(id), MovementKind::Return);
+            self.movement(&matter.payment, key, kind, suspense, clearing);
+            matter.goes(to);
+            self.notice(RechargeChange::Returned, owner, recharge, Some(&matter.payment), 0);
+        } else {
+            self.held(&mut matter, HeldCause::ReturnRefused);
+        }
+        let payment = self.write_payment(matter);
+        Ok(decided(PaymentDecision::Repeat, Some(payment)))
+    }
+}

@@ -1,0 +1,248 @@
+//! The acts on recharges that a user's worker carries out, each in one flight, and their outcomes.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::decide::{PaymentDecision, PaymentTold};
+use super::facts::Facts;
+use super::movement;
+use super::order::{ClosingWish, Recharge};
+use super::payment::{RechargePayment, SeenBy};
+use super::proof::Proven;
+use super::terms::{ChannelTerms, RechargePolicy};
+use super::{PaymentId, RechargeId, ReturnId};
+use domain::account::UserId;
+use domain::code::Code;
+use domain::transfer::ExternalOperation;
+
+/// One act, on its way to the worker of its user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RechargeCall {
+    /// The owner of the order, or the user to credit. `None`: a payment without an order.
+    pub user: Option<UserId>,
+    /// Of the credit, in the order of accepts. Given by the worker; 0 before.
+    pub order_number: u64,
+    /// The person or part behind it.
+    pub actor: String,
+    /// The act.
+    pub act: RechargeAct,
+}
+
+/// See [`RechargeCall`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RechargeAct {
+    /// Make an order INIT, once for its user's idempotency key.
+    Create {
+        /// The order. Its times are moved to that of the flight.
+        order: Box<Recharge>,
+        /// The most open orders of its user.
+        open_max: usize,
+    },
+    /// The channel knows the order: INIT becomes PAYING.
+    Note {
+        /// The order.
+        id: RechargeId,
+        /// The channel's own number of it.
+        reference: Option<String>,
+        /// The data that the payer needs.
+        pay: Option<String>,
+        /// When the till looks at it next.
+        next_at: Option<Timestamp>,
+    },
+    /// Write down the wish to close an order. The first wish stands.
+    Wish {
+        /// The order.
+        id: RechargeId,
+        /// Why.
+        closing: ClosingWish,
+    },
+    /// Close an order that has a wish: its channel says that nothing can be paid any more.
+    Close {
+        /// The order.
+        id: RechargeId,
+    },
+    /// Decide a verified payment.
+    Pay(Box<PaymentCall>),
+    /// End a HELD payment, by an operator.
+    EndHeld {
+        /// The payment.
+        payment: PaymentName,
+        /// How.
+        how: HeldEnd,
+    },
+    /// The channel has ended a return of a payment that is RETURNING.
+    EndReturn {
+        /// The payment.
+        payment: PaymentName,
+        /// The return.
+        id: ReturnId,
+        /// Whether the payer has the money; otherwise the channel has refused.
+        gone: bool,
+    },
+}
+
+/// The key of a payment, and its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PaymentName {
+    /// The channel's name.
+    pub channel: String,
+    /// The channel's own number.
+    pub trade_no: String,
+    /// Its id.
+    pub id: PaymentId,
+    /// Its order; `None`: there is none.
+    pub recharge: Option<RechargeId>,
+}
+
+/// How an operator ends a HELD payment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldEnd {
+    /// To the owner of its order; without an order, to the user of the call.
+    Credit,
+    /// Back through the channel, under this id.
+    Return(ReturnId),
+    /// It is not ours.
+    Dismiss,
+}
+
+/// A verified payment to decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PaymentCall {
+    /// The id of its row, if it is new.
+    pub id: PaymentId,
+    /// The id of its return, if it is sent back.
+    pub return_id: ReturnId,
+    /// The facts.
+    pub facts: Facts,
+    /// The channel.
+    pub terms: Arc<ChannelTerms>,
+    /// The word of its proof.
+    pub proven: Proven,
+    /// Its order, as it was looked up; `None`: there is none on this channel.
+    pub recharge: Option<RechargeId>,
+    /// How it was seen.
+    pub seen_by: SeenBy,
+    /// The rules.
+    pub policy: RechargePolicy,
+    /// Whether an operator has a HELD payment decided again.
+    pub again: bool,
+}
+
+impl RechargeCall {
+    /// Whether it may credit a user, and needs an order number.
+    pub fn may_credit(&self) -> bool {
+        match &self.act {
+            RechargeAct::Pay(pay) => pay.recharge.is_some(),
+            RechargeAct::EndHeld { how, .. } => *how == HeldEnd::Credit,
+            _ => false,
+        }
+    }
+
+    /// The order that it is about, beside a new one.
+    pub fn recharge(&self) -> Option<RechargeId> {
+        match &self.act {
+            RechargeAct::Create { .. } => None,
+            RechargeAct::Note { id, .. }
+            | RechargeAct::Wish { id, .. }
+            | RechargeAct::Close { id } => Some(*id),
+            RechargeAct::Pay(pay) => pay.recharge,
+            RechargeAct::EndHeld { payment, .. } | RechargeAct::EndReturn { payment, .. } => {
+                payment.recharge
+            }
+        }
+    }
+
+    /// The channel and trade_no of its payment.
+    pub fn payment(&self) -> Option<(String, String)> {
+        let key = match &self.act {
+            RechargeAct::Pay(pay) => (&pay.terms.name, &pay.facts.trade_no),
+            RechargeAct::EndHeld { payment, .. } | RechargeAct::EndReturn { payment, .. } => {
+                (&payment.channel, &payment.trade_no)
+            }
+            _ => return None,
+        };
+        Some((key.0.clone(), key.1.clone()))
+    }
+
+    /// The return that it ends.
+    pub fn ended_return(&self) -> Option<ReturnId> {
+        match &self.act {
+            RechargeAct::EndReturn { id, .. } => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// The keys that its credit may have. `payment`: the id of the recorded payment, if it is
+    /// another one than that of the call.
+    pub fn credit_keys(&self, payment: Option<PaymentId>) -> Vec<String> {
+        let id = match &self.act {
+            RechargeAct::Pay(pay) => pay.id,
+            RechargeAct::EndHeld { payment, .. } => payment.id,
+            _ => return Vec::new(),
+        };
+        let of_payment = [Some(id), payment].into_iter().flatten().map(movement::payment_credit);
+        self.recharge().map(movement::recharge_credit).into_iter().chain(of_payment).collect()
+    }
+
+    /// The subject of an alert about it.
+    pub fn subject(&self) -> String {
+        match (&self.act, self.recharge(), self.payment()) {
+            (RechargeAct::Create { order, .. }, ..) => order.id.to_string(),
+            (_, Some(id), _) => id.to_string(),
+            (_, None, Some((channel, trade_no))) => format!("{channel} {trade_no}"),
+            (_, None, None) => "recharge".to_owned(),
+        }
+    }
+}
+
+/// The outcome of an act.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RechargeOutcome {
+    /// The order as it stands. `replayed`: its idempotency key was used before, with this body.
+    Order {
+        /// The order.
+        order: Box<Recharge>,
+        /// Whether the act is a repeat.
+        replayed: bool,
+    },
+    /// The decision about a payment.
+    Payment {
+        /// The decision.
+        decision: PaymentDecision,
+        /// The answer for its channel.
+        told: PaymentTold,
+        /// The payment as it stands; `None`: it is not recorded.
+        payment: Option<Box<RechargePayment>>,
+    },
+    /// Nothing was done.
+    Refused {
+        /// Why.
+        code: Code,
+        /// More than the message of the code.
+        detail: Option<String>,
+    },
+    /// Halted, or without room: it was only looked for, and is not there.
+    Nothing,
+}
+
+/// The answer of a flight to an act.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RechargeReply {
+    /// The outcome.
+    pub outcome: RechargeOutcome,
+    /// The credit behind it, which UBSCore's log records before the caller has its answer.
+    pub credit: Option<ExternalOperation>,
+}
+
+impl RechargeReply {
+    /// An outcome without a credit.
+    pub fn plain(outcome: RechargeOutcome) -> RechargeReply {
+        RechargeReply { outcome, credit: None }
+    }
+
+    /// A refusal.
+    pub fn refused(code: Code, detail: Option<String>) -> RechargeReply {
+        RechargeReply::plain(RechargeOutcome::Refused { code, detail })
+    }
+}

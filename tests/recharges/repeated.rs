@@ -1,0 +1,93 @@
+use super::*;
+
+/// Goal: a repeat gets the decision that stands, and writes nothing: no flight at all.
+#[test]
+fn rch_002_a_repeat_writes_nothing() {
+    let desk = Desk::new();
+    let order = desk.paying("order-1");
+    let facts = desk.facts(&order, "4200001");
+    desk.told(&facts);
+    let before = (desk.flights(), desk.credits(), desk.available(USER));
+    for _ in 0..3 {
+        let later = Facts { returned: Returned::Whole, discount: true, ..facts.clone() };
+        for facts in [&facts, &later] {
+            let again = desk.told(facts);
+            assert_eq!(again.decision, PaymentDecision::Repeat);
+            assert_eq!(again.told, PaymentTold::Success);
+        }
+    }
+    assert_eq!((desk.flights(), desk.credits(), desk.available(USER)), before);
+    desk.stopped();
+}
+
+/// Goal: many messages about one payment at once make one credit.
+#[test]
+fn rch_004_ten_and_a_thousand_at_once_credit_once() {
+    let desk = Desk::new();
+    for (count, coins) in [(10, 110), (1_000, 210)] {
+        let order = desk.paying(&format!("order-{count}"));
+        let facts = desk.facts(&order, &format!("trade-{count}"));
+        let tell = async || loop {
+            match desk.recharges.told(&desk.terms, &facts, SeenBy::Callback).await {
+                Ok(answer) => return answer,
+                // Nothing was written, and the channel tells it again.
+                Err(rejection) => assert_eq!(rejection.code, Code::Overloaded, "{rejection:?}"),
+            }
+            tokio::task::yield_now().await;
+        };
+        let answers = block_on(join_all((0..count).map(|_| tell())));
+        let paid = |answer: &&PaymentAnswer| answer.decision != PaymentDecision::Repeat;
+        assert_eq!(answers.iter().filter(paid).count(), 1);
+        assert!(answers.iter().all(|answer| answer.told == PaymentTold::Success));
+        assert_eq!(desk.available(USER), (coins * COIN).to_string());
+        assert_eq!(desk.stands(&order), (RechargeState::Paid, 1, 0));
+    }
+    assert_eq!(desk.credits(), ["2", "2", "2"]);
+    let site = desk.stopped();
+    assert_eq!(recorded(&site).len(), 2);
+}
+
+/// Goal: the same number with other facts is refused, and changes nothing.
+#[test]
+fn rch_024_a_contradiction_changes_nothing() {
+    let desk = Desk::new();
+    let order = desk.paying("order-1");
+    let facts = desk.facts(&order, "4200001");
+    desk.told(&facts);
+    let before = (desk.flights(), desk.credits(), desk.available(USER));
+    let other = desk.order("order-2");
+    for facts in [
+        Facts { minor_units: FEN + 1, ..facts.clone() },
+        Facts { currency: "USD".to_owned(), ..facts.clone() },
+    ] {
+        let answer = desk.told(&facts);
+        assert_eq!(answer.decision, PaymentDecision::Contradiction);
+        assert_eq!(answer.told, PaymentTold::Conflict);
+    }
+    let moved = desk.told(&desk.facts(&other, "4200001"));
+    assert_eq!(moved.told, PaymentTold::Conflict);
+    assert_eq!((desk.credits(), desk.available(USER)), (before.1, before.2));
+    assert_eq!(desk.stands(&other), (RechargeState::Init, 0, 0));
+    desk.stopped();
+}
+
+/// Goal: a credit is not booked again if a repair has restored its external operation.
+/// Method: the row is there with its money, and the order is not PAID.
+#[test]
+fn a_restored_credit_is_taken_and_not_booked_again() {
+    let desk = Desk::new();
+    let order = desk.paying("order-1");
+    let key = format!("recharge/{}/credit", order.id.ulid());
+    desk.site.sql(&format!(
+        "INSERT INTO external_operations (order_number, user_id, amount, asset_id, op, \
+                                          balance_after, idem_key) \
+         VALUES (77, {USER}, 100e8, 3, 4, 110e8, '{key}')"
+    ));
+    let before = desk.available(USER);
+    let answer = desk.told(&desk.facts(&order, "4200001"));
+    assert_eq!(answer.decision, PaymentDecision::Credit { pays: true });
+    assert_eq!(desk.available(USER), before);
+    assert_eq!(desk.credits(), ["1", "1", "1"]);
+    assert_eq!(desk.stands(&order), (RechargeState::Paid, 1, 0));
+    desk.stopped();
+}
