@@ -19,6 +19,7 @@ pub mod coordinator;
 pub mod engine;
 pub mod events;
 pub mod file;
+pub mod holds;
 pub mod hours;
 pub mod http;
 pub mod journal;
@@ -61,6 +62,7 @@ use self::conservation::Conservation;
 use self::coordinator::Coordinator;
 use self::engine::Engine;
 use self::events::Events;
+use self::holds::Holds;
 use self::http::Http;
 use self::journal::Journal;
 use self::layer::{Layer, describe};
@@ -128,6 +130,8 @@ pub struct Config {
     pub webhooks: Webhooks,
     /// Transactions over both stores and over participants.
     pub transactions: Transactions,
+    /// Money that is frozen for a purpose.
+    pub holds: Holds,
     /// The participants, by name.
     pub participants: Participants,
     /// When alerts are raised, and the address that they are sent to.
@@ -164,6 +168,7 @@ impl Default for Config {
             journal: Journal::default(),
             webhooks: Webhooks::default(),
             transactions: Transactions::default(),
+            holds: Holds::default(),
             participants: Participants::default(),
             alert: Alert::default(),
             approval: Approval::default(),

@@ -201,7 +201,9 @@ fn a_row_that_changes_while_a_flight_waits_for_it_stays() {
         let stands = "SELECT available, status FROM balances JOIN accounts_tb USING (user_id)";
         let want = match compared {
             Compared::Balances => ["3", "1"],
-            Compared::Accounts | Compared::Transfers | Compared::Holds => ["10", "2"],
+            Compared::Accounts | Compared::Transfers | Compared::Holds | Compared::Freezes => {
+                ["10", "2"]
+            }
         };
         assert_eq!(site.sql(stands), [want]);
     }

@@ -5,6 +5,7 @@ mod desk;
 #[cfg(feature = "crash")]
 mod kills;
 mod lost;
+mod purposes;
 
 use std::time::Duration;
 

@@ -21,6 +21,7 @@
 //! | 11 | answer in a window | the fields of `AnswerBytes`; code 0 is a success |
 //! | 12 | outcome of a posting by name | the fields of `NamedBytes`; code 0 is a success |
 //! | 13 | hold of a transaction | the fields of `NamedHoldBytes` in their order |
+//! | 15 | the same, out of a freeze | as 13, then purpose 2: it is not 0 |
 
 use std::mem::size_of;
 
@@ -117,7 +118,7 @@ pub struct HoldFact {
     /// The number of the command that made it; 0 for a freeze. The holds of a transaction are
     /// numbered from 1, and a number that is free again is the next one.
     pub number: u64,
-    /// The purpose of a freeze; 0 for a hold.
+    /// The purpose of a freeze, and of the freeze that a hold of a transaction takes from; else 0.
     pub purpose: u16,
     /// The owner.
     pub user: u64,
@@ -164,13 +165,15 @@ pub struct NamedFact {
 }
 
 /// The places that the last successful RESERVE of a transaction keeps free, until its end. Accounts
-/// and balances are counted as if none of the payees had one.
+/// and balances are counted as if none of the payees had one, and freezes as if there were none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Accounts.
     pub accounts: u8,
     /// Balances.
     pub balances: u8,
+    /// Freezes.
+    pub freezes: u8,
     /// 1 for the outcome of its SETTLE or RELEASE. With 0 nothing is kept.
     pub outcomes: u8,
 }
@@ -324,7 +327,6 @@ struct NamedBytes {
     leg: u8,
     accounts: u8,
     balances: u8,
-    /// No posting by name freezes so far: 0.
     freezes: u8,
     outcomes: u8,
 }
@@ -341,7 +343,15 @@ struct NamedHoldBytes {
     asset: U32,
 }
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct FrozenHoldBytes {
+    hold: NamedHoldBytes,
+    purpose: U16,
+}
+
 const _: () = assert!(size_of::<OutcomeBytes>() <= FACT_BYTES_MAX);
+const _: () = assert!(size_of::<FrozenHoldBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<NamedBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<NamedHoldBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<HoldBytes>() <= FACT_BYTES_MAX);
@@ -383,16 +393,26 @@ fn decode_hold(bytes: &[u8]) -> Result<Fact, Error> {
     }))
 }
 
-fn decode_named_hold(bytes: &[u8]) -> Result<Fact, Error> {
-    let malformed = || Error::Field { field: "fact tag", number: NAMED_HOLD.into() };
-    let fixed = NamedHoldBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+/// The hold of a transaction, of tag 13 or 15.
+fn decode_named_hold(tag: u8, bytes: &[u8]) -> Result<Fact, Error> {
+    let malformed = || Error::Field { field: "fact tag", number: tag.into() };
+    let (fixed, rest) = NamedHoldBytes::ref_from_prefix(bytes).map_err(|_| malformed())?;
+    let purpose = match tag {
+        NAMED_HOLD if rest.is_empty() => 0,
+        NAMED_HOLD => return Err(malformed()),
+        _ => {
+            let purpose = U16::read_from_bytes(rest).map_err(|_| malformed())?.get();
+            // One fact has one form: without a purpose it is of tag 13.
+            Some(purpose).filter(|purpose| *purpose != 0).ok_or_else(malformed)?
+        }
+    };
     // One fact has one form: without a transaction it is a freeze.
     let transaction = Some(fixed.transaction.get()).filter(|number| *number != 0);
     Ok(Fact::Hold(HoldFact {
         venue: 0,
         transaction: transaction.ok_or_else(malformed)?,
         number: fixed.number.get(),
-        purpose: 0,
+        purpose,
         user: fixed.user.get(),
         asset: fixed.asset.get(),
         amount: fixed.amount.get().into(),
@@ -408,9 +428,6 @@ fn decode_named(bytes: &[u8]) -> Result<Fact, Error> {
     let malformed = || field("fact tag", NAMED.into());
     let fixed = NamedBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
     let op = Op::from_number(fixed.op).filter(|op| op.is_posting());
-    if fixed.freezes != 0 {
-        return Err(field("freezes", fixed.freezes.into()));
-    }
     Ok(Fact::Named(NamedFact {
         transaction: fixed.transaction.get(),
         op: op.ok_or_else(|| field("op", fixed.op.into()))?,
@@ -422,7 +439,12 @@ fn decode_named(bytes: &[u8]) -> Result<Fact, Error> {
         order_number: fixed.order_number.get(),
         decision: decision_of(fixed.code.get())?,
         leg: fixed.leg,
-        kept: Kept { accounts: fixed.accounts, balances: fixed.balances, outcomes: fixed.outcomes },
+        kept: Kept {
+            accounts: fixed.accounts,
+            balances: fixed.balances,
+            freezes: fixed.freezes,
+            outcomes: fixed.outcomes,
+        },
     }))
 }
 
@@ -463,6 +485,7 @@ const VENUE: u8 = 10;
 const ANSWER: u8 = 11;
 const NAMED: u8 = 12;
 const NAMED_HOLD: u8 = 13;
+const FROZEN_HOLD: u8 = 15;
 
 /// Writes `bytes` into `buffer`. Returns their number.
 fn put(buffer: &mut [u8], bytes: &(impl IntoBytes + Immutable)) -> usize {
@@ -484,7 +507,13 @@ impl HoldFact {
                 time_ns: self.time_ns.into(),
                 asset: self.asset.into(),
             };
-            return (NAMED_HOLD, put(buffer, &bytes));
+            return match self.purpose {
+                0 => (NAMED_HOLD, put(buffer, &bytes)),
+                purpose => {
+                    let bytes = FrozenHoldBytes { hold: bytes, purpose: purpose.into() };
+                    (FROZEN_HOLD, put(buffer, &bytes))
+                }
+            };
         }
         let bytes = HoldBytes {
             amount: self.amount.into(),
@@ -518,7 +547,7 @@ impl NamedFact {
             leg: self.leg,
             accounts: self.kept.accounts,
             balances: self.kept.balances,
-            freezes: 0,
+            freezes: self.kept.freezes,
             outcomes: self.kept.outcomes,
         };
         (NAMED, put(buffer, &bytes))
@@ -627,6 +656,7 @@ impl Fact {
             ANSWER => Some(size_of::<AnswerBytes>()),
             NAMED => Some(size_of::<NamedBytes>()),
             NAMED_HOLD => Some(size_of::<NamedHoldBytes>()),
+            FROZEN_HOLD => Some(size_of::<FrozenHoldBytes>()),
             _ => None,
         }
     }
@@ -670,7 +700,7 @@ impl Fact {
             HOLD => decode_hold(bytes),
             VENUE => decode_venue(bytes),
             NAMED => decode_named(bytes),
-            NAMED_HOLD => decode_named_hold(bytes),
+            NAMED_HOLD | FROZEN_HOLD => decode_named_hold(tag, bytes),
             ANSWER => {
                 let fixed = AnswerBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
                 Ok(Fact::Answer(AnswerFact {
@@ -834,12 +864,12 @@ mod tests {
             assert_eq!(Fact::decode(tag, &want), Ok(fact));
         }
         // Of a later version.
-        assert_eq!(Fact::bytes_of(14), None);
-        let unknown = Error::Field { field: "fact tag", number: 14 };
-        assert_eq!(Fact::decode(14, &[]), Err(unknown));
+        assert_eq!(Fact::bytes_of(16), None);
+        let unknown = Error::Field { field: "fact tag", number: 16 };
+        assert_eq!(Fact::decode(16, &[]), Err(unknown));
     }
 
-    /// The forms of the facts of transactions, tags 12 and 13, field by field.
+    /// The forms of the facts of transactions, tags 12 to 15, field by field.
     #[test]
     fn the_bytes_of_the_facts_of_transactions_stay_what_they_are() {
         let hold = HoldFact {
@@ -862,6 +892,8 @@ mod tests {
             parts.iter().flat_map(|(byte, bytes)| long(*byte, *bytes)).collect()
         };
         let held = joined(&[(0x11, 16), (2, 8), (4, 8), (7, 8), (6, 8), (5, 8), (3, 4)]);
+        let frozen = HoldFact { purpose: 9, ..hold };
+        let mut apart = [&held[..], &[9, 0]].concat();
         let named = NamedFact {
             transaction: 0x11,
             op: Op::Reserve,
@@ -873,22 +905,24 @@ mod tests {
             order_number: 13,
             decision: Decision::Refused(Code::InsufficientBalance),
             leg: 3,
-            kept: Kept { accounts: 8, balances: 9, outcomes: 1 },
+            kept: Kept { accounts: 8, balances: 9, freezes: 2, outcomes: 1 },
         };
         let mut decided =
             joined(&[(0x11, 16), (0x12, 16), (7, 8), (6, 8), (5, 8), (13, 8), (24, 2)]);
-        decided.extend([6, 2, 3, 8, 9, 0, 1]);
-        for (fact, tag, want) in
-            [(Fact::Named(named), 12, decided.clone()), (Fact::Hold(hold), 13, held)]
-        {
+        decided.extend([6, 2, 3, 8, 9, 2, 1]);
+        for (fact, tag, want) in [
+            (Fact::Named(named), 12, decided),
+            (Fact::Hold(hold), 13, held),
+            (Fact::Hold(frozen), 15, apart.clone()),
+        ] {
             let mut buffer = [0; FACT_BYTES_MAX];
             let (found, length) = fact.encode(&mut buffer);
             assert_eq!((found, &buffer[..length]), (tag, &want[..]), "{fact:?}");
             assert_eq!(Fact::decode(tag, &want), Ok(fact));
         }
-        decided[71] = 1;
-        let freezes = Error::Field { field: "freezes", number: 1 };
-        assert_eq!(Fact::decode(12, &decided), Err(freezes));
+        apart[60] = 0;
+        let without = Error::Field { field: "fact tag", number: 15 };
+        assert_eq!(Fact::decode(15, &apart), Err(without), "that is of tag 13");
         assert!(Fact::decode(13, &[0; 60]).is_err(), "no transaction");
     }
 

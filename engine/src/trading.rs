@@ -2,6 +2,7 @@
 
 mod model;
 mod names;
+mod purposes;
 mod transactions;
 mod world;
 

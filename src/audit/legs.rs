@@ -39,7 +39,7 @@ pub enum Name {
         /// The number of the command that made it.
         number: u64,
     },
-    /// A hold of a transaction: one for each user and asset.
+    /// A hold of a transaction: one for each user, asset and purpose.
     Transaction {
         /// The transaction.
         transaction: u128,
@@ -47,6 +47,8 @@ pub enum Name {
         user: u64,
         /// The asset's number.
         asset: u32,
+        /// The freeze that it takes from, 0: the available amount.
+        purpose: u16,
     },
     /// All freezes of one user, asset and purpose.
     Freeze {
@@ -63,8 +65,9 @@ impl fmt::Display for Name {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Name::Hold { venue, number } => write!(out, "hold {venue}:{number}"),
-            Name::Transaction { transaction, user, asset } => {
-                write!(out, "hold {}:{user}:{asset}", Ulid(*transaction))
+            Name::Transaction { transaction, user, asset, purpose } => {
+                write!(out, "hold {}:{user}:{asset}", Ulid(*transaction))?;
+                if *purpose == 0 { Ok(()) } else { write!(out, ":{purpose}") }
             }
             Name::Freeze { purpose, .. } => write!(out, "freeze of purpose {purpose}"),
         }
@@ -86,7 +89,7 @@ impl Name {
     fn of_fact(hold: &HoldFact) -> Name {
         let HoldFact { venue, transaction, number, purpose, user, asset, .. } = *hold;
         match venue {
-            0 if transaction != 0 => Name::Transaction { transaction, user, asset },
+            0 if transaction != 0 => Name::Transaction { transaction, user, asset, purpose },
             0 => Name::Freeze { user, asset, purpose },
             venue => Name::Hold { venue, number },
         }
@@ -187,22 +190,25 @@ impl HoldOwners {
     /// Whether a posting by name has the user in a leg, or ends a hold of the user.
     pub fn names(&self, named: &Named, user: u64) -> bool {
         let legs = named.legs.iter().flat_map(|leg| [leg.from.user(), leg.to.user()]);
-        let mut users = legs.flatten().chain(self.of(named.transaction).map(|(user, ..)| user));
+        let mut users = legs.flatten().chain(self.of(named.transaction).map(|(spot, _)| spot.user));
         users.any(|other| other == user)
     }
 
-    /// User, asset and amount of each hold of a transaction.
-    fn of(&self, transaction: u128) -> impl Iterator<Item = (u64, u32, i128)> + '_ {
-        let name = |user, asset| Name::Transaction { transaction, user, asset };
-        let rows = self.rows.range(name(0, 0)..=name(u64::MAX, u32::MAX));
-        rows.filter_map(|(name, row)| match name {
-            Name::Transaction { user, asset, .. } => Some((*user, *asset, row.amount)),
+    /// Each hold of a transaction with its amount.
+    fn of(&self, transaction: u128) -> impl Iterator<Item = (SpotPlace, i128)> + '_ {
+        let name = |user, asset, purpose| Name::Transaction { transaction, user, asset, purpose };
+        let rows = self.rows.range(name(0, 0, 0)..=name(u64::MAX, u32::MAX, u16::MAX));
+        rows.filter_map(|(name, row)| match *name {
+            Name::Transaction { user, asset, purpose, .. } => {
+                Some((SpotPlace { user, asset, purpose }, row.amount))
+            }
             Name::Hold { .. } | Name::Freeze { .. } => None,
         })
     }
 
     /// Books the legs of a posting by name in their order, if it was admitted. `each` is called as
-    /// for [`HoldOwners::book`]: for a RESERVE and a RELEASE once for each hold that changes.
+    /// for [`HoldOwners::book`]: for a RESERVE and a RELEASE once for each hold that changes the
+    /// held part. Money that is set apart out of a freeze stays held.
     pub fn book_named(&mut self, named: &Named, mut each: impl FnMut(LegShare)) {
         if named.decision != Decision::Success {
             return;
@@ -214,56 +220,128 @@ impl HoldOwners {
         let had: Vec<_> = self.of(transaction).collect();
         match named.op {
             Op::Reserve => {
-                let mut want = BTreeMap::<(u64, u32), (usize, i128)>::new();
+                let mut want = BTreeMap::<SpotPlace, (usize, i128)>::new();
                 for (index, leg, lacking) in lacking(&named.legs) {
-                    let Some(user) = leg.from.user() else { continue };
-                    let sum = want.entry((user, leg.asset)).or_insert((index, 0));
-                    sum.1 += lacking;
+                    let Some(spot) = SpotPlace::of(leg.from, leg.asset) else { continue };
+                    want.entry(spot).or_insert((index, 0)).1 += lacking;
                 }
-                for &(user, asset, amount) in &had {
-                    want.entry((user, asset)).or_insert((0, 0)).1 -= amount;
+                for &(spot, amount) in &had {
+                    want.entry(spot).or_insert((0, 0)).1 -= amount;
                 }
-                for ((user, asset), (leg, more)) in want {
-                    if more != 0 {
-                        self.change(transaction, user, asset, more);
-                        share(leg, user, asset, 0, more);
+                for (spot, (leg, more)) in want {
+                    if self.set_apart(transaction, spot, more) != 0 {
+                        share(leg, spot.user, spot.asset, 0, more);
                     }
                 }
             }
             Op::Release => {
-                for (user, asset, amount) in had {
-                    self.change(transaction, user, asset, -amount);
-                    share(0, user, asset, 0, -amount);
+                for &(spot, amount) in &had {
+                    if self.set_apart(transaction, spot, -amount) != 0 {
+                        share(0, spot.user, spot.asset, 0, -amount);
+                    }
                 }
             }
             op => {
                 for (index, leg, lacking) in lacking(&named.legs) {
-                    let units = i128::from(leg.amount);
-                    // A POST has no hold: it takes from the available amount.
-                    let held = if op == Op::Settle { lacking } else { 0 };
-                    if let Some(user) = leg.from.user() {
-                        self.change(transaction, user, leg.asset, -held);
-                        share(index, user, leg.asset, -units, -held);
-                    }
-                    if let Some(user) = leg.to.user() {
-                        share(index, user, leg.asset, units, 0);
+                    // A POST has no hold: it takes from the place itself.
+                    let apart = if op == Op::Settle { lacking } else { 0 };
+                    match self.book_leg(transaction, leg, apart) {
+                        [Some((user, _, less)), Some((same, _, more))] if user == same => {
+                            share(index, user, leg.asset, 0, less + more);
+                        }
+                        both => {
+                            for (user, owned, held) in both.into_iter().flatten() {
+                                share(index, user, leg.asset, owned, held);
+                            }
+                        }
                     }
                 }
             }
         }
-        let ended: Vec<_> = self.of(transaction).filter(|(.., amount)| *amount == 0).collect();
-        for (user, asset, _) in ended {
-            self.rows.remove(&Name::Transaction { transaction, user, asset });
+        // Only now: a later leg may take money that an earlier one has brought.
+        let legs = named.legs.iter().flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]);
+        let spots = legs.filter_map(|(place, asset)| SpotPlace::of(place, asset));
+        let spots: Vec<SpotPlace> = spots.chain(had.into_iter().map(|(spot, _)| spot)).collect();
+        for name in spots.iter().flat_map(|spot| [spot.hold(transaction), spot.freeze()]) {
+            if self.rows.get(&name).is_some_and(|row| row.amount == 0) {
+                self.rows.remove(&name);
+            }
         }
     }
 
-    /// Changes a hold of a transaction, made if absent.
-    fn change(&mut self, transaction: u128, user: u64, asset: u32, by: i128) {
+    /// Books a leg of which `apart` comes out of the hold of its payer. Returns payer and payee,
+    /// each with the changes of the whole balance and of its held part.
+    fn book_leg(
+        &mut self,
+        transaction: u128,
+        leg: &Leg,
+        apart: i128,
+    ) -> [Option<(u64, i128, i128)>; 2] {
+        let units = i128::from(leg.amount);
+        let [from, to] = [leg.from, leg.to].map(|place| SpotPlace::of(place, leg.asset));
+        let paid = from.map(|spot| {
+            self.change(spot.hold(transaction), spot, -apart);
+            if spot.purpose == 0 {
+                return (spot.user, -units, -apart);
+            }
+            self.change(spot.freeze(), spot, apart - units);
+            (spot.user, -units, -units)
+        });
+        let gained = to.map(|spot| {
+            if spot.purpose == 0 {
+                return (spot.user, units, 0);
+            }
+            self.change(spot.freeze(), spot, units);
+            (spot.user, units, units)
+        });
+        [paid, gained]
+    }
+
+    /// Sets `more` apart from a place, below 0 back there. Returns the change of the held part.
+    fn set_apart(&mut self, transaction: u128, spot: SpotPlace, more: i128) -> i128 {
+        self.change(spot.hold(transaction), spot, more);
+        if spot.purpose == 0 {
+            return more;
+        }
+        self.change(spot.freeze(), spot, -more);
+        0
+    }
+
+    /// Changes a hold or a freeze, made if absent.
+    fn change(&mut self, name: Name, spot: SpotPlace, by: i128) {
         if by != 0 {
-            let name = Name::Transaction { transaction, user, asset };
-            let fresh = Row { user: Some(user), asset, amount: 0 };
+            let fresh = Row { user: Some(spot.user), asset: spot.asset, amount: 0 };
             self.rows.entry(name).or_insert(fresh).amount += by;
         }
+    }
+}
+
+/// A place of a user on Spot. Purpose 0 is the available amount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SpotPlace {
+    user: u64,
+    asset: u32,
+    purpose: u16,
+}
+
+impl SpotPlace {
+    /// `None`: the outside, or a hold of a venue.
+    fn of(place: Place, asset: u32) -> Option<SpotPlace> {
+        match place {
+            Place::Available(user) => Some(SpotPlace { user, asset, purpose: 0 }),
+            Place::Frozen { user, purpose } => Some(SpotPlace { user, asset, purpose }),
+            Place::Outside | Place::Hold(_) => None,
+        }
+    }
+
+    fn hold(self, transaction: u128) -> Name {
+        let SpotPlace { user, asset, purpose } = self;
+        Name::Transaction { transaction, user, asset, purpose }
+    }
+
+    fn freeze(self) -> Name {
+        let SpotPlace { user, asset, purpose } = self;
+        Name::Freeze { user, asset, purpose }
     }
 }
 

@@ -53,6 +53,7 @@ impl TransactionDesk {
         let kinds = config.participants.iter();
         let kinds = kinds.filter_map(|(name, participant)| Some((name.clone(), participant.kind?)));
         let open_max_ms = config.transactions.open_max_ms;
-        TransactionDesk { worker, participants: kinds.collect(), open_max_ms }
+        let purposes = config.holds.purposes.clone();
+        TransactionDesk { worker, participants: kinds.collect(), purposes, open_max_ms }
     }
 }

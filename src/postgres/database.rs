@@ -173,6 +173,7 @@ impl Database {
             "UB007" => return Stopped::Differs(Compared::Accounts),
             "UB008" => return Stopped::Differs(Compared::Balances),
             "UB009" => return Stopped::Differs(Compared::Holds),
+            "UB013" => return Stopped::Differs(Compared::Freezes),
             "23505" => return self.taken(session, flight, error).await,
             "55P03" | "57014" | "40P01" => return held(session, flight, blockers, error).await,
             _ => {}
@@ -205,6 +206,7 @@ impl Database {
             Some("accounts_tb_pkey") => Stopped::Differs(Compared::Accounts),
             Some("balances_tb_pkey") => Stopped::Differs(Compared::Balances),
             Some("funding_holds_pkey") => Stopped::Differs(Compared::Holds),
+            Some("freezes_tb_pkey") => Stopped::Differs(Compared::Freezes),
             constraint => {
                 let ours = constraint.is_some_and(|constraint| OURS.contains(&constraint));
                 Stopped::Taken { ours, source: error.into() }

@@ -4,6 +4,7 @@
 pub mod accepted;
 pub mod approvals;
 pub mod assets;
+pub mod freezes;
 pub mod lists;
 pub mod pauses;
 pub mod transactions;

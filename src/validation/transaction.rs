@@ -1,8 +1,9 @@
 //! Every check on a round of a transaction, in the order of the codes.
 //!
 //! [`RoundForm::new`] checks the form, [`RoundForm::round`] the legs: their answers never change.
-//! [`RoundForm::check_participants`] and [`RoundForm::check_assets`] depend on the configuration
-//! and on operators: a repeat of a known round is answered without them.
+//! [`RoundForm::check_participants`], [`RoundForm::check_purposes`] and [`RoundForm::check_assets`]
+//! depend on the configuration and on operators: a repeat of a known round is answered without
+//! them.
 
 mod draft;
 mod fingerprint;
@@ -10,10 +11,11 @@ mod fingerprint;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{amount, check_active, known_asset};
+use crate::config::holds::{Purpose, Purposes};
 use crate::config::participants::ParticipantKind;
 use crate::transaction::{
-    Decider, LegPlace, OUTSIDE, PAYLOAD_BYTES_MAX, ROUNDS_MAX, TransactionLeg, TransactionName,
-    TransactionRound,
+    Decider, LegPlace, OPERATORS, OUTSIDE, PAYLOAD_BYTES_MAX, ROUNDS_MAX, TransactionLeg,
+    TransactionName, TransactionRound,
 };
 use domain::account::{AccountType, USER_ID_MAX, UserId};
 use domain::asset::Catalog;
@@ -175,6 +177,28 @@ impl RoundForm {
         Ok(())
     }
 
+    /// Checks that the owner may move money out of each purpose that a leg takes from.
+    ///
+    /// # Errors
+    /// FORBIDDEN.
+    pub fn check_purposes(&self, purposes: &Purposes) -> Result<(), RoundError> {
+        let owner = self.name.owner.as_str();
+        let may_move = |purpose: &Purpose| match owner {
+            OPERATORS => purpose.operators,
+            owner => purpose.owners.iter().any(|known| known == owner),
+        };
+        for (index, leg) in self.legs.iter().enumerate() {
+            let Some(name) = leg.from.0.purpose.as_ref().and_then(|name| name.as_str()) else {
+                continue;
+            };
+            if purposes.by_name(name).is_some_and(|purpose| !may_move(purpose)) {
+                let detail = format!("Not allowed to move money out of {name}.");
+                return Err(RoundError::leg(index, Code::Forbidden, &detail));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that each asset that exists is active now.
     ///
     /// # Errors
@@ -190,17 +214,23 @@ impl RoundForm {
     /// The round, with its legs checked: places, asset and amount of one leg after the other.
     ///
     /// `units_max`: the largest amount in smallest units, `u64::MAX / amount.safety_factor`.
+    /// `purposes`: a name in it never changes its number.
     ///
     /// # Errors
     /// The code of the first check that fails.
-    pub fn round(&self, catalog: &Catalog, units_max: u64) -> Result<TransactionRound, RoundError> {
+    pub fn round(
+        &self,
+        catalog: &Catalog,
+        units_max: u64,
+        purposes: &Purposes,
+    ) -> Result<TransactionRound, RoundError> {
         let mut legs = Vec::new();
         if self.legs.is_empty() {
             let detail = "legs must have a leg.".to_owned();
             return Err(RoundError { code: Code::InvalidPosting, detail });
         }
         for (index, leg) in self.legs.iter().enumerate() {
-            let leg = leg.check(catalog, units_max).map_err(|(code, detail)| {
+            let leg = leg.check(catalog, units_max, purposes).map_err(|(code, detail)| {
                 RoundError::leg(index, code, detail.unwrap_or(code.message()))
             })?;
             legs.push(leg);
@@ -255,27 +285,40 @@ impl LegForm {
         &self,
         catalog: &Catalog,
         units_max: u64,
+        purposes: &Purposes,
     ) -> Result<TransactionLeg, (Code, Option<&'static str>)> {
         let invalid = |detail| (Code::InvalidPosting, Some(detail));
-        let stores = [&self.from, &self.to].map(|(place, _)| {
-            if place.purpose.is_some() {
-                return Err(invalid("Places with a purpose are not supported."));
+        let purpose_of = |place: &PlaceOfUser| match &place.purpose {
+            None => Ok(None),
+            Some(name) => {
+                let known = name.as_str().and_then(|name| purposes.by_name(name));
+                known.map(Some).ok_or_else(|| invalid("There is no such purpose."))
             }
-            match AccountType::from_name(&place.account) {
+        };
+        let stores =
+            [&self.from, &self.to].map(|(place, _)| match AccountType::from_name(&place.account) {
                 Some(AccountType::Funding) => Ok(Participant::Funding),
                 Some(AccountType::Spot) => Ok(Participant::Spot),
                 Some(_) => Err((Code::UnsupportedAccountType, None)),
                 None => Err(invalid("The account must be FUNDING or SPOT.")),
-            }
-        });
+            });
         let [from, to] = stores;
         let (store, other) = (from?, to?);
         if store != other {
             let detail = "A leg between FUNDING and SPOT is not supported: it is a transfer.";
             return Err(invalid(detail));
         }
-        let place = |user| LegPlace::Available { store, user };
-        let (from, to) = (place(self.from.1), place(self.to.1));
+        let place = |(place, user): &(PlaceOfUser, UserId)| {
+            let user = *user;
+            Ok(match purpose_of(place)? {
+                None => LegPlace::Available { store, user },
+                Some(Purpose { number, .. }) => LegPlace::Frozen { store, user, purpose: *number },
+            })
+        };
+        let (from, to) = (place(&self.from)?, place(&self.to)?);
+        if [from, to].iter().all(|place| matches!(place, LegPlace::Frozen { .. })) {
+            return Err(invalid("Money does not move from one purpose to another."));
+        }
         if from == to {
             return Err(invalid("From and to are the same place."));
         }
@@ -431,7 +474,11 @@ mod tests {
     }
 
     fn round(body: &Value) -> Result<TransactionRound, RoundError> {
-        form(body)?.round(&catalog(), UNITS_MAX)
+        form(body)?.round(&catalog(), UNITS_MAX, &purposes())
+    }
+
+    fn purposes() -> Purposes {
+        Purposes::parse(["DISPUTE=1", "ESCROW=2:envelopes"]).expect("purposes")
     }
 
     fn known() -> BTreeMap<String, ParticipantKind> {
@@ -528,6 +575,38 @@ mod tests {
         }
     }
 
+    fn from_dispute_to(purpose: &str) -> Value {
+        let mut body = with("legs/0/from/purpose", json!("DISPUTE"));
+        body["legs"][0]["to"]["purpose"] = json!(purpose);
+        body
+    }
+
+    /// Goal: a place with a purpose is frozen, and money leaves it by those that are named alone.
+    #[test]
+    fn money_leaves_a_purpose_by_those_that_are_named() {
+        let frozen = |name: &str| with("legs/0/from/purpose", json!(name));
+        let found = round(&frozen("ESCROW")).expect("a round").legs[0].from;
+        let user = UserId::new(1001).expect("a user");
+        assert_eq!(found, LegPlace::Frozen { store: Participant::Spot, user, purpose: 2 });
+        let check = |owner: &str, body: &Value| {
+            let draft: PrepareDraft = serde_json::from_value(body.clone()).expect("a draft");
+            let form = RoundForm::new(owner, "tx-1", draft, OPEN_MAX_MS).expect("a form");
+            form.check_purposes(&purposes()).map_err(|refused| refused.code)
+        };
+        assert_eq!(check("envelopes", &frozen("ESCROW")), Ok(()));
+        assert_eq!(check("envelopes", &frozen("DISPUTE")), Err(Code::Forbidden));
+        assert_eq!(check("trade", &frozen("ESCROW")), Err(Code::Forbidden));
+        assert_eq!(check("operators", &frozen("DISPUTE")), Err(Code::Forbidden), "a service");
+        assert_eq!(check(OPERATORS, &frozen("DISPUTE")), Ok(()));
+        assert_eq!(check(OPERATORS, &frozen("ESCROW")), Err(Code::Forbidden));
+        // Any service freezes.
+        assert_eq!(check("trade", &with("legs/0/to/purpose", json!("DISPUTE"))), Ok(()));
+        // The same place is no movement, and two purposes of one user neither.
+        let mut own = with("legs/0/to/purpose", json!("DISPUTE"));
+        own["legs"][0]["to"]["user_id"] = json!(1001);
+        assert!(round(&own).is_ok(), "a freeze");
+    }
+
     /// MLT-005: each line about a service's legs.
     #[test]
     fn mlt_005_the_first_wrong_leg_answers() {
@@ -542,8 +621,10 @@ mod tests {
             (with("legs/0/from/account", json!("WALLET")), Code::InvalidPosting),
             (with("legs/0/from/account", json!("OUTSIDE")), Code::InvalidPosting),
             (with("legs/0/from/account", json!("FUNDING")), Code::InvalidPosting),
-            (with("legs/0/from/purpose", json!("DISPUTE")), Code::InvalidPosting),
+            (with("legs/0/from/purpose", json!("LOAN")), Code::InvalidPosting),
             (with("legs/0/to/purpose", json!(1)), Code::InvalidPosting),
+            (from_dispute_to("ESCROW"), Code::InvalidPosting),
+            (from_dispute_to("DISPUTE"), Code::InvalidPosting),
             (with("legs/0/from/account", json!("MARGIN")), Code::UnsupportedAccountType),
             (with("legs/0/asset", json!("NONE")), Code::InvalidAsset),
             (with("legs/0/asset", json!("usdt")), Code::InvalidAsset),
@@ -576,7 +657,7 @@ mod tests {
             ]),
         ));
         let form = form.expect("a form");
-        let refused = form.round(&catalog(), u64::MAX).expect_err("too much");
+        let refused = form.round(&catalog(), u64::MAX, &purposes()).expect_err("too much");
         assert_eq!(refused.code, Code::Overflow);
     }
 
@@ -585,7 +666,7 @@ mod tests {
         let form = |body: &Value| form(body).expect("a form");
         let suspended = form(&with("legs/0/asset", json!("SUSP")));
         // A repeat is answered even now, so the round itself can be made.
-        assert!(suspended.round(&catalog(), UNITS_MAX).is_ok());
+        assert!(suspended.round(&catalog(), UNITS_MAX, &purposes()).is_ok());
         let refused = suspended.check_assets(&catalog()).expect_err("suspended");
         assert_eq!(refused.code, Code::AssetSuspended);
         let named =

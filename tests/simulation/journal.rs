@@ -211,6 +211,13 @@ impl Postgres {
             }
             self.holds.set(key, row.after);
         }
+        for row in &flight.freezes {
+            let key = (row.user.number(), row.asset.0, row.purpose);
+            if self.freezes.get(&key).copied() != row.before {
+                differs = differs.or(Some(Compared::Freezes));
+            }
+            self.freezes.set(key, row.after);
+        }
         self.facts.extend(flight.acts.iter().cloned().map(Fact::Hold));
         for row in &flight.balances {
             let key = (row.user.number(), row.asset.0);
@@ -316,6 +323,11 @@ impl Postgres {
                 (_, row) => row,
             };
             found.holds.extend(row.map(|hold| (key.clone(), hold)));
+        }
+        for key in &wanted.freezes {
+            let (user, asset, purpose) = *key;
+            let row = self.freezes.get(&(user.number(), asset.0, purpose));
+            found.freezes.extend(row.map(|units| (*key, *units)));
         }
         found
     }

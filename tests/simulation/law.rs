@@ -337,7 +337,7 @@ impl Law {
     /// An act on a hold was recorded, durably.
     pub(super) fn acted(&mut self, acted: &Acted) {
         let Acted { order, decision, available, frozen } = acted;
-        let HoldOrder { key, user, asset, act, .. } = order;
+        let HoldOrder { key, user, asset, purpose, act, .. } = order;
         let account = (user.number(), asset.0);
         let success = *decision == Decision::Success;
         let hold = self.holds.entry(key.as_str().to_owned()).or_default();
@@ -354,7 +354,10 @@ impl Law {
             }
             HoldAct::Release => ((before, -before), 0),
         };
-        hold.apart += frozen;
+        let (place, apart) = moved;
+        // Money apart out of a freeze stays frozen.
+        let moved = if *purpose == 0 { moved } else { (0, place + apart) };
+        hold.apart += apart;
         hold.effect += effect;
         let ends = !matches!(act, HoldAct::Set { .. });
         hold.ended |= ends;

@@ -34,7 +34,17 @@ const TIGHT: Places = Places {
     venues: VenuePlaces { holds_max: 6, venues_max: 1, window: 8 },
 };
 
-type Balance = (u64, u32);
+/// User, asset and purpose: 0 is the available amount, another one a freeze.
+type Balance = (u64, u32, u16);
+
+/// The amount that a place names.
+fn balance(place: Place, asset: u32) -> Balance {
+    match place {
+        Place::Available(user) => (user, asset, 0),
+        Place::Frozen { user, purpose } => (user, asset, purpose),
+        place => panic!("{place:?}"),
+    }
+}
 
 /// The legs of a posting, and success or the refusal with its leg.
 type Decided = (Vec<Leg>, Result<(), (Code, u8)>);
@@ -77,8 +87,7 @@ fn walk(legs: &[Leg]) -> BTreeMap<Balance, (i128, i128)> {
     let mut walked = BTreeMap::<Balance, (i128, i128)>::new();
     for leg in legs {
         for (place, sign) in [(leg.from, -1), (leg.to, 1)] {
-            let Place::Available(user) = place else { panic!("{leg:?}") };
-            let (sum, lowest) = walked.entry((user, leg.asset)).or_default();
+            let (sum, lowest) = walked.entry(balance(place, leg.asset)).or_default();
             *sum += sign * i128::from(leg.amount);
             *lowest = (*lowest).min(*sum);
         }
@@ -91,7 +100,7 @@ fn units(signed: i128) -> u64 {
 }
 
 impl Naive {
-    /// The first leg that fails, with what `held` has beside the available balance.
+    /// The first leg that fails, with the amounts of `held` beside the others.
     fn judge(&self, legs: &[Leg], held: &BTreeMap<Balance, u64>) -> Result<(), (Code, u8)> {
         let mut made = BTreeSet::new();
         if legs.is_empty() {
@@ -99,26 +108,29 @@ impl Naive {
         }
         for (index, leg) in (0..).zip(legs) {
             let fail = |code| Err((code, index));
-            let (Place::Available(from), Place::Available(to)) = (leg.from, leg.to) else {
-                panic!("{leg:?}")
-            };
-            if leg.amount == 0 || from == to {
+            let key = balance(leg.from, leg.asset);
+            let ((from, _, purpose), (to, _, into)) = (key, balance(leg.to, leg.asset));
+            let frozen = purpose != 0;
+            if leg.amount == 0 || leg.from == leg.to || frozen && into != 0 {
                 return fail(Code::InvalidPosting);
             }
+            let unfreezes = frozen && from == to;
             match self.accounts.get(&from) {
+                _ if unfreezes => {}
                 None if !made.contains(&from) => return fail(Code::SourceAccountNotFound),
                 Some(AccountStatus::Frozen) => return fail(Code::AccountFrozen),
                 Some(AccountStatus::Disabled) => return fail(Code::AccountDisabled),
                 _ => {}
             }
-            if self.accounts.get(&to) == Some(&AccountStatus::Disabled) {
+            if from != to && self.accounts.get(&to) == Some(&AccountStatus::Disabled) {
                 return fail(Code::AccountDisabled);
             }
-            let key = (from, leg.asset);
             let lowest = walk(&legs[..=usize::from(index)])[&key].1;
             let of = |amounts: &BTreeMap<Balance, u64>| amounts.get(&key).copied().unwrap_or(0);
             if lowest.unsigned_abs() > u128::from(of(&self.available) + of(held)) {
-                return fail(Code::InsufficientBalance);
+                let short =
+                    if frozen { Code::InsufficientFrozen } else { Code::InsufficientBalance };
+                return fail(short);
             }
             made.extend([from, to]);
         }
@@ -253,7 +265,18 @@ impl Chance {
     fn leg(&mut self) -> Leg {
         let asset = if self.one_in(3) { BTC } else { USD };
         let (from, to) = (self.below(USERS) + 1, self.below(USERS) + 1);
-        leg(available(from), available(to), asset, self.below(80) + u64::from(!self.one_in(20)))
+        let amount = self.below(80) + u64::from(!self.one_in(20));
+        let purpose = if self.one_in(3) { 2 } else { 1 };
+        let frozen = |user| Place::Frozen { user, purpose };
+        let (from, to) = match self.below(12) {
+            0 | 1 => (available(from), frozen(from)),
+            2 | 3 => (frozen(from), available(from)),
+            4 => (available(from), frozen(to)),
+            5 => (frozen(from), available(to)),
+            6 if self.one_in(4) => (frozen(from), frozen(to)),
+            _ => (available(from), available(to)),
+        };
+        leg(from, to, asset, amount)
     }
 }
 
@@ -326,7 +349,7 @@ impl Service {
                     if recorded.decision == Decision::Success =>
                 {
                     model.accounts.entry(order.user).or_insert(AccountStatus::Active);
-                    let balance = model.available.entry((order.user, order.asset)).or_default();
+                    let balance = model.available.entry((order.user, order.asset, 0)).or_default();
                     *balance = match order.op.takes() {
                         true => *balance - order.amount,
                         false => *balance + order.amount,
@@ -448,12 +471,12 @@ impl Service {
         if answer.decision == Decision::Success {
             match command {
                 Command::Reserve { user, asset, amount, .. } => {
-                    *model.available.get_mut(&(user, asset)).expect("it has paid") -= amount;
+                    *model.available.get_mut(&(user, asset, 0)).expect("it has paid") -= amount;
                     model.venue.insert(number, (user, asset, amount));
                 }
                 Command::Release { hold, .. } => {
                     let (user, asset, amount) = model.venue.remove(&hold).expect("it was there");
-                    *model.available.get_mut(&(user, asset)).expect("it was there") += amount;
+                    *model.available.get_mut(&(user, asset, 0)).expect("it was there") += amount;
                 }
                 other => panic!("{other:?}"),
             }
@@ -464,21 +487,33 @@ impl Service {
     /// Balances, holds and sums are those of the model, and the facts lead back to them.
     fn judge(&self, process: &Process) -> Result<(), Broken> {
         let (ledger, model) = (process.core.ledger(), self.model());
-        for (&(user, asset), &units) in &model.available {
-            let has = ledger.available(user, asset);
+        let mut freezes = 0;
+        for (&(user, asset, purpose), &units) in &model.available {
+            let frozen = |row: &&HoldFact| row.transaction == 0 && row.purpose == purpose;
+            let has = match purpose {
+                0 => ledger.available(user, asset),
+                _ => {
+                    freezes += usize::from(units > 0);
+                    let rows = ledger.held_of(user, asset, 256);
+                    rows.iter().find(frozen).map_or(0, |row| row.amount)
+                }
+            };
             ensure(has == units.into(), || {
-                format!("{has} of {units}: user {user}, asset {asset}")
+                format!("{has} of {units}: user {user}, asset {asset}, purpose {purpose}")
             })?;
         }
         let rows = |name| ledger.transaction_holds(name);
         for (&name, deal) in &model.deals {
             let found: BTreeMap<Balance, u64> = rows(name)
-                .map(|row| ((row.user, row.asset), u64::try_from(row.amount).expect("a hold")))
+                .map(|row| {
+                    let amount = u64::try_from(row.amount).expect("a hold");
+                    ((row.user, row.asset, row.purpose), amount)
+                })
                 .collect();
             ensure(found == deal.held, || format!("{name}: {found:?} instead of {:?}", deal.held))?;
         }
         let held: usize = model.deals.values().map(|deal| deal.held.len()).sum();
-        let count = held + model.venue.len();
+        let count = held + model.venue.len() + freezes;
         ensure(ledger.hold_count() == count, || format!("{count} holds"))?;
         for (&(name, op, round), answer) in &self.told {
             let query = Asked::QueryNamed { transaction: name, op, round };
@@ -494,7 +529,7 @@ impl Service {
         let restored = added.and_then(|()| builder.finish(ledger.sequence(), ledger.digest()));
         let restored = restored.map_err(|error| Broken(format!("the facts add up: {error}")))?;
         let places =
-            |ledger: &Ledger| (ledger.accounts_left(), ledger.balances_left(), ledger.hold_count());
+            |ledger: &Ledger| (ledger.accounts_left(), ledger.balances_left(), ledger.holds_left());
         ensure(places(&restored) == places(ledger), || "a recount of the places".to_owned())
     }
 

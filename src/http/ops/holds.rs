@@ -35,14 +35,15 @@ const NS_PER_MS: u64 = 1_000_000;
 
 #[derive(Serialize)]
 struct HoldBody {
-    /// `venue:number`, or `transaction:user:asset number`; null for a freeze.
+    /// `venue:number`, or `transaction:user:asset number`, with `:purpose` if it is taken from a
+    /// freeze; null for a freeze.
     id: Option<String>,
     /// Of a hold of a transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     transaction: Option<String>,
     venue: Option<u32>,
     number: Option<u64>,
-    /// Of a freeze.
+    /// Of a freeze, and of a hold that is taken from one.
     purpose: Option<u16>,
     user_id: u64,
     asset: String,
@@ -58,6 +59,9 @@ impl HoldBody {
         let transaction = (hold.transaction != 0).then(|| Ulid(hold.transaction).to_string());
         let asset = AssetId(hold.asset);
         let id = match &transaction {
+            Some(name) if hold.purpose != 0 => {
+                Some(format!("{name}:{}:{}:{}", hold.user, hold.asset, hold.purpose))
+            }
             Some(name) => Some(format!("{name}:{}:{}", hold.user, hold.asset)),
             None => of_venue.then(|| format!("{}:{}", hold.venue, hold.number)),
         };
@@ -65,7 +69,7 @@ impl HoldBody {
             id,
             venue: of_venue.then_some(hold.venue),
             number: of_venue.then_some(hold.number),
-            purpose: (!of_venue && transaction.is_none()).then_some(hold.purpose),
+            purpose: (hold.purpose != 0).then_some(hold.purpose),
             transaction,
             user_id: hold.user,
             asset: symbol(asset, catalog),
@@ -189,7 +193,9 @@ pub(super) async fn show(
     let page = spot.look(look).await;
     let page = page.map_err(|_| Refusal::away("UBSCore"))?;
     let is_wanted = |hold: &&HoldFact| {
-        wanted.is_none_or(|(_, user, asset)| (hold.user, hold.asset) == (user, asset))
+        wanted.is_none_or(|(_, user, asset, purpose)| {
+            (hold.user, hold.asset, hold.purpose) == (user, asset, purpose)
+        })
     };
     let hold = page.holds.iter().find(is_wanted).ok_or(Code::HoldNotFound)?;
     let body = HoldBody::new(hold, &transfers.reads.catalog());
@@ -251,11 +257,15 @@ async fn find(
     Ok((found, next))
 }
 
-/// Transaction, user and asset of a hold of a transaction.
-fn transaction_of(id: &str) -> Option<(u128, u64, u32)> {
-    let (name, rest) = id.split_once(':')?;
-    let (user, asset) = rest.split_once(':')?;
-    Some((Ulid::from_string(name).ok()?.0, user.parse().ok()?, asset.parse().ok()?))
+/// Transaction, user, asset and purpose of a hold of a transaction.
+fn transaction_of(id: &str) -> Option<(u128, u64, u32, u16)> {
+    let parts: Vec<&str> = id.split(':').collect();
+    let (name, user, asset, purpose) = match parts[..] {
+        [name, user, asset] => (name, user, asset, 0),
+        [name, user, asset, purpose] => (name, user, asset, purpose.parse().ok()?),
+        _ => return None,
+    };
+    Some((Ulid::from_string(name).ok()?.0, user.parse().ok()?, asset.parse().ok()?, purpose))
 }
 
 /// Venue and number of a hold.

@@ -55,9 +55,10 @@ WITH journal AS (
 ), apart AS (
     INSERT INTO funding_holds (order_number, user_id, amount, asked, taken, brought, created_at,
                                updated_at, asset_id, state, round, round_code, reason, pays, paid,
-                               settled_after, hold_key)
+                               settled_after, hold_key, purpose)
     SELECT a.order_number, a.user_id, a.amount, a.asked, a.taken, a.brought, at, at, a.asset_id,
-           a.state, a.round, a.round_code, a.reason, a.pays, a.paid, a.settled_after, a.hold_key
+           a.state, a.round, a.round_code, a.reason, a.pays, a.paid, a.settled_after, a.hold_key,
+           a.purpose
       FROM journal CROSS JOIN unnest($19::flight_hold[]) AS a WHERE a.was_state IS NULL
 ), acted AS (
     UPDATE funding_holds t
@@ -66,8 +67,18 @@ WITH journal AS (
            settled_after = a.settled_after, updated_at = at
       FROM journal CROSS JOIN unnest($19::flight_hold[]) AS a
      WHERE t.hold_key = a.hold_key AND t.order_number = a.order_number
-       AND t.user_id = a.user_id AND t.asset_id = a.asset_id
+       AND t.user_id = a.user_id AND t.asset_id = a.asset_id AND t.purpose = a.purpose
        AND t.state = a.was_state AND t.round = a.was_round AND t.amount = a.was_amount
+    RETURNING 1
+), cooled AS (
+    INSERT INTO freezes_tb (user_id, asset_id, purpose, amount)
+    SELECT a.user_id, a.asset_id, a.purpose, a.after
+      FROM journal CROSS JOIN unnest($21::flight_freeze[]) AS a WHERE a.before IS NULL
+), refrozen AS (
+    UPDATE freezes_tb t SET amount = a.after
+      FROM journal CROSS JOIN unnest($21::flight_freeze[]) AS a
+     WHERE t.user_id = a.user_id AND t.asset_id = a.asset_id AND t.purpose = a.purpose
+       AND t.amount = a.before
     RETURNING 1
 --]
 ), accounts AS (
@@ -144,6 +155,8 @@ SELECT flight_guard(
         SELECT FROM balances_tb t
          WHERE b.before IS NULL AND t.user_id = b.user_id AND t.asset_id = b.asset_id OFFSET 0) AS f)
     , (SELECT count(*) FROM acted),
-    (SELECT count(*) FROM unnest($19::flight_hold[]) AS a WHERE a.was_state IS NOT NULL)
+    (SELECT count(*) FROM unnest($19::flight_hold[]) AS a WHERE a.was_state IS NOT NULL),
+    (SELECT count(*) FROM refrozen),
+    (SELECT count(*) FROM unnest($21::flight_freeze[]) AS a WHERE a.before IS NOT NULL)
 --]
     )

@@ -84,7 +84,7 @@ pub struct PrepareDraft {
     pub wait_ms: Option<u32>,
 }
 
-/// A movement between two users of one store.
+/// A movement between two places of one store.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = TransactionLeg)]
@@ -92,7 +92,7 @@ pub struct LegDraft {
     /// The place that pays.
     #[schema(value_type = PlaceOfUser)]
     pub from: PlaceDraft,
-    /// The place that is paid: the same account of another user.
+    /// The place that is paid: another one of the same account.
     #[schema(value_type = PlaceOfUser)]
     pub to: PlaceDraft,
     /// The asset's symbol.
@@ -115,7 +115,7 @@ pub enum PlaceDraft {
     Text(String),
 }
 
-/// The available balance of a user in an account.
+/// The available balance of a user in an account, or the amount that is frozen for a purpose.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Place)]
@@ -126,9 +126,9 @@ pub struct PlaceOfUser {
     /// The user.
     #[schema(minimum = 1, maximum = 9_223_372_036_854_775_807_i64, example = 1001)]
     pub user_id: u64,
-    /// Refused by name.
+    /// The amount that is frozen for this purpose of `holds.purposes`.
     #[serde(default)]
-    #[schema(ignore)]
+    #[schema(value_type = Option<String>, example = "DISPUTE")]
     pub purpose: Option<Value>,
 }
 
