@@ -310,7 +310,7 @@ impl LegForm {
         }
         let place = |(place, user): &(PlaceOfUser, UserId)| {
             let user = *user;
-            Ok(match purpose_of(place)? {
+            purpose_of(place).map(|purpose| match purpose {
                 None => LegPlace::Available { store, user },
                 Some(Purpose { number, .. }) => LegPlace::Frozen { store, user, purpose: *number },
             })
