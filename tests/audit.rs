@@ -137,13 +137,13 @@ const TAMPERINGS: &[Tampering] = &[
     },
     // With its part of the balance, so that only the holds of the purpose show it.
     Tampering {
-        action: "INSERT INTO freezes_tb VALUES (1002, 3, 7, 3e8); \
+        action: "INSERT INTO freezes_tb VALUES (1002, 3, 8, 3e8); \
                UPDATE balances_tb SET available = available - 3e8, frozen = frozen + 3e8 \
                WHERE user_id = 1002 AND asset_id = 3",
         undo: "SET session_replication_role = replica; DELETE FROM freezes_tb; \
                UPDATE balances_tb SET available = available + 3e8, frozen = frozen - 3e8 \
                WHERE user_id = 1002 AND asset_id = 3",
-        says: &["freeze of user 1002, asset 3, purpose 7", "300000000", "add up to 0"],
+        says: &["freeze of user 1002", "purpose 8", "300000000", "add up to 0"],
     },
     Tampering {
         action: "INSERT INTO balances_tb (user_id, asset_id, available) VALUES (0, 3, 4e8)",

@@ -306,11 +306,12 @@ impl Builder {
                 .then_some(())
                 .ok_or(Error::Transaction { transaction, why })?;
         }
-        let (mut held, mut balances) = (BTreeSet::new(), BTreeSet::new());
+        let (mut held, mut places) = (BTreeSet::new(), BTreeSet::new());
         for hold in self.ledger.holds.rows().iter().filter(|hold| hold.transaction() != 0) {
-            let (transaction, why) = (hold.transaction(), "two holds of one balance");
+            let (transaction, why) = (hold.transaction(), "two holds of one place");
             held.insert(transaction);
-            let alone = balances.insert((transaction, hold.user, hold.asset));
+            let purpose = hold.content().purpose;
+            let alone = places.insert((transaction, hold.user, hold.asset, purpose));
             alone.then_some(()).ok_or(Error::Transaction { transaction, why })?;
         }
         let why = "its holds are not those of an open RESERVE";

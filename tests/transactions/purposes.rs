@@ -178,8 +178,9 @@ fn gtx_012_what_arrives_is_frozen_and_unfrozen_to_the_unit() {
     desk.close();
 }
 
-/// HLD-009. Goal: a freeze is done once, also behind a kill. Method: for each point of a transaction
-/// a freeze; the server is killed there and started again, and the operator repeats the command.
+/// HLD-009. Goal: a freeze is done once, also behind a kill. Method: for each point of a
+/// transaction a freeze; the server is killed there and started again, and the operator repeats the
+/// command.
 #[cfg(feature = "crash")]
 #[test]
 fn hld_009_a_freeze_behind_a_kill_is_done_once() {

@@ -109,9 +109,9 @@ impl Naive {
         for (index, leg) in (0..).zip(legs) {
             let fail = |code| Err((code, index));
             let key = balance(leg.from, leg.asset);
-            let ((from, _, purpose), (to, _, into)) = (key, balance(leg.to, leg.asset));
+            let ((from, _, purpose), (to, ..)) = (key, balance(leg.to, leg.asset));
             let frozen = purpose != 0;
-            if leg.amount == 0 || leg.from == leg.to || frozen && into != 0 {
+            if leg.amount == 0 || leg.from == leg.to {
                 return fail(Code::InvalidPosting);
             }
             let unfreezes = frozen && from == to;
@@ -267,13 +267,13 @@ impl Chance {
         let (from, to) = (self.below(USERS) + 1, self.below(USERS) + 1);
         let amount = self.below(80) + u64::from(!self.one_in(20));
         let purpose = if self.one_in(3) { 2 } else { 1 };
+        // A record has no room for two purposes in a leg.
         let frozen = |user| Place::Frozen { user, purpose };
         let (from, to) = match self.below(12) {
             0 | 1 => (available(from), frozen(from)),
             2 | 3 => (frozen(from), available(from)),
             4 => (available(from), frozen(to)),
             5 => (frozen(from), available(to)),
-            6 if self.one_in(4) => (frozen(from), frozen(to)),
             _ => (available(from), available(to)),
         };
         leg(from, to, asset, amount)
