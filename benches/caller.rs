@@ -34,6 +34,7 @@ pub(crate) fn options(log_dir: PathBuf, orders: u64) -> Options {
             config.engine.accounts_max,
             needed.max(config.engine.outcomes_max),
         ),
+        ends_kept: 0,
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
         now: ubscore::clock::system_ns,
         notify: ubscore::last_words::notice,

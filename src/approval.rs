@@ -13,7 +13,7 @@ pub enum Action {
     External,
     /// The release of a closed venue's hold, and a freeze or an unfreeze.
     Hold,
-    /// The abort of a transaction.
+    /// The abort of a transaction, its resolution, or the end of one of its branches.
     Transaction,
 }
 

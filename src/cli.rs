@@ -17,11 +17,12 @@ pub use self::log::{
 };
 pub use self::operator::{
     AccessArgs, AccountArgs, AccountCommand, ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs,
-    AssetAddArgs, AssetCommand, AssetSetArgs, ExternalArgs, FreezeArgs, FreezesArgs, HaltArgs,
-    HoldCommand, HoldListArgs, HoldReleaseArgs, HoldShowArgs, OperatorArgs, PauseArgs,
-    TransactionAttendArgs, TransactionCommand, TransactionGrantArgs, TransactionListArgs,
-    TransactionShowArgs, TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs,
-    VenueAddArgs, VenueArgs, VenueCommand, WebhookCommand, WebhookListArgs, WebhookResendArgs,
+    AssetAddArgs, AssetCommand, AssetSetArgs, BranchAbandonArgs, ExternalArgs, FreezeArgs,
+    FreezesArgs, HaltArgs, HoldCommand, HoldListArgs, HoldReleaseArgs, HoldShowArgs, OperatorArgs,
+    PauseArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
+    TransactionListArgs, TransactionShowArgs, TransferAttendArgs, TransferCommand,
+    TransferListArgs, TransferShowArgs, VenueAddArgs, VenueArgs, VenueCommand, WebhookCommand,
+    WebhookListArgs, WebhookResendArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -209,9 +210,10 @@ impl Command {
                 TransactionCommand::List(args) => args.access.format,
                 TransactionCommand::Show(args) => args.access.format,
                 TransactionCommand::Grants(access) => access.format,
-                TransactionCommand::Retry(args) | TransactionCommand::Abort(args) => {
-                    args.operator.access.format
-                }
+                TransactionCommand::Retry(args)
+                | TransactionCommand::Abort(args)
+                | TransactionCommand::Resolve(args) => args.operator.access.format,
+                TransactionCommand::Abandon(args) => args.operator.access.format,
                 TransactionCommand::Grant(args) | TransactionCommand::Revoke(args) => {
                     args.operator.access.format
                 }
@@ -383,6 +385,9 @@ mod tests {
             "ubscore transaction list --limit 0",
             "ubscore transaction show 7",
             "ubscore transaction abort 01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
+            "ubscore transaction abandon 01JFVQ2X8Z0Y1M3N4P5R6S7T8V --reason x",
+            "ubscore transaction abandon 01JFVQ2X8Z0Y1M3N4P5R6S7T8V:coupons:9 --reason x",
+            "ubscore transaction abandon 01JFVQ2X8Z0Y1M3N4P5R6S7T8V:coupons:1 --did x --reason x",
             "ubscore transaction grant shop --reason x",
             "ubscore venue add 0 book --reason x",
             "ubscore venue add 7 --reason x",

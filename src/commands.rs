@@ -30,6 +30,7 @@ pub mod external;
 pub mod halt;
 pub mod hold;
 pub mod journal;
+mod listing;
 pub mod load;
 pub mod man;
 pub mod next;

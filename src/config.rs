@@ -19,6 +19,7 @@ pub mod coordinator;
 pub mod engine;
 pub mod events;
 pub mod file;
+pub mod followers;
 pub mod holds;
 pub mod hours;
 pub mod http;
@@ -26,6 +27,7 @@ pub mod journal;
 mod layer;
 pub mod limits;
 pub mod log;
+mod names;
 pub mod ops;
 pub mod outcomes;
 pub mod participants;
@@ -62,6 +64,7 @@ use self::conservation::Conservation;
 use self::coordinator::Coordinator;
 use self::engine::Engine;
 use self::events::Events;
+use self::followers::Followers;
 use self::holds::Holds;
 use self::http::Http;
 use self::journal::Journal;
@@ -134,6 +137,8 @@ pub struct Config {
     pub holds: Holds,
     /// The participants, by name.
     pub participants: Participants,
+    /// The followers, by name.
+    pub followers: Followers,
     /// When alerts are raised, and the address that they are sent to.
     pub alert: Alert,
     /// Actions that need two operators.
@@ -170,6 +175,7 @@ impl Default for Config {
             transactions: Transactions::default(),
             holds: Holds::default(),
             participants: Participants::default(),
+            followers: Followers::default(),
             alert: Alert::default(),
             approval: Approval::default(),
             log: Log::default(),
@@ -257,10 +263,17 @@ impl Config {
         self.events.validate()?;
         self.webhooks.validate(&self.events)?;
         participants::validate(&self.participants)?;
+        followers::validate(&self.followers, &self.events)?;
         self.alert.validate()?;
         self.log.validate()?;
         self.telemetry.validate()?;
         self.keep_public_tokens_at_home()
+    }
+
+    /// The bound of unfinished transactions. UBSCore keeps an outcome place for the end of each, so
+    /// in a small outcome map it is lower than `transactions.active_max`.
+    pub fn transactions_active_max(&self) -> usize {
+        self.transactions.active_max.min(self.engine.outcomes_max / ENDS_PART)
     }
 
     /// The development secret is public. With it any client can act as any user and as an admin, so
@@ -287,9 +300,13 @@ impl Config {
         self.postgres.read_secrets()?;
         self.alert.read_secrets()?;
         self.webhooks.read_secrets()?;
-        participants::read_secrets(&mut self.participants)
+        participants::read_secrets(&mut self.participants)?;
+        followers::read_secrets(&mut self.followers)
     }
 }
+
+/// At most one part of so many of the outcome map is kept for ends of transactions.
+const ENDS_PART: usize = 16;
 
 /// The variable that names the configuration file if `--config` does not.
 pub const FILE_VARIABLE: &str = "UBSCORE_CONFIG";
@@ -533,7 +550,11 @@ mod tests {
                 continue;
             }
             // A table by name stands in the file with an example's name.
-            let top = if *top == "participants" { "participants.red-envelope" } else { top };
+            let top = match *top {
+                "participants" => "participants.red-envelope",
+                "followers" => "followers.notices",
+                top => top,
+            };
             keys.extend(
                 known(&format!("[{top}]\nunknown = 1")).iter().map(|k| format!("{top}.{k}")),
             );

@@ -37,6 +37,15 @@ pub const CUT_POINTS: &[&str] =
 pub const REPAIR_POINTS: &[&str] =
     &["repair_after_fence", "repair_before_step", "repair_after_steps", "repair_after_postgres"];
 
+/// The points of a repair of PostgreSQL's rows, in their order.
+pub const ROWS_POINTS: &[&str] = &[
+    "repair_before_rows",
+    "repair_amid_rows",
+    "repair_after_rows",
+    "repair_before_flights",
+    "repair_after_flights",
+];
+
 /// The points of rebuilding a lost log from PostgreSQL, in their order.
 pub const ADOPT_POINTS: &[&str] = &[
     "adopt_before_aside",
@@ -83,16 +92,18 @@ pub const TRANSACTION_POINTS: &[&str] = &[
     "transaction_after_committed",
     "transaction_after_seal",
     "transaction_after_aborted",
+    "transaction_after_stores",
     "transaction_after_final",
 ];
 
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 11] = [
+pub const ALL_POINTS: [&[&str]; 12] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,
     CUT_POINTS,
     REPAIR_POINTS,
+    ROWS_POINTS,
     ADOPT_POINTS,
     BACKUP_POINTS,
     APPROVAL_POINTS,

@@ -6,18 +6,22 @@
 //!      v                                       v
 //!   journal_tb --[webhooks]--> webhook_deliveries --> endpoint
 //!   transfers  --> streams that catch up
+//!
+//!   transactions --DONE, in its commit--> webhook_deliveries --> endpoint, followers
+//!                                     \-> transaction_events --> streams
 //! ```
 //!
 //! A flight is the source of its events: their ids are drawn when it is put together, and its
 //! worker hands it to the [`Hub`] once it is committed. A stream that is too slow leaves the hub
 //! and reads the missed events in PostgreSQL. So does one that begins after an earlier event.
 //! [`webhooks`] reads the journal and posts events to an endpoint. [`retention`] deletes old ones.
+//! A transaction has one event, at DONE. Its streams are woken, and read it in PostgreSQL.
 
 mod options;
 pub mod retention;
 pub mod webhooks;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +38,7 @@ use crate::postgres::events::Event;
 use crate::postgres::flight::{Flight, Told};
 use crate::postgres::{Error, Limits, Superseded};
 use crate::telemetry;
+use crate::transaction::TransactionRow;
 use domain::account::UserId;
 
 /// Streams that may read missed events at the same time. They share connections with every other
@@ -62,8 +67,8 @@ pub struct Hub {
     users: Mutex<Users>,
     closed: watch::Sender<bool>,
     readers: Semaphore,
-    /// Signals that there is an event to deliver.
-    deliveries: Notify,
+    /// Signal that there is an event to deliver: one of each endpoint.
+    bells: Mutex<Vec<Arc<Notify>>>,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +81,16 @@ struct Users {
 #[derive(Debug, Default)]
 struct User {
     streams: usize,
-    queues: Vec<(u64, mpsc::Sender<Arc<Event>>)>,
+    queues: Vec<(u64, mpsc::Sender<Pushed>)>,
+}
+
+/// A word to a stream that follows.
+#[derive(Clone, Debug)]
+pub enum Pushed {
+    /// An event of a transfer.
+    Transfer(Arc<Event>),
+    /// A transaction has an event in PostgreSQL.
+    Transaction,
 }
 
 /// There is no place for another stream.
@@ -98,7 +112,7 @@ impl Hub {
             users: Mutex::default(),
             closed: watch::Sender::new(false),
             readers: Semaphore::new(READERS_MAX),
-            deliveries: Notify::new(),
+            bells: Mutex::default(),
         }
     }
 
@@ -141,9 +155,32 @@ impl Hub {
         async move { drop(closed.wait_for(|closed| *closed).await) }
     }
 
-    /// Wakes the task that delivers.
+    /// Wakes the tasks that deliver.
     pub fn ring_for_deliveries(&self) {
-        self.deliveries.notify_one();
+        for bell in self.bells.lock().iter() {
+            bell.notify_one();
+        }
+    }
+
+    /// The bell of one task that delivers.
+    fn bell(&self) -> Arc<Notify> {
+        let bell = Arc::new(Notify::new());
+        self.bells.lock().push(Arc::clone(&bell));
+        bell
+    }
+
+    /// A transaction is DONE, and its commit is durable: deliveries look for it, and its users'
+    /// streams read it. A stream without room leaves the hub, and reads it too.
+    pub fn transaction_done(&self, row: &TransactionRow) {
+        self.ring_for_deliveries();
+        let legs = row.branches.iter().flat_map(|branch| &branch.legs);
+        let places = legs.flat_map(|leg| [leg.from, leg.to]);
+        let named: BTreeSet<UserId> = places.filter_map(|place| place.user()).collect();
+        let mut users = self.users.lock();
+        for user in named {
+            let Some(user) = users.by_id.get_mut(&user) else { continue };
+            user.queues.retain(|(_, queue)| queue.try_send(Pushed::Transaction).is_ok());
+        }
     }
 }
 
@@ -157,7 +194,7 @@ impl Told for Hub {
         }
         crash::point("events_before_told");
         telemetry::events(count);
-        self.deliveries.notify_one();
+        self.ring_for_deliveries();
         let mut users = self.users.lock();
         if users.by_id.is_empty() {
             return;
@@ -170,7 +207,8 @@ impl Told for Hub {
             let id = i64::try_from(id).expect("an incarnation is below 2^23");
             let event = Event::new(id, flight.at, passed.states.clone(), transfer.clone());
             let event = Arc::new(event);
-            user.queues.retain(|(_, queue)| queue.try_send(Arc::clone(&event)).is_ok());
+            let push = || Pushed::Transfer(Arc::clone(&event));
+            user.queues.retain(|(_, queue)| queue.try_send(push()).is_ok());
         }
     }
 }
@@ -196,7 +234,7 @@ impl Place {
 
     /// Begins to follow. Every event of a flight that is committed from now on arrives here, in
     /// order, while there is room. Without room the sender is dropped.
-    pub fn follow(&self) -> mpsc::Receiver<Arc<Event>> {
+    pub fn follow(&self) -> mpsc::Receiver<Pushed> {
         let (queue, events) = mpsc::channel(self.hub.bounds.queue_max);
         let mut users = self.hub.users.lock();
         let user = users.by_id.get_mut(&self.user).expect("it has this place");
@@ -306,7 +344,8 @@ mod tests {
         assert_eq!(hub.enter(user(3)).expect_err("three"), Full::All);
         let mut events = held[0].follow();
         hub.committed(&flight([1, 2]));
-        assert_eq!(events.try_recv().expect("an event").id, 7);
+        let Ok(Pushed::Transfer(event)) = events.try_recv() else { panic!("an event") };
+        assert_eq!(event.id, 7);
         assert!(events.try_recv().is_err(), "the other one is of another user");
         drop((held, events));
         hub.committed(&flight([1, 2]));

@@ -34,4 +34,5 @@ mod settle;
 pub mod tls;
 mod transaction_answer;
 pub mod transaction_body;
+pub mod transaction_event;
 pub mod wire;

@@ -182,6 +182,7 @@ pub fn engine_options(config: &Config) -> engine::Options {
         ring_slots: config.engine.ring_slots,
         in_flight_max: config.engine.in_flight_max,
         places: places(config),
+        ends_kept: config.transactions_active_max(),
         idle_mark: Duration::from_millis(config.engine.idle_mark_ms),
         now: system_ns,
         notify: last_words::notice,

@@ -159,6 +159,10 @@ pub const TRANSACTIONS_TOTAL: &str = "ubscore_transactions_total";
 pub const TRANSACTION_SECONDS: &str = "ubscore_transaction_seconds";
 /// Gauge, s: age of the oldest transaction that is not final.
 pub const TRANSACTION_OLDEST_SECONDS: &str = "ubscore_transaction_oldest_seconds";
+/// Counter: commits of moves and rounds by the worker of transactions.
+pub const TRANSACTION_COMMITS_TOTAL: &str = "ubscore_transaction_commits_total";
+/// Counter: the moves and rounds in those commits.
+pub const TRANSACTION_WRITES_TOTAL: &str = "ubscore_transaction_writes_total";
 /// Counter: log lines that were dropped, because the queue was full or stderr was gone.
 pub const LOG_LINES_DROPPED_TOTAL: &str = "ubscore_log_lines_dropped_total";
 /// Gauge: 1 while the service is halted, else 0.
@@ -684,6 +688,12 @@ pub fn transaction(result: &'static str, took: Duration) {
     metrics::histogram!(TRANSACTION_SECONDS).record(took.as_secs_f64());
 }
 
+/// Counts a commit with so many moves and rounds.
+pub fn transaction_commit(writes: usize) {
+    metrics::counter!(TRANSACTION_COMMITS_TOTAL).increment(1);
+    metrics::counter!(TRANSACTION_WRITES_TOTAL).increment(writes as u64);
+}
+
 /// Makes the counter of ended transactions visible before the first one.
 pub fn expect_transactions(result: &'static str) {
     metrics::counter!(TRANSACTIONS_TOTAL, "result" => result).increment(0);
@@ -766,6 +776,8 @@ pub fn describe() {
     describe_counter!(WEBHOOK_DELIVERIES_TOTAL, Unit::Count, "Tries of deliveries to a webhook endpoint.");
     describe_gauge!(TRANSACTIONS, Unit::Count, "Transactions that are not final.");
     describe_counter!(TRANSACTIONS_TOTAL, Unit::Count, "Transactions that have ended.");
+    describe_counter!(TRANSACTION_COMMITS_TOTAL, Unit::Count, "Commits of moves and rounds of transactions.");
+    describe_counter!(TRANSACTION_WRITES_TOTAL, Unit::Count, "Moves and rounds of transactions.");
     describe_histogram!(TRANSACTION_SECONDS, Unit::Seconds, "Time from the accept of a transaction to its end.");
     describe_gauge!(TRANSACTION_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest transaction that is not final.");
     describe_gauge!(WEBHOOK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest event still to be delivered.");

@@ -28,6 +28,8 @@ pub const REPAIRED: &str = "?";
 pub const OPERATORS: &str = "@operators";
 /// The most bytes of the name of a participant.
 pub const PARTICIPANT_BYTES_MAX: usize = 32;
+/// The most followers of a round.
+pub const FOLLOWERS_MAX: usize = 8;
 /// The most bytes of a payload, as JSON.
 pub const PAYLOAD_BYTES_MAX: usize = 8 * 1024;
 
@@ -190,6 +192,41 @@ impl BranchState {
     }
 }
 
+/// The deed of a last participant, by the word of operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Did {
+    /// It has carried out its part.
+    Committed,
+    /// It has not, and never will.
+    Refused,
+}
+
+impl Did {
+    /// Both.
+    pub const ALL: [Did; 2] = [Did::Committed, Did::Refused];
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Did::Committed => "committed",
+            Did::Refused => "refused",
+        }
+    }
+
+    /// The deed with this name.
+    pub fn from_name(name: &str) -> Option<Did> {
+        Did::ALL.into_iter().find(|did| did.name() == name)
+    }
+
+    /// The state of its branch.
+    pub fn state(self) -> BranchState {
+        match self {
+            Did::Committed => BranchState::Confirmed,
+            Did::Refused => BranchState::Refused,
+        }
+    }
+}
+
 /// The side that decides a transaction. PostgreSQL stores the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i16)]
@@ -288,7 +325,7 @@ pub struct Branch {
     pub log_sequence: Option<u64>,
 }
 
-/// One passage in the history of a transaction.
+/// One passage in the history of a transaction, or the note of an operator in its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransactionPassage {
     /// The name of the state.
@@ -327,6 +364,9 @@ pub struct TransactionRow {
     pub detail: Option<String>,
     /// The decision is proven durable by a later commit of the service.
     pub sealed: bool,
+    /// Funding and Spot have carried out the decision, and this is durable. Neither is asked again:
+    /// the watermark may have passed, and then they know the transaction no more.
+    pub stores_ended: bool,
     /// The branches by round, each round in the order FUNDING, SPOT, services by name.
     pub branches: Vec<Branch>,
     /// What it passed, oldest first.
@@ -361,6 +401,8 @@ pub struct TransactionRound {
     pub services: Vec<(String, serde_json::Value)>,
     /// The service without a try.
     pub last: Option<(String, serde_json::Value)>,
+    /// The services that are told once the transaction is DONE, in the order of their names.
+    pub followers: Vec<String>,
     /// A repeat of the round must have the same one: 16 bytes over the whole request.
     pub fingerprint: [u8; 16],
 }

@@ -5,6 +5,7 @@
 //! parties as the worker asks them. The decision is one row in PostgreSQL. Each answer is recorded
 //! there before anything depends on it, so a start goes on from the rows alone.
 
+pub mod abandon;
 mod apply;
 mod ask;
 pub mod branches;
@@ -25,8 +26,8 @@ use tokio::sync::mpsc;
 
 use self::branches::Branches;
 pub use self::handle::{
-    TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal, TransactionReply,
-    Transactions,
+    Abandon, TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal,
+    TransactionReply, Transactions,
 };
 pub use self::options::Options;
 pub use self::parts::TransactionParts;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use thirtyfour::Key;
-use ubscore::http::auth::Role;
+use ubscore::http::auth::{Owner, Role};
 
 use crate::harness::{
     ADMIN, Browser, Request, Screen, Server, Session, Site, Way, assert_refused, eventually,
@@ -142,6 +142,71 @@ fn a_stuck_transfer_is_seen_tried_and_found() {
     assert_no_complaints(&browser);
     site.wait_for_rest();
     site.assert_in_order(&server);
+}
+
+/// Goal: an operator finds a transaction, sees its branches, legs and history, and aborts it with a
+/// second operator's consent. Method: one that its caller leaves open, and one that is done.
+#[test]
+fn a_transaction_is_found_and_aborted_by_two_operators() {
+    let site = site().with("UBSCORE__APPROVAL__REQUIRED", "transaction");
+    let server = site.start();
+    let service = token(1, Owner::new("shop").map(Role::Service));
+    let post = |path: &str, body: &Value| {
+        let path = format!("/api/v1/transactions{path}");
+        let request = Request { body: Some(body), ..Request::new(&service, "POST", &path) };
+        let reply = send(server.http, &request).expect("an answer");
+        assert_eq!(reply.status, 200, "{reply:?}");
+    };
+    let place = |user: u64| json!({"account": "FUNDING", "user_id": user});
+    let legs = json!([{"from": place(USER), "to": place(1002), "asset": "USDT", "amount": "3"}]);
+    let prepare = json!({"round": 1, "decide": "caller", "legs": legs});
+    post("/order:1/prepare", &prepare);
+    post("", &json!({"tx_id": "order:2", "legs": legs}));
+    let (maker, approver) = (Browser::start(), Browser::start());
+    sign_in(&maker, &server, ADMIN);
+    sign_in(&approver, &server, APPROVER);
+    let listed = maker.wait_for("#transactions", "order:1");
+    assert!(listed.contains("shop") && !listed.contains("order:2"), "{listed}");
+    let id = server.admin_get("/admin/v1/transactions").json()["transactions"][0]["transaction_id"]
+        .as_str()
+        .expect("text")
+        .to_owned();
+    maker.press_button("#transactions", &id);
+    let shown = maker.wait_for("#transaction", "What happened");
+    for part in ["OPEN", "FUNDING", "TRIED", "3 USDT", "by shop", "1001", "1002"] {
+        assert!(shown.contains(part), "{part:?}: {shown}");
+    }
+    maker.press_button("#transaction", "Ask again");
+    confirm(&maker, "Ask again now", "a look");
+    maker.wait_for("#said", &format!("The parties of transaction {id} are asked now"));
+    maker.press_button("#transaction", "Abort");
+    confirm(&maker, "Abort", "the caller is gone");
+    maker.wait_for("#said", "This waits for another operator: approval ");
+    approver.wait_for("#approvals", "the caller is gone");
+    approver.press_button("#approvals", "Approve");
+    confirm(&approver, &format!("Approve: transaction {id}"), "agreed");
+    maker.wait_for("#transaction", "CANCELLED");
+    maker.wait_for("#transactions", "Nothing is under way.");
+    assert_eq!(
+        audit(&site, "transaction abort"),
+        [format!(
+            "transaction abort admin/{ADMIN}, approved by admin/{APPROVER} the caller is gone"
+        )]
+    );
+    // The filter.
+    maker.type_into("#transactions-tx_id", "order:2");
+    maker.press("#transactions-filter button");
+    let listed = maker.wait_for("#transactions", "order:2");
+    assert!(listed.contains("DONE") && !listed.contains("order:1"), "{listed}");
+    maker.type_into("#transactions-owner", "a b");
+    maker.press("#transactions-filter button");
+    maker.wait_for("#transactions-problem", "owner must be 1 to 64");
+    let mut complaints = maker.complaints();
+    // The browser reports the refusal above as a failed request.
+    complaints.retain(|complaint| !(complaint.contains("owner=") && complaint.contains("400")));
+    assert_eq!((complaints, approver.complaints()), (vec![], vec![]));
+    site.wait_for_rest();
+    site.assert_verified();
 }
 
 /// Goal: an account is found by its user, frozen with a reason, and unfrozen. Method: by keyboard

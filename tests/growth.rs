@@ -69,6 +69,11 @@ impl Plan {
         }
     }
 
+    /// Places of the outcome map for new work: some are kept for the ends of transactions.
+    fn places_for_work(&self) -> u64 {
+        self.places - (self.places / 16).min(1_000)
+    }
+
     fn site(&self) -> (Site, Arc<Cluster>) {
         let (site, cluster) = Site::on_its_own_cluster();
         let site = site
@@ -177,7 +182,7 @@ impl Sample {
             turned_away: count("turned_away") + count("refused") + count("lost"),
             p50_us: quantile("p50"),
             p99_us: quantile("p99"),
-            places_taken: plan.places - server.metric("ubscore_outcomes_left"),
+            places_taken: plan.places_for_work() - server.metric("ubscore_outcomes_left"),
             service_kib: anonymous_kib(server.pid()),
             postgres_kib: cluster.process_ids().into_iter().map(anonymous_kib).sum(),
             wal_bytes: number(&session.sql(wal)[0][0]),
@@ -333,7 +338,7 @@ fn a_steady_load_leaves_rows_of_transfers_and_nothing_else() {
     // Everything leaves the map, however long the run was.
     site.wait_for_rest();
     eventually("an empty map", || (server.metric("ubscore_outcomes") == 0).then_some(()));
-    assert_eq!(server.metric("ubscore_outcomes_left"), plan.places);
+    assert_eq!(server.metric("ubscore_outcomes_left"), plan.places_for_work());
     assert!(watermark(&site) > 0, "it has risen");
     site.assert_in_order(&server);
 }

@@ -205,6 +205,7 @@ pub(crate) fn small_engine(data_dir: &Path) -> engine::Options {
         ring_slots: 64,
         in_flight_max: 32,
         places: Places::of_transfers(64, 1_024),
+        ends_kept: 0,
         idle_mark: Duration::from_millis(10),
         now: ubscore::clock::system_ns,
         notify: ubscore::last_words::notice,

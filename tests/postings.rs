@@ -476,14 +476,14 @@ fn rcv_010_later_records_and_facts_are_refused_by_name() {
     let (_, path) = snapshots(&site).remove(0);
     let before = fs::read(&path).expect("there");
     let mut later = before.clone();
-    later[64] = 14;
+    later[64] = 15;
     let end = later.len() - 4;
     let crc = crc32fast::hash(&later[..end]);
     later[end..].copy_from_slice(&crc.to_le_bytes());
     fs::write(&path, &later).expect("written");
     let (code, why) = site.start_refused();
     assert_eq!(code, 70, "{why}");
-    assert!(why.contains("fact tag holds 14"), "{why}");
+    assert!(why.contains("fact tag holds 15"), "{why}");
     fs::write(&path, before).expect("written");
 
     let directory = Directory::create(site.log_dir()).expect("there");

@@ -141,7 +141,8 @@ fn mlt_005_a_wrong_round_is_refused_and_nothing_is_written() {
         (with("legs/0/from", json!("OUTSIDE")), "INVALID_REQUEST"),
         (with("legs/0/from/user_id", json!(0)), "INVALID_REQUEST"),
         (with("legs/0/from/user_id", json!(1_u64 << 63)), "INVALID_REQUEST"),
-        (with("followers", json!(["mail"])), "INVALID_REQUEST"),
+        (with("followers", json!(["mail", "mail"])), "INVALID_REQUEST"),
+        (with("followers", json!(["mail"])), "UNKNOWN_PARTICIPANT"),
         (
             with("participants", json!([service("coupons", json!("x".repeat(8_192)))])),
             "INVALID_REQUEST",
@@ -155,7 +156,6 @@ fn mlt_005_a_wrong_round_is_refused_and_nothing_is_written() {
         (with("legs", json!([])), "INVALID_POSTING"),
         (with("legs", json!(vec![leg(); 17])), "INVALID_POSTING"),
         (with("legs/0/to/user_id", json!(USER)), "INVALID_POSTING"),
-        (with("legs/0/to/account", json!("SPOT")), "INVALID_POSTING"),
         (with("legs/0/to/account", json!("WALLET")), "INVALID_POSTING"),
         (with("legs/0/to/purpose", json!("DISPUTE")), "INVALID_POSTING"),
         (with("legs/0/amount", json!("0")), "INVALID_POSTING"),

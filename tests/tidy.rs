@@ -54,7 +54,6 @@ const SEAMS: &[(&str, &[&str])] = &[
             "src/http/request.rs",
             "src/postgres/connection.rs",
             "src/postgres/database.rs",
-            "src/postgres/transactions/database.rs",
             "src/postgres/embedded.rs",
             "src/postgres/embedded/cluster.rs",
         ],

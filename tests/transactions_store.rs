@@ -1,12 +1,15 @@
 //! The rows of transactions in PostgreSQL: the store of their worker, the decision of a caller in
 //! SQL, grants, reads, the watermark and the audit of holds.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde_json::json;
-use ubscore::postgres::transactions::database::TransactionDatabase;
+use ubscore::postgres::flight::EventIds;
+use ubscore::postgres::transactions::database::{TransactionDatabase, TransactionTold};
 use ubscore::postgres::transactions::{
     Accepted, BranchMove, MoveResult, RoundAccept, TransactionError, TransactionMove,
-    TransactionStore,
+    TransactionNote, TransactionStore,
 };
 use ubscore::transaction::{
     BranchState, Decider, LegPlace, Party, TransactionLeg, TransactionName, TransactionRound,
@@ -31,6 +34,8 @@ mod granted;
 mod kept;
 /// The store of the worker: accepts, refusals and moves.
 mod recorded;
+/// The event of a transaction that is DONE.
+mod told;
 
 const OWNER: &str = "shop";
 const FUNDING: Party = Party::Store(Participant::Funding);
@@ -50,7 +55,7 @@ impl Desk {
 
     fn at(site: Site) -> Desk {
         let incarnation = site.begin(&LIMITS, 1).number;
-        let store = TransactionDatabase::new(site.target(), LIMITS, incarnation);
+        let store = store_of(&site, incarnation);
         Desk { site, store, incarnation, next: 0 }
     }
 
@@ -165,8 +170,16 @@ fn round(tx_id: &str, number: u8, decider: Decider) -> TransactionRound {
         legs: vec![leg(1001, 1002, 250 * u64::from(number))],
         services: Vec::new(),
         last: None,
+        followers: Vec::new(),
         fingerprint: [number; 16],
     }
+}
+
+/// The store of a process.
+fn store_of(site: &Site, incarnation: u64) -> TransactionDatabase {
+    let ids = Arc::new(EventIds::new(incarnation));
+    let told = TransactionTold { ids, endpoints: vec!["default".to_owned()] };
+    TransactionDatabase::new(site.target(), LIMITS, incarnation, told)
 }
 
 /// A passage of the transaction alone.
@@ -180,6 +193,8 @@ fn state_move(row: &TransactionRow, to: TransactionState) -> TransactionMove {
         code: None,
         detail: None,
         seal: false,
+        stores_ended: false,
+        note: None,
         branches: Vec::new(),
     }
 }

@@ -183,24 +183,41 @@ impl Balances {
             table.insert(made);
             return (None, fact_of(&made, &Sums::default()));
         };
-        let position = usize::try_from(balance.sums).expect("32 bits fit").checked_sub(1);
-        let sums = position.map_or_else(Sums::default, |position| sums[position]);
-        let before = fact_of(balance, &sums);
-        balance.totals = totals(balance.totals);
-        (Some(before), fact_of(balance, &sums))
+        let after = Balance { totals: totals(balance.totals), ..*balance };
+        let facts = |sums: &Sums| (Some(fact_of(balance, sums)), fact_of(&after, sums));
+        let facts = match usize::try_from(balance.sums).expect("32 bits fit").checked_sub(1) {
+            // Apart, so that the compiler knows the zeros.
+            None => facts(&Sums::default()),
+            Some(position) => facts(&sums[position]),
+        };
+        *balance = after;
+        facts
     }
 
     /// Smallest units, holds and freezes included.
     #[inline]
     pub(crate) fn owned(&self, balance: &Balance) -> u128 {
-        owned_of(balance, &self.sums(balance))
+        self.owned_and_held(balance).0
     }
 
     /// Smallest units, without holds and freezes.
     #[inline]
     pub(crate) fn available(&self, balance: &Balance) -> u128 {
-        let sums = self.sums(balance);
-        owned_of(balance, &sums) - sums.held
+        let (owned, held) = self.owned_and_held(balance);
+        owned - held
+    }
+
+    /// The balance with its holds and freezes, and these alone, smallest units.
+    #[inline]
+    pub(crate) fn owned_and_held(&self, balance: &Balance) -> (u128, u128) {
+        match usize::try_from(balance.sums).expect("32 bits fit").checked_sub(1) {
+            // Apart, so that the compiler knows the zeros.
+            None => (owned_of(balance, &Sums::default()), 0),
+            Some(position) => {
+                let sums = &self.sums[position];
+                (owned_of(balance, sums), sums.held)
+            }
+        }
     }
 
     pub(crate) fn fact(&self, balance: &Balance) -> Fact {
@@ -208,11 +225,13 @@ impl Balances {
     }
 }
 
+#[inline]
 fn owned_of(balance: &Balance, sums: &Sums) -> u128 {
     let owned = sums.owned(&balance.totals);
     owned.unwrap_or_else(|| panic!("below 0: {:?} {sums:?}", balance.totals))
 }
 
+#[inline]
 fn fact_of(balance: &Balance, sums: &Sums) -> Fact {
     let Balance { totals, user, asset, .. } = *balance;
     let Sums { held, traded, .. } = *sums;

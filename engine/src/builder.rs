@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::account::UserId;
 use domain::amount::PRECISION_MAX;
 use domain::posting::PLACES_MAX;
+use domain::transfer::op::HoldStep;
 use domain::transfer::{Decision, Op};
 
 use crate::accounts::{Account, Balance, Sums};
@@ -66,11 +67,10 @@ pub enum Error {
     Traded {
         /// The asset.
         asset: u32,
-        /// The sum over all balances, smallest units; not 0.
+        /// The sum over all balances less the money from outside, smallest units; not 0.
         brought: i128,
     },
-    /// A transaction has holds and no open RESERVE, or one without holds, or two, or two holds of
-    /// one balance.
+    /// A transaction has holds and no open RESERVE, or two, or two holds of one balance.
     #[error("transaction {transaction:032x}: {why}")]
     Transaction {
         /// The transaction.
@@ -174,6 +174,15 @@ impl Builder {
                 let before = std::mem::replace(&mut entry.outside, outside);
                 once(before != Outside::default())
             }
+            Fact::Crossed { brought, .. } if brought == 0 || brought.unsigned_abs() > TOTAL_MAX => {
+                return impossible("a sum is above every log's, or 0");
+            }
+            Fact::Crossed { asset, brought } => {
+                let Some(entry) = self.ledger.assets.get_mut(&asset) else {
+                    return impossible("no such asset");
+                };
+                once(std::mem::replace(&mut entry.crossed, brought) != 0)
+            }
             Fact::Watermark { order_number } => {
                 once(self.watermark.replace(order_number).is_some())
             }
@@ -272,7 +281,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Holds add up to the held amounts, and postings have neither made nor lost money.
+    /// Holds add up to the held amounts, and postings have neither made nor lost money: they have
+    /// brought the money from outside.
     fn recount(&self) -> Result<(), Error> {
         let Builder { ledger, .. } = self;
         let mut found = BTreeMap::<(u64, u32), u128>::new();
@@ -280,7 +290,9 @@ impl Builder {
             let sum = found.entry((hold.user, hold.asset)).or_default();
             *sum = sum.saturating_add(hold.amount());
         }
-        let mut traded = BTreeMap::<u32, i128>::new();
+        let crossed = ledger.assets.iter().filter(|(_, entry)| entry.crossed != 0);
+        let mut traded: BTreeMap<u32, i128> =
+            crossed.map(|(&asset, entry)| (asset, -entry.crossed)).collect();
         for balance in ledger.balances.rows().iter().filter(|balance| balance.sums != 0) {
             let (user, asset) = (balance.user, balance.asset);
             let sums = ledger.balances.sums(balance);
@@ -297,7 +309,8 @@ impl Builder {
         }
     }
 
-    /// Each transaction with holds has one open RESERVE, and each open RESERVE has holds.
+    /// Each transaction with holds has one open RESERVE. An open RESERVE has no holds if all of
+    /// its money comes from outside.
     fn recount_transactions(&self) -> Result<(), Error> {
         let mut open = BTreeSet::new();
         for NamedFact { transaction, .. } in self.ledger.outcomes.open() {
@@ -315,7 +328,7 @@ impl Builder {
             alone.then_some(()).ok_or(Error::Transaction { transaction, why })?;
         }
         let why = "its holds are not those of an open RESERVE";
-        let apart = open.symmetric_difference(&held).next();
+        let apart = held.difference(&open).next();
         apart.map_or(Ok(()), |&transaction| Err(Error::Transaction { transaction, why }))
     }
 
@@ -398,7 +411,8 @@ fn objection_named(named: &NamedFact) -> Option<&'static str> {
     let Kept { accounts, balances, freezes, outcomes } = named.kept;
     let succeeded = named.decision == Decision::Success;
     let round = if ends(named.op) { 0..=0 } else { 1..=ROUND_MAX };
-    let may_be_open = named.op == Op::Reserve && succeeded && outcomes == 1;
+    let sets_apart = named.op.step() == Some(HoldStep::SetApart);
+    let may_be_open = sets_apart && succeeded && outcomes == 1;
     let places = usize::from(accounts.max(balances).max(freezes)) <= PLACES_MAX;
     match () {
         () if !is_transaction(named.transaction) => Some("no name of a transaction"),

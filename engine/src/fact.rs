@@ -21,7 +21,10 @@
 //! | 11 | answer in a window | the fields of `AnswerBytes`; code 0 is a success |
 //! | 12 | outcome of a posting by name | the fields of `NamedBytes`; code 0 is a success |
 //! | 13 | hold of a transaction | the fields of `NamedHoldBytes` in their order |
+//! | 14 | crossed | brought less taken 16, not 0; asset 4: see `crossed.rs` |
 //! | 15 | the same, out of a freeze | as 13, then purpose 2: it is not 0 |
+
+mod bytes;
 
 use std::mem::size_of;
 
@@ -29,9 +32,15 @@ use domain::account::AccountStatus;
 use domain::asset::SYMBOL_BYTES_MAX;
 use domain::transfer::{Decision, Op};
 use xxhash_rust::xxh3::xxh3_128;
-use zerocopy::little_endian::{I128, U16, U32, U64, U128};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::little_endian::{U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+pub use self::bytes::VENUE_NAME_BYTES_MAX;
+use self::bytes::{
+    AccountBytes, AnswerBytes, AssetBytes, BalanceBytes, FrozenHoldBytes, HoldBytes, NamedBytes,
+    NamedHoldBytes, OutcomeBytes, TradedBytes, VenueBytes,
+};
+use crate::crossed::CrossedBytes;
 use crate::external::{Outside, OutsideBytes};
 use crate::record::{Error, decision_number, decision_of};
 use crate::recorded::Recorded;
@@ -97,6 +106,13 @@ pub enum Fact {
         asset: u32,
         /// All of them, also those with evicted outcomes.
         outside: Outside,
+    },
+    /// Money of an asset that transactions have brought to Spot less all that they have taken.
+    Crossed {
+        /// The asset's number.
+        asset: u32,
+        /// Smallest units, not 0.
+        brought: i128,
     },
     /// A hold or a freeze.
     Hold(HoldFact),
@@ -219,136 +235,8 @@ pub struct AnswerFact {
     pub leg: u8,
 }
 
-/// The most bytes of a venue's name.
-pub const VENUE_NAME_BYTES_MAX: usize = 32;
-
 /// The most bytes of a fact.
 pub const FACT_BYTES_MAX: usize = size_of::<TradedBytes>();
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct AssetBytes {
-    asset: U32,
-    precision: u8,
-    symbol_length: u8,
-    symbol: [u8; SYMBOL_BYTES_MAX],
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct AccountBytes {
-    user: U64,
-    status: u8,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct BalanceBytes {
-    available: U128,
-    deposits: U128,
-    withdrawals: U128,
-    refunds: U128,
-    user: U64,
-    asset: U32,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct OutcomeBytes {
-    req_id: U128,
-    balance_after: U128,
-    user: U64,
-    amount: U64,
-    sequence: U64,
-    time_ns: U64,
-    order_number: U64,
-    asset: U32,
-    code: U16,
-    op: u8,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct TradedBytes {
-    balance: BalanceBytes,
-    held: U128,
-    traded: I128,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct HoldBytes {
-    amount: U128,
-    number: U64,
-    user: U64,
-    reference: U64,
-    record: U64,
-    time_ns: U64,
-    venue: U32,
-    asset: U32,
-    purpose: U16,
-    keeps: u8,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct VenueBytes {
-    epoch: U64,
-    acknowledged: U64,
-    id: U32,
-    flags: u8,
-    name_length: u8,
-    name: [u8; VENUE_NAME_BYTES_MAX],
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct AnswerBytes {
-    number: U64,
-    hash: U64,
-    record: U64,
-    venue: U32,
-    code: U16,
-    leg: u8,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct NamedBytes {
-    transaction: U128,
-    hash: U128,
-    reference: U64,
-    record: U64,
-    time_ns: U64,
-    order_number: U64,
-    code: U16,
-    op: u8,
-    round: u8,
-    leg: u8,
-    accounts: u8,
-    balances: u8,
-    freezes: u8,
-    outcomes: u8,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct NamedHoldBytes {
-    transaction: U128,
-    number: U64,
-    amount: U64,
-    user: U64,
-    record: U64,
-    time_ns: U64,
-    asset: U32,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct FrozenHoldBytes {
-    hold: NamedHoldBytes,
-    purpose: U16,
-}
 
 const _: () = assert!(size_of::<OutcomeBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<FrozenHoldBytes>() <= FACT_BYTES_MAX);
@@ -357,6 +245,7 @@ const _: () = assert!(size_of::<NamedHoldBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<HoldBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<VenueBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<OutsideBytes>() <= FACT_BYTES_MAX);
+const _: () = assert!(size_of::<CrossedBytes>() <= FACT_BYTES_MAX);
 
 impl BalanceBytes {
     fn read(&self, held: u128, traded: i128) -> Fact {
@@ -485,6 +374,7 @@ const VENUE: u8 = 10;
 const ANSWER: u8 = 11;
 const NAMED: u8 = 12;
 const NAMED_HOLD: u8 = 13;
+const CROSSED: u8 = 14;
 const FROZEN_HOLD: u8 = 15;
 
 /// Writes `bytes` into `buffer`. Returns their number.
@@ -610,6 +500,9 @@ impl Fact {
             Fact::Outside { asset, outside } => {
                 (OUTSIDE, put(buffer, &OutsideBytes::new(asset, outside)))
             }
+            Fact::Crossed { asset, brought } => {
+                (CROSSED, put(buffer, &CrossedBytes::new(asset, brought)))
+            }
             Fact::Hold(ref hold) => hold.encode(buffer),
             Fact::Venue(ref venue) => {
                 let text = venue.name.as_bytes();
@@ -656,6 +549,7 @@ impl Fact {
             ANSWER => Some(size_of::<AnswerBytes>()),
             NAMED => Some(size_of::<NamedBytes>()),
             NAMED_HOLD => Some(size_of::<NamedHoldBytes>()),
+            CROSSED => Some(size_of::<CrossedBytes>()),
             FROZEN_HOLD => Some(size_of::<FrozenHoldBytes>()),
             _ => None,
         }
@@ -740,6 +634,11 @@ impl Fact {
                 let (asset, outside) = fixed.read();
                 Ok(Fact::Outside { asset, outside })
             }
+            CROSSED => {
+                let fixed = CrossedBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+                let (asset, brought) = fixed.read().ok_or_else(malformed)?;
+                Ok(Fact::Crossed { asset, brought })
+            }
             _ => Err(malformed()),
         }
     }
@@ -760,180 +659,4 @@ impl Fact {
 }
 
 #[cfg(test)]
-mod tests {
-    use domain::code::Code;
-    use domain::transfer::Decision;
-
-    use super::*;
-
-    #[test]
-    fn a_fact_reads_back_as_written() {
-        let recorded = Recorded {
-            user: 7,
-            asset: 3,
-            amount: 5,
-            decision: Decision::Refused(Code::InsufficientBalance),
-            balance_after: u128::MAX,
-            sequence: 9,
-            time_ns: 11,
-            order_number: 13,
-        };
-        for fact in [
-            Fact::Asset { asset: 3, precision: 8, symbol: Text::new("USDT").expect("short") },
-            Fact::Account { user: 7, status: AccountStatus::Frozen },
-            Fact::Balance {
-                user: 7,
-                asset: 3,
-                available: u128::MAX,
-                held: 0,
-                traded: 0,
-                totals: Totals { deposits: 1 << 100, withdrawals: 2 << 100, refunds: 3 << 100 },
-            },
-            Fact::Outcome { req_id: u128::MAX, op: Op::Refund, recorded },
-            Fact::Watermark { order_number: u64::MAX },
-            Fact::Evicted { digest: u128::MAX - 1 },
-            Fact::Outside {
-                asset: 3,
-                outside: Outside { deposits: 1, deposited: 1 << 90, withdrawals: 2, withdrawn: 7 },
-            },
-        ] {
-            let mut buffer = [0; FACT_BYTES_MAX];
-            let (tag, length) = fact.encode(&mut buffer);
-            assert_eq!(Fact::bytes_of(tag), Some(length));
-            assert_eq!(Fact::decode(tag, &buffer[..length]), Ok(fact));
-        }
-    }
-
-    /// The forms of the facts of venues, tags 8 to 11, field by field.
-    #[test]
-    fn the_bytes_of_the_facts_of_venues_stay_what_they_are() {
-        let name = Text::new("book").expect("short");
-        let totals = Totals { deposits: 0x21, withdrawals: 0x22, refunds: 0x23 };
-        let long = |byte: u8, bytes: usize| -> Vec<u8> {
-            [byte].into_iter().chain(std::iter::repeat(0)).take(bytes).collect()
-        };
-        let joined = |parts: &[(u8, usize)]| -> Vec<u8> {
-            parts.iter().flat_map(|(byte, bytes)| long(*byte, *bytes)).collect()
-        };
-        let balance =
-            Fact::Balance { user: 7, asset: 3, available: 1, held: 4, traded: -2, totals };
-        let mut traded = joined(&[(1, 16), (0x21, 16), (0x22, 16), (0x23, 16), (7, 8), (3, 4)]);
-        traded.extend(long(4, 16));
-        traded.extend((-2_i128).to_le_bytes());
-        let hold = HoldFact {
-            venue: 9,
-            transaction: 0,
-            number: 8,
-            purpose: 0,
-            user: 7,
-            asset: 3,
-            amount: 4,
-            reference: 5,
-            record: 6,
-            time_ns: 2,
-            keeps: true,
-        };
-        let held = joined(&[
-            (4, 16),
-            (8, 8),
-            (7, 8),
-            (5, 8),
-            (6, 8),
-            (2, 8),
-            (9, 4),
-            (3, 4),
-            (0, 2),
-            (1, 1),
-        ]);
-        let venue = VenueFact { id: 9, epoch: 3, acknowledged: 2, closed: true, posts: true, name };
-        let mut registered = joined(&[(3, 8), (2, 8), (9, 4), (3, 1), (4, 1)]);
-        registered.extend(b"book");
-        registered.resize(registered.len() + VENUE_NAME_BYTES_MAX - 4, 0);
-        let decision = Decision::Refused(Code::InsufficientBalance);
-        let answer = AnswerFact { venue: 9, number: 8, hash: 1, record: 6, decision, leg: 2 };
-        let answered = joined(&[(8, 8), (1, 8), (6, 8), (9, 4), (24, 2), (2, 1)]);
-        for (fact, tag, want) in [
-            (balance, 8, traded),
-            (Fact::Hold(hold), 9, held),
-            (Fact::Venue(venue), 10, registered),
-            (Fact::Answer(answer), 11, answered),
-        ] {
-            let mut buffer = [0; FACT_BYTES_MAX];
-            let (found, length) = fact.encode(&mut buffer);
-            assert_eq!((found, &buffer[..length]), (tag, &want[..]), "{fact:?}");
-            assert_eq!(Fact::decode(tag, &want), Ok(fact));
-        }
-        // Of a later version.
-        assert_eq!(Fact::bytes_of(16), None);
-        let unknown = Error::Field { field: "fact tag", number: 16 };
-        assert_eq!(Fact::decode(16, &[]), Err(unknown));
-    }
-
-    /// The forms of the facts of transactions, tags 12 to 15, field by field.
-    #[test]
-    fn the_bytes_of_the_facts_of_transactions_stay_what_they_are() {
-        let hold = HoldFact {
-            venue: 0,
-            transaction: 0x11,
-            number: 2,
-            purpose: 0,
-            user: 7,
-            asset: 3,
-            amount: 4,
-            reference: 0,
-            record: 6,
-            time_ns: 5,
-            keeps: false,
-        };
-        let long = |byte: u8, bytes: usize| -> Vec<u8> {
-            [byte].into_iter().chain(std::iter::repeat(0)).take(bytes).collect()
-        };
-        let joined = |parts: &[(u8, usize)]| -> Vec<u8> {
-            parts.iter().flat_map(|(byte, bytes)| long(*byte, *bytes)).collect()
-        };
-        let held = joined(&[(0x11, 16), (2, 8), (4, 8), (7, 8), (6, 8), (5, 8), (3, 4)]);
-        let frozen = HoldFact { purpose: 9, ..hold };
-        let mut apart = [&held[..], &[9, 0]].concat();
-        let named = NamedFact {
-            transaction: 0x11,
-            op: Op::Reserve,
-            round: 2,
-            hash: 0x12,
-            reference: 7,
-            record: 6,
-            time_ns: 5,
-            order_number: 13,
-            decision: Decision::Refused(Code::InsufficientBalance),
-            leg: 3,
-            kept: Kept { accounts: 8, balances: 9, freezes: 2, outcomes: 1 },
-        };
-        let mut decided =
-            joined(&[(0x11, 16), (0x12, 16), (7, 8), (6, 8), (5, 8), (13, 8), (24, 2)]);
-        decided.extend([6, 2, 3, 8, 9, 2, 1]);
-        for (fact, tag, want) in [
-            (Fact::Named(named), 12, decided),
-            (Fact::Hold(hold), 13, held),
-            (Fact::Hold(frozen), 15, apart.clone()),
-        ] {
-            let mut buffer = [0; FACT_BYTES_MAX];
-            let (found, length) = fact.encode(&mut buffer);
-            assert_eq!((found, &buffer[..length]), (tag, &want[..]), "{fact:?}");
-            assert_eq!(Fact::decode(tag, &want), Ok(fact));
-        }
-        apart[60] = 0;
-        let without = Error::Field { field: "fact tag", number: 15 };
-        assert_eq!(Fact::decode(15, &apart), Err(without), "that is of tag 13");
-        assert!(Fact::decode(13, &[0; 60]).is_err(), "no transaction");
-    }
-
-    /// Found by a fuzz target: bytes after a symbol were ignored, so one fact had several forms.
-    #[test]
-    fn a_symbol_is_padded_with_zeros_and_nothing_else() {
-        let mut buffer = [0; FACT_BYTES_MAX];
-        let symbol = Text::new("USDT").expect("short");
-        let (tag, length) = Fact::Asset { asset: 3, precision: 8, symbol }.encode(&mut buffer);
-        buffer[length - 1] = b'x';
-        let malformed = Error::Field { field: "fact tag", number: tag.into() };
-        assert_eq!(Fact::decode(tag, &buffer[..length]), Err(malformed));
-    }
-}
+mod tests;

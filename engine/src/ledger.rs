@@ -96,6 +96,8 @@ pub enum Answer {
         units: u128,
         /// All holds and freezes of it, smallest units.
         held: u128,
+        /// All that transactions have brought to it from outside less all taken there.
+        crossed: i128,
         /// The last record that this sum includes.
         sequence: wal::Sequence,
     },
@@ -157,12 +159,16 @@ pub(crate) struct AssetEntry {
     pub(crate) held: u128,
     /// Its external operations.
     pub(crate) outside: Outside,
+    /// All that transactions have brought from outside less all that they have taken there,
+    /// smallest units: see [`crate::crossed`].
+    pub(crate) crossed: i128,
 }
 
 impl AssetEntry {
     /// An asset without balances and without external operations.
     pub(crate) fn new(precision: u8, symbol: Text<SYMBOL_BYTES_MAX>) -> AssetEntry {
-        AssetEntry { precision, symbol, total: 0, held: 0, outside: Outside::default() }
+        let outside = Outside::default();
+        AssetEntry { precision, symbol, total: 0, held: 0, outside, crossed: 0 }
     }
 }
 
@@ -231,6 +237,13 @@ impl Ledger {
     /// Free places for outcomes, without those kept for refunds and for ends of transactions.
     pub fn places_left(&self) -> usize {
         self.outcomes.places_left()
+    }
+
+    /// Keeps places for the ends of transactions without a RESERVE, see
+    /// [`Options::ends_kept`](crate::Options::ends_kept). Call it behind the replay: an older
+    /// process may have used these places.
+    pub fn keep_for_ends(&mut self, places: usize) {
+        self.outcomes.keep_for_ends(places);
     }
 
     /// The number of Spot accounts.
@@ -454,6 +467,12 @@ impl Ledger {
         self.assets.get(&asset).map_or(0, |entry| entry.held)
     }
 
+    /// Money of an asset that transactions have brought from outside less all that they have
+    /// taken there, smallest units.
+    pub fn crossed(&self, asset: u32) -> i128 {
+        self.assets.get(&asset).map_or(0, |entry| entry.crossed)
+    }
+
     /// The status of a Spot account, if there is one.
     pub(crate) fn status(&self, user: u64) -> Option<AccountStatus> {
         self.accounts.get(user).map(|account| account.status)
@@ -527,6 +546,8 @@ impl Ledger {
         let outside = self.assets.iter().map(|(&asset, entry)| (asset, entry.outside));
         let outside = outside.filter(|(_, outside)| *outside != Outside::default());
         let outside = outside.map(|(asset, outside)| Fact::Outside { asset, outside });
+        let crossed = self.assets.iter();
+        let crossed = crossed.filter_map(|(&asset, entry)| crossed_fact(asset, entry.crossed));
         let accounts = self.accounts.rows().iter().map(Account::fact);
         let balances = self.balances.rows().iter().map(|balance| self.balances.fact(balance));
         let venues = self.venues.rows().iter().map(Venue::fact);
@@ -534,7 +555,8 @@ impl Ledger {
         let holds = self.holds.rows().iter().map(Hold::fact);
         let outcomes = self.outcomes.facts();
         let head = [evicted, watermark].into_iter();
-        let spot = head.chain(assets).chain(outside).chain(accounts).chain(balances);
+        let head = head.chain(assets).chain(outside).chain(crossed);
+        let spot = head.chain(accounts).chain(balances);
         spot.chain(venues).chain(holds).chain(answers).chain(outcomes)
     }
 
@@ -617,6 +639,23 @@ impl Ledger {
         let before = (before != Outside::default()).then(|| fact(before));
         self.exchange(before, fact(after));
     }
+
+    /// Adds money of a registered asset that came from outside, or went there if below 0. The
+    /// balances change apart from this.
+    pub(crate) fn cross(&mut self, asset: u32, brought: i128) {
+        let entry = self.assets.get_mut(&asset).expect("the judge has found it");
+        let before = entry.crossed;
+        let after = before.checked_add(brought).expect("2^62 of the largest amounts fit");
+        let total = entry.total.checked_add_signed(brought);
+        entry.total = total.expect("a payer has what goes outside");
+        entry.crossed = after;
+        self.replace(crossed_fact(asset, before), crossed_fact(asset, after));
+    }
+}
+
+/// A sum of 0 has no fact.
+fn crossed_fact(asset: u32, brought: i128) -> Option<Fact> {
+    (brought != 0).then_some(Fact::Crossed { asset, brought })
 }
 
 /// The owners of the chains of holds.

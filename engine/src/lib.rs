@@ -30,6 +30,7 @@ pub mod builder;
 pub mod command;
 pub mod core;
 mod crash;
+mod crossed;
 pub mod entry;
 pub mod external;
 pub mod fact;

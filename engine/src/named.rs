@@ -16,22 +16,29 @@
 //! | 1 | op, 6 = RESERVE, 7 = SETTLE, 8 = RELEASE, 9 = POST |
 //! | 1 | round, 1 to 8 |
 //! | 1 | number of legs, 0 to 16; a RELEASE has none |
-//! | 1 | flags, 0: by name |
+//! | 1 | flags, 0: by name; 8: a leg comes from outside or goes there |
 //! | 1 | length of tx_id, 1 to 64 |
 //! | 1 | the failing leg from 0; 0 for a success |
 //! | 32 each | the legs |
 //! | 1 to 64 | tx_id |
+//!
+//! An older version recorded a refused leg from or to the outside without flag 8. Such a record is
+//! refused again. A record with the flag is one that older versions cannot read, and say so.
 
 use domain::code::Code;
 use domain::posting::{LEGS_MAX, Leg, Posting};
+use domain::transfer::op::HoldStep;
 use domain::transfer::{Decision, Op, ReqId};
 use xxhash_rust::xxh3::xxh3_128;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::crossed::crosses;
 use crate::posted::{HEAD_BYTES, HeadBytes, LEG_BYTES, LegBytes, writable};
 use crate::record::{Error, Kind, PAYLOAD_BYTES_MAX, decision_number, decision_of};
 use crate::text::Text;
 
+/// In the flags: a leg comes from outside or goes there.
+const OUTSIDE: u8 = 8;
 /// The most rounds of a transaction.
 pub const ROUND_MAX: u8 = 8;
 /// The most bytes of a tx_id.
@@ -100,6 +107,8 @@ pub(crate) enum NamedBug {
     PlaceNotKept,
     /// A SETTLE leaves its last place out.
     HalfAPosting,
+    /// A SETTLE does not count the money that leaves Spot.
+    OutsideForgotten,
 }
 
 /// A posting by name. The service fills the upper fields, UBSCore the lower ones.
@@ -119,6 +128,9 @@ pub struct Named {
     pub op: Op,
     /// The legs; none if a record cannot hold them.
     pub legs: Posting,
+    /// Legs from and to the outside are judged. False in a record of an older version, which
+    /// refused them.
+    pub outside: bool,
     /// The lower half of the digest before this record.
     pub state: u64,
     /// The decision.
@@ -138,6 +150,7 @@ impl Named {
             reference: 0,
             op: Op::Post,
             legs: Posting::new(),
+            outside: false,
             state: 0,
             decision: Decision::Success,
             leg: 0,
@@ -152,6 +165,7 @@ impl Named {
         (self.state, self.decision, self.leg) = (0, Decision::Success, 0);
         self.legs.clear();
         self.legs.try_extend_from_slice(writable(legs)).expect("a posting has as many places");
+        self.outside = crosses(&self.legs);
     }
 
     /// A command with this body.
@@ -166,6 +180,10 @@ impl Named {
         ends(self.op)
     }
 
+    fn gives_back(&self) -> bool {
+        self.op.step() == Some(HoldStep::GiveBack)
+    }
+
     /// The round that is a part of its key, 0 for an end.
     pub(crate) fn key_round(&self) -> u8 {
         if self.ends() { 0 } else { self.round }
@@ -178,7 +196,7 @@ impl Named {
             () if !self.op.is_posting() => Some("UBSCore decides no such operation by round"),
             () if !(1..=ROUND_MAX).contains(&self.round) => Some("a round is 1 to 8"),
             () if !is_tx_id(self.tx_id.as_bytes()) => Some("not the form of a tx_id"),
-            () if self.op == Op::Release && !self.legs.is_empty() => Some("a release has no legs"),
+            () if self.gives_back() && !self.legs.is_empty() => Some("a release has no legs"),
             () => None,
         }
     }
@@ -209,7 +227,7 @@ impl Named {
             op: self.op.number(),
             round: self.round,
             legs: u8::try_from(self.legs.len()).expect("at most 16"),
-            flags: 0,
+            flags: if self.outside { OUTSIDE } else { 0 },
             tx_id_length: self.tx_id.length(),
             leg: self.leg,
         };
@@ -233,7 +251,7 @@ impl Named {
         if legs > LEGS_MAX || rest.len() != legs * LEG_BYTES + length {
             return Err(malformed());
         }
-        if head.flags != 0 {
+        if head.flags & !OUTSIDE != 0 {
             return Err(field("flags", head.flags.into()));
         }
         let op = Op::from_number(head.op).filter(|op| op.is_posting());
@@ -252,6 +270,7 @@ impl Named {
             reference: head.reference.get(),
             op,
             legs: Posting::new(),
+            outside: head.flags & OUTSIDE != 0,
             state: head.state.get(),
             decision,
             leg: head.leg,
@@ -263,6 +282,9 @@ impl Named {
                 (_, true) => return Err(field("kind of place", 0x80)),
             }
         }
+        if named.outside && !crosses(&named.legs) {
+            return Err(field("flags", head.flags.into()));
+        }
         match named.objection() {
             None => Ok(named),
             Some(_) => Err(field("name of a posting", head.round.into())),
@@ -272,7 +294,7 @@ impl Named {
 
 /// Whether the operation is decided once for all rounds.
 pub(crate) fn ends(op: Op) -> bool {
-    matches!(op, Op::Settle | Op::Release)
+    matches!(op.step(), Some(HoldStep::Book | HoldStep::GiveBack))
 }
 
 /// Whether a number can be a transaction's name. Its upper bit is that of the years after 6429: the
@@ -341,6 +363,26 @@ mod tests {
         assert_eq!(Named::decode(&encoded(&release)), Ok(release));
     }
 
+    /// Goal: an older version cannot read a leg from or to the outside that was decided, and this
+    /// one tells its own records from those that the older one refused.
+    #[test]
+    fn a_leg_from_outside_has_a_flag() {
+        let mut named = reserve();
+        named.legs[0].from = Place::Outside;
+        let older = encoded(&named);
+        assert_eq!((older[45], Named::decode(&older)), (0, Ok(named.clone())));
+        named.outside = true;
+        let own = encoded(&named);
+        assert_eq!((own[45], Named::decode(&own)), (8, Ok(named.clone())));
+        assert_eq!([&own[..45], &own[46..]], [&older[..45], &older[46..]]);
+        let (transaction, order_number) = (ReqId::new(7).expect("not 0"), 7);
+        let (tx_id, legs) = (named.tx_id, named.legs.clone());
+        let posting = NamedPosting { transaction, order_number, round: 2, tx_id, user: 5, legs };
+        assert!(Named::new(Op::Post, &posting).outside, "a new command has it");
+        named.fill(Op::Reserve, &NamedPosting { legs: reserve().legs, ..posting });
+        assert!(!named.outside);
+    }
+
     /// The hash is a part of the format: facts hold it. A decision does not change it.
     #[test]
     fn the_hash_is_that_of_the_legs() {
@@ -367,6 +409,8 @@ mod tests {
             (43, 9, field("name of a posting", 9)),
             (44, 2, Err(Error::Payload { kind: Kind::Posting, bytes: good.len() })),
             (45, 2, field("flags", 2)),
+            // No leg is from or to the outside.
+            (45, 8, field("flags", 8)),
             (46, 4, Err(Error::Payload { kind: Kind::Posting, bytes: good.len() })),
             (76, 0x81, field("kind of place", 0x80)),
             (80, b' ', field("name of a posting", 2)),

@@ -51,7 +51,8 @@ impl Ledger {
             }
             Command::ReadTotal { asset } => {
                 let (units, held) = (self.total(asset), self.total_held(asset));
-                Step::Known(Answer::Total { units, held, sequence: self.sequence })
+                let (crossed, sequence) = (self.crossed(asset), self.sequence);
+                Step::Known(Answer::Total { units, held, crossed, sequence })
             }
             Command::Foresee(ref order) => {
                 Step::Known(Answer::Foreseen(order::foresee(self, order)))
@@ -429,7 +430,7 @@ mod tests {
         };
         let total = |units| {
             let sequence = ledger.sequence();
-            Step::Known(Answer::Total { units, held: 0, sequence })
+            Step::Known(Answer::Total { units, held: 0, crossed: 0, sequence })
         };
         let query = |req_id, op| Command::Query { req_id, op };
         let recorded = ledger.outcomes.get(1, Op::Deposit);

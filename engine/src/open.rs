@@ -236,6 +236,7 @@ impl Replayed {
     ) -> Result<Engine, Error> {
         let Replayed { options, recovery, mut ledger, snapshot, log_bytes } = self;
         ledger.prefault_venues();
+        ledger.keep_for_ends(options.ends_kept);
         let wal_options = wal::Options {
             segment_bytes: options.segment_bytes,
             spares_ready: options.spares_ready,

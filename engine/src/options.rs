@@ -27,6 +27,9 @@ pub struct Options {
     pub in_flight_max: usize,
     /// The bounds of the ledger.
     pub places: Places,
+    /// Outcome places that no new work takes. Each transaction under way may need one for a RELEASE
+    /// without a RESERVE. The caller has at most so many transactions under way.
+    pub ends_kept: usize,
     /// A mark is written after this time without a record.
     pub idle_mark: Duration,
     /// The caller's clock, ns since the Unix epoch: of the records of venues.

@@ -176,6 +176,9 @@ pub(crate) struct Outcomes {
     reserved: usize,
     /// Accounts, balances and freezes that open RESERVEs keep free.
     kept: [usize; 3],
+    /// Places that only a RELEASE without a RESERVE takes. It is a bound of this process: no record
+    /// depends on it.
+    for_ends: usize,
     /// The sum of the digests of all evicted outcomes.
     evicted: u128,
     /// Rows before this position have been checked since the watermark rose.
@@ -187,7 +190,8 @@ pub(crate) struct Outcomes {
 impl Outcomes {
     pub(crate) fn new(places: usize) -> Outcomes {
         let table = Table::new(places);
-        Outcomes { table, places, reserved: 0, kept: [0; 3], evicted: 0, looked: 0, again: false }
+        let (reserved, kept, for_ends) = (0, [0; 3], 0);
+        Outcomes { table, places, reserved, kept, for_ends, evicted: 0, looked: 0, again: false }
     }
 
     pub(crate) fn prefault(&mut self) {
@@ -198,9 +202,21 @@ impl Outcomes {
         self.table.rows().len()
     }
 
-    /// Places without an outcome and without a refund that may still come.
+    /// Places for new work: without an outcome, without a refund that may still come, and without
+    /// those kept for ends.
     pub(crate) fn places_left(&self) -> usize {
+        self.ends_left().saturating_sub(self.for_ends)
+    }
+
+    /// Places for ends that no RESERVE has kept a place for.
+    pub(crate) fn ends_left(&self) -> usize {
         self.table.places_left() - self.reserved
+    }
+
+    /// Keeps so many places for ends from now on. They may be taken already: new work then waits
+    /// until evictions free them.
+    pub(crate) fn keep_for_ends(&mut self, places: usize) {
+        self.for_ends = places;
     }
 
     /// The outcomes of transfers and external operations.
@@ -254,9 +270,11 @@ impl Outcomes {
         self.table.expect_slot(key(req_id, op, 0));
     }
 
-    /// Whether there is a place for this decision.
+    /// Whether there is a place for this decision. A deposit ends its transfer, so it is no new
+    /// work: without it the watermark could stand still, and no place would ever be free.
     pub(crate) fn has_place(&self, op: Op, decision: Decision) -> bool {
-        op.places(decision) <= self.places_left()
+        let ends = op.pays() && op.place_in_transfer().is_some();
+        op.places(decision) <= if ends { self.ends_left() } else { self.places_left() }
     }
 
     /// Records a decision. Panics without a place, or if it is recorded already.

@@ -271,6 +271,7 @@ mod tests {
             ring_slots: 64,
             in_flight_max: 32,
             places: Places { accounts_max: 1_000, outcomes_max: 100, venues },
+            ends_kept: 0,
             idle_mark: Duration::from_millis(1),
             now: || 7,
             notify: |notice: Notice<'_>| match notice {

@@ -1,5 +1,6 @@
 //! Venues, holds and postings, judged by a second, naive model.
 
+mod lives;
 mod model;
 mod names;
 mod purposes;
@@ -29,9 +30,9 @@ use crate::text::Text;
 use crate::venue::{Command, OpenError, legs};
 
 const PLACES: Places = Places {
-    accounts_max: 20,
+    accounts_max: 200,
     outcomes_max: 1_000,
-    venues: VenuePlaces { holds_max: 50, venues_max: 3, window: 1_000 },
+    venues: VenuePlaces { holds_max: 200, venues_max: 3, window: 1_000 },
 };
 const BTC: u32 = 1;
 const USD: u32 = 2;
@@ -228,6 +229,11 @@ impl Market {
             }
         }
         assert_eq!(held, BTreeMap::new(), "holds without a balance");
+        for fact in self.ledger.facts() {
+            if let Fact::Crossed { asset, brought } = fact {
+                *traded.entry(asset).or_default() -= brought;
+            }
+        }
         assert!(traded.values().all(|traded| *traded == 0), "{traded:?}");
         assert!(owned.iter().all(|(asset, owned)| self.ledger.total(*asset) == *owned));
         assert_eq!((self.ledger.holds.kept(), self.ledger.hold_count()), (kept, holds));

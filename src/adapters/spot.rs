@@ -100,6 +100,9 @@ pub struct SpotTotal {
     pub units: u128,
     /// All holds and freezes, smallest units.
     pub held: u128,
+    /// All that transactions have brought from outside of Spot less all that they have taken there,
+    /// smallest units.
+    pub crossed: i128,
     /// The last record the sum includes.
     pub sequence: Sequence,
 }
@@ -208,8 +211,54 @@ impl Spot {
             _ => Err(Unanswered::Silent),
         });
         let found = found.collect::<Result<_, _>>()?;
-        // After the queries on the ring: every outcome forgotten before one of them is below this
-        // watermark.
+        Ok((found, self.watermark().await?))
+    }
+
+    /// The same of postings by name. The round of a SETTLE and of a RELEASE is of no meaning.
+    ///
+    /// # Errors
+    /// [`Unanswered`]: for one of them, so for all.
+    pub async fn recorded_by_name(
+        &self,
+        postings: &[(ReqId, Op, u8)],
+    ) -> Result<(Vec<Option<NamedAnswer>>, u64), Unanswered> {
+        let query =
+            |&(transaction, op, round): &(ReqId, Op, u8)| query_named(transaction, op, round);
+        let found = self.put_all(postings, query).await?;
+        let found = found.into_iter().map(|answer| match answer {
+            EngineAnswer::QueryNamed(recorded) => Ok(recorded),
+            _ => Err(Unanswered::Silent),
+        });
+        let found = found.collect::<Result<_, _>>()?;
+        Ok((found, self.watermark().await?))
+    }
+
+    /// Read behind queries on the ring: every outcome forgotten before one of them is below it.
+    async fn watermark(&self) -> Result<u64, Unanswered> {
+        match self.put(Command::ReadWatermark).await? {
+            EngineAnswer::Watermark(order_number) => Ok(order_number),
+            EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
+            _ => Err(Unanswered::Silent),
+        }
+    }
+
+    /// Reads the record of the SETTLE of each transaction, in their order, `None` if there is none;
+    /// and the watermark, below which outcomes may be forgotten.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    pub async fn settled(
+        &self,
+        transactions: &[ReqId],
+    ) -> Result<(Vec<Option<Sequence>>, u64), Unanswered> {
+        let query = |transaction: &ReqId| query_named(*transaction, Op::Settle, 1);
+        let found = self.put_all(transactions, query).await?;
+        let found = found.into_iter().map(|answer| match answer {
+            EngineAnswer::QueryNamed(named) => Ok(named.map(|named| named.record)),
+            _ => Err(Unanswered::Silent),
+        });
+        let found = found.collect::<Result<_, _>>()?;
+        // As for `recorded`: behind the queries.
         match self.put(Command::ReadWatermark).await? {
             EngineAnswer::Watermark(order_number) => Ok((found, order_number)),
             EngineAnswer::Overloaded => Err(Unanswered::Overloaded),
@@ -225,8 +274,8 @@ impl Spot {
     pub async fn totals(&self, assets: &[AssetId]) -> Result<Vec<SpotTotal>, Unanswered> {
         let read = |asset: &AssetId| Command::ReadTotal { asset: asset.0 };
         let totals = self.put_all(assets, read).await?.into_iter().map(|answer| match answer {
-            EngineAnswer::Total { units, held, sequence } => {
-                Ok(SpotTotal { units, held, sequence })
+            EngineAnswer::Total { units, held, crossed, sequence } => {
+                Ok(SpotTotal { units, held, crossed, sequence })
             }
             _ => Err(Unanswered::Silent),
         });

@@ -10,6 +10,7 @@
 //!   freeze has the amount that the holds of its purpose have left there.
 //! - The state of every transfer fits the operations that both stores hold for it ([`super::fit`]).
 //! - Every record of the log has its transfer, or its transaction ([`super::transactions`]).
+//! - Every claim of a transaction about Spot has its outcome.
 //!
 //! Together these are the law of conservation: Funding + Spot + in flight = deposits - withdrawals,
 //! for every account.
@@ -27,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use engine::entry::Entry;
+use engine::named::NamedAnswer;
 use engine::recorded::Recorded;
 use wal::{Directory, Reader, Record, Sequence};
 
@@ -38,7 +40,7 @@ use super::mismatch::{Kind, Mismatch};
 use super::settled::{self, Settled};
 use super::transactions::{self, NamedRecord};
 use crate::adapters::spot::Spot;
-use crate::postgres::audit_reader::{AuditReader, Ending, Page};
+use crate::postgres::audit_reader::{AuditReader, Ending, Page, SpotPart};
 use crate::postgres::store::Transfer;
 use crate::telemetry::chain;
 use domain::account::UserId;
@@ -82,12 +84,21 @@ pub trait SpotReader {
     /// call is included.
     fn recorded(&mut self, operations: &[(ReqId, Op)]) -> impl Future<Output = Answered> + Send;
 
+    /// The same of postings by name: transaction, operation, and round, 0 for an end.
+    fn recorded_by_name(
+        &mut self,
+        postings: &[(ReqId, Op, u8)],
+    ) -> impl Future<Output = AnsweredByName> + Send;
+
     /// Whether a venue is registered.
     fn has_venues(&mut self) -> impl Future<Output = Result<bool, Error>> + Send;
 }
 
 /// See [`Spot::recorded`].
 pub type Answered = Result<(Vec<Option<Recorded>>, u64), Error>;
+
+/// See [`Spot::recorded_by_name`].
+pub type AnsweredByName = Result<(Vec<Option<NamedAnswer>>, u64), Error>;
 
 impl SpotReader for Arc<Spot> {
     fn durable(&mut self) -> Result<Sequence, Error> {
@@ -96,6 +107,10 @@ impl SpotReader for Arc<Spot> {
 
     async fn recorded(&mut self, operations: &[(ReqId, Op)]) -> Answered {
         Ok(Spot::recorded(self, operations).await?)
+    }
+
+    async fn recorded_by_name(&mut self, postings: &[(ReqId, Op, u8)]) -> AnsweredByName {
+        Ok(Spot::recorded_by_name(self, postings).await?)
     }
 
     async fn has_venues(&mut self) -> Result<bool, Error> {
@@ -470,6 +485,7 @@ impl<S: SpotReader> Audit<S> {
             });
         report.mismatches.extend(lost);
         report.mismatches.extend(self.compare_named().await?);
+        report.mismatches.extend(self.compare_claims(&findings.parts).await?);
         let ending = match (self.read_only, report.mismatches.is_empty()) {
             (true, _) => Ending::GoOn,
             (false, true) => Ending::Keep(self.read),
@@ -500,6 +516,27 @@ impl<S: SpotReader> Audit<S> {
         let rows = self.rows.transactions(names).await?;
         let judged = logged.iter().filter_map(|((transaction, ..), logged)| {
             transactions::judge(logged, rows.get(transaction))
+        });
+        Ok(judged.collect())
+    }
+
+    /// Compares the rows of transactions that were read with the outcomes that they claim. UBSCore
+    /// is asked after them. `verify` compares all of them with a whole ledger instead.
+    async fn compare_claims(&mut self, parts: &[SpotPart]) -> Result<Vec<Mismatch>, Error> {
+        if self.read_only || parts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let of_part = |part: &SpotPart| {
+            let name = part.transaction;
+            transactions::questions(part).into_iter().map(move |(op, round)| (name, op, round))
+        };
+        let asked: Vec<(ReqId, Op, u8)> = parts.iter().flat_map(of_part).collect();
+        let (recorded, watermark) = self.spot.recorded_by_name(&asked).await?;
+        assert_eq!(recorded.len(), asked.len(), "one outcome a question");
+        let recorded: HashMap<_, _> = asked.into_iter().zip(recorded).collect();
+        let judged = parts.iter().flat_map(|part| {
+            let known = |op, round| recorded.get(&(part.transaction, op, round)).copied().flatten();
+            transactions::judge_part(part, known, part.order_number < watermark)
         });
         Ok(judged.collect())
     }

@@ -156,6 +156,14 @@ pub enum Kind {
         /// The claim of the row, for people.
         claim: String,
     },
+    /// Transactions have made or lost money of an asset: both stores together have other sums than
+    /// the money from outside.
+    TransactionSums {
+        /// The asset's number.
+        asset: AssetId,
+        /// Smallest units, not 0.
+        made: i128,
+    },
     /// The sums of external operations below the watermark differ.
     ExternalSums {
         /// In PostgreSQL.
@@ -298,6 +306,7 @@ impl Mismatch {
                  {} of it",
                 op.name()
             ),
+            Kind::TransactionSums { asset, made } => sums_of_transactions(*asset, *made),
             Kind::ExternalSums { rows, records } => {
                 let text = |outside: &Outside| {
                     let Outside { deposits, deposited, withdrawals, withdrawn } = outside;
@@ -352,6 +361,14 @@ impl From<Misheld> for Mismatch {
         let difference = Difference::Decimal(misheld.difference.clone());
         Mismatch { user, asset, difference, ..Mismatch::new(Kind::Misheld(misheld)) }
     }
+}
+
+fn sums_of_transactions(asset: AssetId, made: i128) -> String {
+    format!(
+        "asset {}: transactions have brought {made} smallest units more to both stores than they \
+         have taken",
+        asset.0
+    )
 }
 
 #[cfg(test)]

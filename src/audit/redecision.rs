@@ -542,7 +542,7 @@ impl Stage<'_> {
     /// the reason.
     fn decides(&mut self, step: &PlanStep) -> Result<(), Unproven> {
         if let PlanStep::Post { op, posting } = step {
-            return self.posts(*op, posting);
+            return repost(self.ledger, *op, posting);
         }
         match self.ledger.step(&step.command()) {
             Step::Append(entry) => {
@@ -563,23 +563,6 @@ impl Stage<'_> {
             Step::Violation(why) => Err(Unproven::Violation(why)),
             Step::Full(_) => Err(Unproven::Full),
             Step::Forgotten => Err(Unproven::Forgotten),
-        }
-    }
-
-    /// The same of a posting by name.
-    fn posts(&mut self, op: Op, posting: &NamedPosting) -> Result<(), Unproven> {
-        let (mut named, mut parts) = (Named::new(op, posting), Breakdown::default());
-        match self.ledger.decide_named(&mut named, &mut parts) {
-            NamedStep::Append if named.decision == Decision::Success => {
-                let sequence = self.ledger.sequence() + 1;
-                self.ledger.apply_named(&named, &parts, sequence, 0);
-                Ok(())
-            }
-            NamedStep::Append => Err(refusal(named.decision)),
-            NamedStep::Known(_) => Err(Unproven::Decided),
-            NamedStep::Violation(why) => Err(Unproven::Violation(why)),
-            NamedStep::Full(_) => Err(Unproven::Full),
-            NamedStep::Forgotten => Err(Unproven::Forgotten),
         }
     }
 
@@ -640,6 +623,22 @@ impl Stage<'_> {
         };
         let names: BTreeSet<ReqId> = group.iter().map(Item::name).collect();
         Err(names.into_iter().map(|req_id| (req_id, why(&req_id))).collect())
+    }
+}
+
+/// [`Stage::decides`] of a posting by name.
+pub(super) fn repost(ledger: &mut Ledger, op: Op, posting: &NamedPosting) -> Result<(), Unproven> {
+    let (mut named, mut parts) = (Named::new(op, posting), Breakdown::default());
+    match ledger.decide_named(&mut named, &mut parts) {
+        NamedStep::Append if named.decision == Decision::Success => {
+            ledger.apply_named(&named, &parts, ledger.sequence() + 1, 0);
+            Ok(())
+        }
+        NamedStep::Append => Err(refusal(named.decision)),
+        NamedStep::Known(_) => Err(Unproven::Decided),
+        NamedStep::Violation(why) => Err(Unproven::Violation(why)),
+        NamedStep::Full(_) => Err(Unproven::Full),
+        NamedStep::Forgotten => Err(Unproven::Forgotten),
     }
 }
 

@@ -39,7 +39,7 @@ use super::transaction_repair;
 use super::unproven::Unproven;
 use super::verify::{Stores, compare};
 use crate::postgres::audit_reader::{AuditReader, Ending, Page};
-use crate::postgres::cut::{Past, Witness};
+use crate::postgres::cut::{CutState, Past, Witness};
 use crate::postgres::repair_writer::external::{ExternalRepair, Way};
 use crate::postgres::repair_writer::transaction::TransactionRepair;
 use crate::postgres::repair_writer::{Posting, Renumbering, TransferRepair};
@@ -156,8 +156,7 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let lacking_sums = sums(&ledger);
     verdict.mismatches.retain(|mismatch| !lacking_sums.contains(mismatch));
     let unbalanced = unbalanced(&verdict.mismatches);
-    let mut done = BTreeSet::new();
-    let (mut lost, mut named) = (Vec::new(), HashMap::new());
+    let (mut done, mut lost, mut named) = (BTreeSet::new(), Vec::new(), HashMap::new());
     let claims = claims_of(&mut verdict.mismatches);
     let postings = lost_postings(&mut plan, &mut reader, claims, (&ledger, past.as_ref())).await?;
     for mismatch in verdict.mismatches {
@@ -214,13 +213,29 @@ pub async fn plan(stores: Stores) -> Result<Plan, Error> {
     let pending: Vec<_> = paying.iter().filter_map(pending).collect();
     let (found, postings): (Vec<_>, Vec<_>) = postings.into_iter().unzip();
     named.extend(postings.iter().map(|lost: &LostPosting| lost.transaction).zip(found));
-    let both = (lost, postings.as_slice());
+    let both = (lost, if repeated == Repeated::All { &postings[..] } else { &[] });
     let rehearsed = rehearse(&mut ledger, both, &pending, statuses, (&catalog, repeated));
     take_rehearsed(&mut plan, rehearsed, named);
+    plan.steps.extend(credited(repeated, &witness, &mut ledger, &postings).await?);
     // Before the venues have sent, the debits are missing.
     let sums = sums(&ledger).into_iter().filter(|_| repeated == Repeated::All);
     plan.left.extend(sums.map(|mismatch| (mismatch, Unproven::Unexplained)));
     Ok(plan)
+}
+
+/// The postings of transactions that are decided again in front of the venues.
+async fn credited(
+    repeated: Repeated,
+    witness: &Witness,
+    ledger: &mut Ledger,
+    postings: &[LostPosting],
+) -> Result<Vec<PlanStep>, Error> {
+    if repeated == Repeated::All {
+        return Ok(Vec::new());
+    }
+    // The venues have sent all that they could behind an earlier run.
+    let sent = witness.state().await? == CutState::Credited;
+    Ok(transaction_repair::credits(ledger, postings, sent))
 }
 
 /// The balances that no transfer and no external operation explains.
@@ -244,6 +259,11 @@ async fn explain(
     plan.left.extend(outside.left);
     let by_name = transaction_repair::plan(log, reader).await?;
     mismatches.retain(|mismatch| !by_name.explains(mismatch));
+    let is_lost = |mismatch: &Mismatch| matches!(mismatch.kind, Kind::TransactionLost { .. });
+    // A transaction that one store has lost: its legs that cross are missing in a sum.
+    if !by_name.repairs.is_empty() || mismatches.iter().any(is_lost) {
+        mismatches.retain(|found| !matches!(found.kind, Kind::TransactionSums { .. }));
+    }
     plan.transactions = by_name.repairs;
     plan.left.extend(by_name.left);
     Ok(())
@@ -259,8 +279,7 @@ fn claims_of(mismatches: &mut Vec<Mismatch>) -> BTreeMap<ReqId, Mismatch> {
     claims.collect()
 }
 
-/// The postings by name that the rows of these transactions prove, each with its finding. While
-/// venues must send first, none is repeated.
+/// The postings by name that the rows of these transactions prove, each with its finding.
 async fn lost_postings(
     plan: &mut Plan,
     reader: &mut AuditReader,
@@ -277,8 +296,7 @@ async fn lost_postings(
     for (transaction, mismatch) in claims {
         let row = rows.get(&transaction).ok_or(Unproven::NoRecord);
         match row.and_then(|row| transaction_repair::lost(row, ledger, *from)) {
-            Ok(lost) if plan.repeated() == Repeated::All => postings.push((mismatch, lost)),
-            Ok(_) => {}
+            Ok(lost) => postings.push((mismatch, lost)),
             Err(why) => plan.left.push((mismatch, why)),
         }
     }

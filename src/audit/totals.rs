@@ -8,7 +8,8 @@
 //!   b  UBSCore             all Spot balances of each asset, up to record S of the log
 //!   c  PostgreSQL          one snapshot P: all Funding balances, all external deposits and
 //!                          withdrawals, and of the transfers U (a number in U0, or N or
-//!                          above) those that S and P may count differently
+//!                          above) those that S and P may count differently; and of the
+//!                          transactions those that may be half booked
 //!   d  UBSCore             the recorded outcomes of these, each with its record
 //! ```
 //!
@@ -17,9 +18,8 @@
 //!
 //! # Why it is exact
 //!
-//! If no money was made or lost, every balance is the sum of its operations. A settled hold changes
-//! a Funding balance by what it brought less what it took, and P has the sum of these:
-//! [`Total::transactions`]. So Funding + Spot - deposits + withdrawals - transactions is the sum of
+//! If no money was made or lost, every balance is the sum of its operations. Transactions change
+//! balances too: see below. Without them Funding + Spot - deposits + withdrawals is the sum of
 //! the operations of transfers in the view: plus the amount for a deposit or a refund, minus the
 //! amount for a withdraw. That sum is minus the amount in flight, if
 //!
@@ -63,6 +63,21 @@
 //! record. The exception is a watermark that has passed the transfer in between, so that UBSCore
 //! has forgotten it. Then everything is read again.
 //!
+//! # Transactions
+//!
+//! A settled hold changes a Funding balance by its brought less its taken amount, and P has the sum
+//! of these. A SETTLE changes Spot by its legs from and to its outside, and UBSCore keeps that sum
+//! beside the sum of each asset, so S has it. For a transaction that is booked as a whole the two
+//! are the money from outside of both stores less that to it. P counts that once the transaction
+//! is DONE.
+//!
+//! A transaction may be half booked in the view if it is COMMITTED in P, or DONE with a SETTLE
+//! behind the record of an asset. No other one is: nothing is booked before the decision is in
+//! PostgreSQL, P is read after S, and a transaction is DONE after both stores have answered. Each
+//! of these has its part in flight, which undoes its bookings in the view. The part is below zero
+//! if the payee has its money first. The rest is then [`Total::transactions`]: money that
+//! transactions have made or lost.
+//!
 //! # Differences
 //!
 //! Only the cases above are in flight. A deposit without a withdraw, a deposit with a refund, a
@@ -87,6 +102,7 @@ use wal::Sequence;
 use crate::adapters::spot::{Spot, SpotTotal, Unanswered};
 use crate::clock::Clock;
 use crate::postgres;
+use crate::postgres::booked::BookedPart;
 use crate::postgres::funds::{Funds, Moving, Sums, View};
 use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Decision, Direction, Op, ReqId};
@@ -107,13 +123,15 @@ pub struct Total {
     pub funding: i128,
     /// All Spot balances.
     pub spot: i128,
-    /// Withdrawn on one side, and neither deposited on the other nor refunded.
+    /// Withdrawn on one side, and neither deposited on the other nor refunded; and the amounts
+    /// that undo transactions that are booked in part, which may be below zero.
     pub in_flight: i128,
-    /// All external deposits.
+    /// All external deposits, with those of transactions.
     pub deposited: i128,
-    /// All external withdrawals.
+    /// All external withdrawals, with those of transactions.
     pub withdrawn: i128,
-    /// Brought less taken of all settled holds of Funding. 0 if every transaction is booked whole.
+    /// Money that transactions have made, below zero if they have lost it. 0 if every one is booked
+    /// whole or under way.
     pub transactions: i128,
 }
 
@@ -247,9 +265,10 @@ impl Reader {
             let low = spot.iter().map(|total| total.sequence).min().unwrap_or(0);
             let view = funds.view(next, &numbers, low).await?;
             let Some(spot_operations) = self.recorded(&view.moving).await? else { continue };
+            let settled = self.settled(&view.parts).await?;
             let spot: BTreeMap<AssetId, SpotTotal> = assets.iter().copied().zip(spot).collect();
             let sequence = spot.values().map(|total| total.sequence).max().unwrap_or(0);
-            let assets = add_up(&spot, &view, &spot_operations).ok_or(Error::Range)?;
+            let assets = add_up(&spot, &view, &spot_operations, &settled).ok_or(Error::Range)?;
             return Ok(Totals { at_ns, sequence, assets });
         }
         Err(Error::Late)
@@ -278,28 +297,49 @@ impl Reader {
         }
         Ok(Some(done))
     }
+
+    /// The record of the SETTLE of each part, 0 if it was forgotten. UBSCore names it: after a cut
+    /// of the log PostgreSQL has another record of a SETTLE that was decided again.
+    async fn settled(&self, parts: &[BookedPart]) -> Result<Vec<Option<Sequence>>, Error> {
+        let names: Vec<ReqId> = parts.iter().map(|part| part.transaction).collect();
+        let (mut found, watermark) = self.spot.settled(&names).await?;
+        assert_eq!(found.len(), names.len(), "one record a question");
+        for (part, record) in parts.iter().zip(&mut found) {
+            // The watermark passes a transaction long after both stores have booked.
+            if record.is_none() && part.order_number < watermark {
+                *record = Some(0);
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// A successful operation on Spot, and its record.
 type Done = (Op, Sequence);
 
 /// Adds up the view; `None` if a sum has more than 128 bits. `spot_operations`: those of each
-/// transfer of the view, at any time.
+/// transfer of the view, at any time. `settled`: the record of the SETTLE of each part.
 fn add_up(
     spot: &BTreeMap<AssetId, SpotTotal>,
     view: &View,
     spot_operations: &[Vec<Done>],
+    settled: &[Option<Sequence>],
 ) -> Option<Vec<Total>> {
     assert_eq!(view.moving.len(), spot_operations.len(), "one list a transfer");
+    assert_eq!(view.parts.len(), settled.len(), "one record a part");
     let signed = |units: u128| i128::try_from(units).ok();
     let mut totals = BTreeMap::<AssetId, Total>::new();
     let moving = view.moving.iter().map(|transfer| &transfer.asset);
+    let moving = moving.chain(view.parts.iter().map(|part| &part.asset));
     for &asset in spot.keys().chain(view.sums.keys()).chain(moving) {
-        let Sums { funding, deposited, withdrawn, transactions } =
+        let Sums { funding, deposited, withdrawn, booked } =
             view.sums.get(&asset).copied().unwrap_or_default();
         let (funding, deposited) = (signed(funding)?, signed(deposited)?);
+        let crossed = spot.get(&asset).map_or(0, |total| total.crossed);
         let spot = signed(spot.get(&asset).map_or(0, |total| total.units))?;
         let withdrawn = signed(withdrawn)?;
+        let came = signed(booked.deposited)?.checked_sub(signed(booked.withdrawn)?)?;
+        let transactions = booked.funding.checked_add(crossed)?.checked_sub(came)?;
         let total =
             Total { asset, funding, spot, in_flight: 0, deposited, withdrawn, transactions };
         totals.insert(asset, total);
@@ -330,13 +370,21 @@ fn add_up(
             (true, true) | (false, _) => {}
         }
     }
+    for (part, settled) in view.parts.iter().zip(settled) {
+        let total = totals.get_mut(&part.asset).expect("made above");
+        let own = spot.get(&part.asset).map_or(last, |total| total.sequence);
+        let undone = part.in_flight(settled.is_some_and(|record| record <= own))?;
+        total.in_flight = total.in_flight.checked_add(undone)?;
+        total.transactions = total.transactions.checked_add(undone)?;
+    }
     for total in totals.values_mut() {
         // Spot lacks money that is counted as in flight to it.
         let short = total.spot.min(0);
         (total.spot, total.in_flight) = (total.spot - short, total.in_flight.checked_add(short)?);
         // So that no difference overflows.
-        let apart = i128::try_from(total.transactions.unsigned_abs()).ok()?;
-        let parts = [total.funding, total.spot, total.in_flight, total.deposited, total.withdrawn];
+        let size = |units: i128| i128::try_from(units.unsigned_abs()).ok();
+        let apart = size(total.transactions)?.checked_add(size(total.in_flight)?)?;
+        let parts = [total.funding, total.spot, total.deposited, total.withdrawn];
         parts.into_iter().try_fold(apart, i128::checked_add)?;
         assert!(total.spot >= 0, "{total:?} is short of {short}");
     }
@@ -346,6 +394,7 @@ fn add_up(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::postgres::booked::BookedSums;
 
     const ASSET: AssetId = AssetId(3);
     /// An asset without any money, read at another record.
@@ -367,12 +416,12 @@ mod tests {
     ) -> Total {
         let (units, sequence) = spot;
         let spot = BTreeMap::from([
-            (ASSET, SpotTotal { units, held: 0, sequence }),
-            (NOTHING, SpotTotal { units: 0, held: 0, sequence: last }),
+            (ASSET, SpotTotal { units, held: 0, crossed: 0, sequence }),
+            (NOTHING, SpotTotal { units: 0, held: 0, crossed: 0, sequence: last }),
         ]);
         let (moving, done): (Vec<_>, Vec<_>) = transfers.into_iter().unzip();
-        let view = View { sums: BTreeMap::from([(ASSET, sums)]), moving };
-        let totals = add_up(&spot, &view, &done).expect("in range");
+        let view = View { sums: BTreeMap::from([(ASSET, sums)]), moving, parts: Vec::new() };
+        let totals = add_up(&spot, &view, &done, &[]).expect("in range");
         assert_eq!(totals[1].difference(), 0);
         totals[0]
     }
@@ -466,22 +515,101 @@ mod tests {
         }
     }
 
-    /// Between the Settles of one transaction the sum of its holds is not 0, and nothing is lost.
+    /// A balance that is not the sum of the holds is a difference. A hold that belongs to no
+    /// transaction is money that transactions have made or lost.
     #[test]
-    fn a_transaction_that_is_booked_in_part_is_no_difference() {
-        for (funding, transactions, want) in [(93, -7, 0), (100, 0, 0), (93, 0, -7), (100, 7, -7)] {
-            let sums = Sums { funding, deposited: 100, transactions, ..Sums::default() };
-            assert_eq!(total(sums, (0, 5), 5, Vec::new()).difference(), want);
+    fn the_settled_holds_are_no_difference() {
+        for (funding, moved, want) in [(93, -7, 0), (100, 0, 0), (93, 0, -7), (100, 7, -7)] {
+            let booked = BookedSums { funding: moved, ..BookedSums::default() };
+            let sums = Sums { funding, deposited: 100, booked, ..Sums::default() };
+            let total = total(sums, (0, 5), 5, Vec::new());
+            assert_eq!((total.difference(), total.transactions), (want, moved));
+        }
+    }
+
+    /// GTX-013, GTX-020. Goal: every read of a transaction with legs that cross adds up, with any
+    /// part of it in the view, and money that one store has lost is never in flight. Method: user A
+    /// pays 10 out, 30 come from outside to B, and 7 cross from Funding to Spot, or back. Each cut
+    /// of the holds and of Spot, COMMITTED and DONE; then without the booking of one store.
+    #[test]
+    fn every_cut_of_a_transaction_adds_up() {
+        const RECORD: Sequence = 9;
+        for crosses in [7_i128, -7] {
+            let holds = [-10, 30, -crosses];
+            for (settled, own, done) in [
+                (0, 5, false),
+                (1, 5, false),
+                (2, 5, false),
+                (3, 5, false),
+                (3, RECORD, false),
+                (3, 12, false),
+                (3, 5, true),
+                (3, RECORD, true),
+            ] {
+                let moved: i128 = holds[..settled].iter().sum();
+                let in_view = own >= RECORD;
+                let crossed = if in_view { crosses } else { 0 };
+                let (deposited, withdrawn) = if done { (30, 10) } else { (0, 0) };
+                let booked = BookedSums { funding: moved, deposited, withdrawn };
+                let unsigned = |units: i128| u128::try_from(units).expect("not negative");
+                let part = BookedPart {
+                    transaction: ReqId::new(7).expect("not zero"),
+                    order_number: 1,
+                    done,
+                    asset: ASSET,
+                    funding: moved,
+                    spot: crosses,
+                    outside: 20,
+                };
+                let add = |funding: i128, spot: i128, counted: i128| {
+                    let sums = Sums {
+                        funding: unsigned(funding),
+                        deposited: 200 + deposited,
+                        withdrawn,
+                        booked,
+                    };
+                    let spot = SpotTotal {
+                        units: unsigned(spot),
+                        held: 0,
+                        crossed: counted,
+                        sequence: own,
+                    };
+                    let view = View {
+                        sums: BTreeMap::from([(ASSET, sums)]),
+                        moving: Vec::new(),
+                        parts: vec![part],
+                    };
+                    // The record is known, in the view or not.
+                    let spot = BTreeMap::from([(ASSET, spot)]);
+                    add_up(&spot, &view, &[], &[Some(RECORD)]).expect("in range").remove(0)
+                };
+                let case = (crosses, settled, own, done);
+                let whole = add(100 + moved, 100 + crossed, crossed);
+                assert_eq!((whole.difference(), whole.transactions), (0, 0), "{case:?}: {whole:?}");
+                if done && in_view {
+                    assert_eq!(whole.in_flight, 0, "{case:?}");
+                }
+                // The record has been decided, and Spot has lost its money.
+                if in_view {
+                    let lost = add(100 + moved, 100, crosses);
+                    assert_eq!(lost.difference(), -crosses, "{case:?}: {lost:?}");
+                    let lost = add(100 + moved, 100, 0);
+                    assert_eq!(lost.transactions, -crosses, "{case:?}: {lost:?}");
+                }
+                let short = add(99 + moved, 100 + crossed, crossed);
+                assert_eq!(short.difference(), -1, "{case:?}: {short:?}");
+            }
         }
     }
 
     #[test]
     fn a_sum_that_is_out_of_range_is_not_shown() {
         let add = |funding: u128, units: u128| {
-            let spot = BTreeMap::from([(ASSET, SpotTotal { units, held: 0, sequence: 1 })]);
+            let total = SpotTotal { units, held: 0, crossed: 0, sequence: 1 };
+            let spot = BTreeMap::from([(ASSET, total)]);
             let sums = Sums { funding, ..Sums::default() };
-            let view = View { sums: BTreeMap::from([(ASSET, sums)]), moving: Vec::new() };
-            add_up(&spot, &view, &[])
+            let view = View { sums: BTreeMap::from([(ASSET, sums)]), ..View::default() };
+            add_up(&spot, &view, &[], &[])
         };
         assert!(add(1 << 126, 1 << 125).is_some());
         for (funding, units) in [(u128::MAX, 0), (0, u128::MAX), (1 << 126, 1 << 126)] {

@@ -10,7 +10,9 @@
 //!
 //! The log names neither owner nor Funding's part. The owner of a row that is written is
 //! [`crate::transaction::REPAIRED`], and no service may take its tx_id again. Legs of Funding that
-//! are lost are named for an operator: nothing proves that a service's money moved there.
+//! are lost are named for an operator: nothing proves that a service's money moved there. Of a leg
+//! between the stores the log has Spot's side. Its other side counts as outside of both, until an
+//! operator books it on Funding as an external operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,14 +20,16 @@ use std::path::Path;
 use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::posting::{Leg, Place, Posting};
+use domain::transfer::op::HoldStep;
 use domain::transfer::{Decision, Op, Participant, ReqId};
+use engine::fact::Fact;
 use engine::ledger::Ledger;
 use engine::named::{NamedPosting, TxId};
 use wal::Sequence;
 
 use super::error::Error;
 use super::mismatch::{Kind, Mismatch};
-use super::redecision::{LostPosting, PlanStep};
+use super::redecision::{LostPosting, PlanStep, repost};
 use super::transactions::{self, NamedRecord};
 use super::unproven::Unproven;
 use crate::postgres::audit_reader::AuditReader;
@@ -95,11 +99,11 @@ impl<'a> Proof<'a> {
         for record in records {
             let round = record.named.round;
             proof.rounds = proof.rounds.max(round);
-            match (record.named.op, record.is_success()) {
-                (Op::Reserve, true) => proof.reserve = Some(record),
-                (Op::Reserve, false) => proof.refused.push(round),
-                (Op::Settle, _) => proof.settle = Some(record),
-                (Op::Release, _) => proof.release = Some(record),
+            match (record.named.op.step(), record.is_success()) {
+                (Some(HoldStep::SetApart), true) => proof.reserve = Some(record),
+                (Some(HoldStep::SetApart), false) => proof.refused.push(round),
+                (Some(HoldStep::Book), _) => proof.settle = Some(record),
+                (Some(HoldStep::GiveBack), _) => proof.release = Some(record),
                 // No service posts without a RESERVE.
                 _ => return Err(Unproven::OtherTransaction),
             }
@@ -157,11 +161,27 @@ fn bring_back(
             let what = "Spot has booked it; ask its service for the legs of Funding, which the log \
                         does not have, and book them by hand";
             looks.push(what.to_owned());
+            looks.extend(legs.iter().filter_map(crossed));
             (Bring::Done, legs)
         }
         (None, Some(_), _) | (None, None, None) => (Bring::Cancelled, Vec::new()),
         (None, None, Some(_)) => (Bring::Aborted, legs),
     }
+}
+
+/// The sentence about a leg of Spot with its other side outside; `None` for a leg within Spot.
+fn crossed(leg: &TransactionLeg) -> Option<String> {
+    let TransactionLeg { from, to, asset, amount } = leg;
+    let (user, way, booked) = match (from.user(), to.user()) {
+        (None, Some(user)) => (user, "to", "EXT_WITHDRAW"),
+        (Some(user), None) => (user, "from", "EXT_DEPOSIT"),
+        _ => return None,
+    };
+    Some(format!(
+        "Spot has booked {amount} smallest units of asset {} {way} user {user}, and Funding has lost \
+         the other side: it counts as external until you book an {booked} of it on Funding",
+        asset.0
+    ))
 }
 
 /// For a transaction with a row.
@@ -205,6 +225,7 @@ fn move_on(
             to.value(Participant::Funding)
         ));
     }
+    looks.extend(lost.iter().filter_map(crossed));
     if proof.rounds > row.rounds {
         let first = row.rounds + 1;
         looks.push(format!(
@@ -227,7 +248,8 @@ fn accepted(row: &TransactionRow, refused: &[u8]) -> Vec<TransactionLeg> {
     accepted_by(of_spot.filter(|branch| !is_refused(branch.round)))
 }
 
-/// The legs of a record. The log does not tell the place of Funding that is opposite: it is outside.
+/// The legs of a record. The log does not have the place of Funding that is opposite: it is
+/// outside.
 fn legs_of(legs: &[Leg]) -> Result<Vec<TransactionLeg>, Unproven> {
     let store = Participant::Spot;
     let place = |place: Place| match place {
@@ -284,7 +306,8 @@ pub(super) fn lost(
         steps.push(posting(Op::Release, row.rounds.max(1), &[])?);
     } else {
         let last = counting().map(|branch| branch.round).max().ok_or(Unproven::Contradiction)?;
-        match transactions::named_outcome(ledger, row.id, Op::Reserve, last) {
+        let reserved = transactions::named_outcome(ledger, row.id, Op::Reserve, last);
+        match reserved.map(|answer| answer.decision) {
             Some(Decision::Success) => {}
             Some(Decision::Refused(_)) => return Err(Unproven::OtherSpot),
             None => steps.push(posting(Op::Reserve, last, &legs)?),
@@ -300,4 +323,60 @@ pub(super) fn lost(
 fn accepted_by<'a>(branches: impl Iterator<Item = &'a Branch>) -> Vec<TransactionLeg> {
     let by_round: BTreeMap<u8, _> = branches.map(|branch| (branch.round, &branch.legs)).collect();
     by_round.into_values().flatten().copied().collect()
+}
+
+/// Decides those postings again that venues may need before they send, and returns the steps. They
+/// are decided in the order of their records, as far as the money is there.
+///
+/// A RELEASE gives back, and a SETTLE of money that is apart pays: both come at once. A RESERVE
+/// with its SETTLE takes money that a venue may need. It comes at once if no posting has touched
+/// that money yet. Otherwise it waits for another run, `sent`: behind the venues, which have sent
+/// all that they could. A RESERVE alone waits for all of them.
+pub(super) fn credits(ledger: &mut Ledger, lost: &[LostPosting], sent: bool) -> Vec<PlanStep> {
+    let touched = touched(ledger);
+    let mut waiting: Vec<&LostPosting> =
+        lost.iter().filter(|lost| pays(lost, &touched, sent)).collect();
+    waiting.sort_by_key(|lost| lost.sequence);
+    let mut steps = Vec::new();
+    loop {
+        let before = waiting.len();
+        // One of them may bring the money that another needs.
+        waiting.retain(|lost| {
+            let decided = lost.steps.iter().take_while(|step| match step {
+                PlanStep::Post { op, posting } => repost(ledger, *op, posting).is_ok(),
+                _ => false,
+            });
+            let count = steps.len();
+            steps.extend(decided.cloned());
+            steps.len() == count
+        });
+        if waiting.len() == before {
+            return steps;
+        }
+    }
+}
+
+/// The balances that postings have changed, or hold a part of.
+fn touched(ledger: &Ledger) -> BTreeSet<(u64, u32)> {
+    let balance = |fact| match fact {
+        Fact::Balance { user, asset, held, traded, .. } if (held, traded) != (0, 0) => {
+            Some((user, asset))
+        }
+        _ => None,
+    };
+    ledger.facts().filter_map(balance).collect()
+}
+
+/// Whether venues may need a lost posting before they send.
+fn pays(lost: &LostPosting, touched: &BTreeSet<(u64, u32)>, sent: bool) -> bool {
+    let find = |wanted| {
+        lost.steps.iter().find_map(|step| match step {
+            PlanStep::Post { op, posting } if *op == wanted => Some(posting),
+            _ => None,
+        })
+    };
+    let Some(reserve) = find(Op::Reserve) else { return true };
+    let is_touched =
+        |leg: &Leg| leg.from.user().is_some_and(|user| touched.contains(&(user, leg.asset)));
+    find(Op::Settle).is_some() && (sent || !reserve.legs.iter().any(is_touched))
 }

@@ -15,7 +15,7 @@ use engine::replay::{Replay, replay};
 use engine::snapshot::store::SnapshotStore;
 use wal::{Directory, Identity, Reader, Sequence};
 
-use super::conservation::{Answered, Audit, SpotReader};
+use super::conservation::{Answered, AnsweredByName, Audit, SpotReader};
 use super::error::Error;
 use super::externals::Held;
 use super::legs::{LegSums, judge, mismatch};
@@ -25,7 +25,7 @@ use super::transactions;
 use crate::postgres::audit_reader::{AuditReader, Findings};
 use crate::postgres::incarnation::{self, identity_text};
 use crate::transaction::TransactionRow;
-use domain::asset::Catalog;
+use domain::asset::{AssetId, Catalog};
 use domain::transfer::{Op, ReqId};
 
 /// Outcomes of the log that one round compares.
@@ -151,6 +151,14 @@ impl SpotReader for Replayed {
         Ok((operations.iter().map(query).collect(), self.ledger.watermark()))
     }
 
+    async fn recorded_by_name(&mut self, postings: &[(ReqId, Op, u8)]) -> AnsweredByName {
+        tokio::task::block_in_place(|| self.go_on())?;
+        let known = |&(transaction, op, round): &(ReqId, Op, u8)| {
+            transactions::named_outcome(&self.ledger, transaction, op, round)
+        };
+        Ok((postings.iter().map(known).collect(), self.ledger.watermark()))
+    }
+
     async fn has_venues(&mut self) -> Result<bool, Error> {
         Ok(self.ledger.has_postings())
     }
@@ -238,8 +246,8 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
         let strange = strange.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
         verdict.mismatches.extend(strange.chain(unbalanced.into_iter().map(Mismatch::from)));
     }
-    let unequal = reader.unequal_transactions().await?.into_iter();
-    verdict.mismatches.extend(unequal.map(|why| Mismatch::new(Kind::StrangeRow(why))));
+    replayed.durable()?;
+    verdict.mismatches.extend(unequal(&mut reader, &replayed.ledger).await?);
     let (watermark, passed) = reader.passed().await?;
     replayed.durable()?;
     verdict.sequence = replayed.ledger.sequence();
@@ -255,6 +263,36 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
         verdict.mismatches.extend(settled::compare(&passed, &settled, &catalog.load()));
     }
     Ok((verdict, replayed.ledger))
+}
+
+/// Compares the sums of transactions in both stores with the money from outside. PostgreSQL is read
+/// after the log, so it has decided all that the log has booked.
+async fn unequal(reader: &mut AuditReader, ledger: &Ledger) -> Result<Vec<Mismatch>, Error> {
+    let (sums, parts) = reader.booked(ledger.sequence()).await?;
+    let crossed = ledger.facts().filter_map(|fact| match fact {
+        Fact::Crossed { asset, brought } => Some((AssetId(asset), brought)),
+        _ => None,
+    });
+    let mut made: BTreeMap<AssetId, i128> = crossed.collect();
+    let units = |units: u128| i128::try_from(units).unwrap_or(i128::MAX);
+    let mut add = |asset: AssetId, more: i128| {
+        let sum = made.entry(asset).or_default();
+        *sum = sum.saturating_add(more);
+    };
+    for (asset, booked) in sums {
+        let came = units(booked.deposited).saturating_sub(units(booked.withdrawn));
+        add(asset, booked.funding.saturating_sub(came));
+    }
+    for part in parts {
+        // By name, since a SETTLE that is decided again after a cut has another record.
+        let recorded = transactions::named_outcome(ledger, part.transaction, Op::Settle, 0);
+        let forgotten = part.order_number < ledger.watermark();
+        let settled = recorded.is_some() || forgotten;
+        add(part.asset, part.in_flight(settled).unwrap_or(i128::MAX));
+    }
+    let made = made.into_iter().filter(|(_, made)| *made != 0);
+    let found = made.map(|(asset, made)| Mismatch::new(Kind::TransactionSums { asset, made }));
+    Ok(found.collect())
 }
 
 /// Compares the rows of transactions with the records that they claim. Rows are read before the

@@ -8,12 +8,12 @@ use clap::{Args, Subcommand};
 use ulid::Ulid;
 
 use super::values::{
-    account_parser, asset_status_parser, direction_parser, parse_cursor, parse_hold, parse_owner,
-    parse_purpose, parse_symbol, parse_url, state_parser, transaction_state_parser, user_id_parser,
-    venue_parser,
+    BranchName, account_parser, asset_status_parser, did_parser, direction_parser, parse_branch,
+    parse_cursor, parse_hold, parse_owner, parse_purpose, parse_symbol, parse_url, state_parser,
+    transaction_state_parser, user_id_parser, venue_parser,
 };
 use crate::format::Format;
-use crate::transaction::TransactionState;
+use crate::transaction::{Did, TransactionState};
 use domain::account::AccountType;
 use domain::account::USER_ID_MAX;
 use domain::asset::AssetStatus;
@@ -304,6 +304,9 @@ pub struct HoldListArgs {
     /// Only this asset.
     #[arg(long, value_name = "SYMBOL", value_parser = parse_symbol)]
     pub asset: Option<String>,
+    /// Only holds on this account.
+    #[arg(long, value_name = "ACCOUNT", value_parser = ["funding", "spot"])]
+    pub account: Option<String>,
     /// Only this venue.
     #[arg(long, value_name = "ID", value_parser = venue_parser())]
     pub venue: Option<u32>,
@@ -317,8 +320,8 @@ pub struct HoldListArgs {
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
     pub limit: Option<u64>,
     /// Cursor from the end of an earlier list.
-    #[arg(long, value_name = "CURSOR")]
-    pub cursor: Option<u64>,
+    #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
+    pub cursor: Option<String>,
     /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -327,7 +330,8 @@ pub struct HoldListArgs {
 /// Arguments of `ubscore hold show`.
 #[derive(Debug, Args)]
 pub struct HoldShowArgs {
-    /// The hold, as VENUE:NUMBER or TRANSACTION:USER:ASSET NUMBER.
+    /// The hold, as VENUE:NUMBER or TRANSACTION:USER:ASSET NUMBER; on Funding with FUNDING: before
+    /// it.
     #[arg(value_parser = parse_hold)]
     pub id: String,
     /// The listener and the operator.
@@ -364,6 +368,13 @@ pub enum TransactionCommand {
     Retry(TransactionAttendArgs),
     /// Abort a transaction that is not decided; its money is free again.
     Abort(TransactionAttendArgs),
+    /// Have the last participant refuse in DECIDING, unless it has decided; its answer counts.
+    Resolve(TransactionAttendArgs),
+    /// End the branch of a service that can never be reached. It needs two operators.
+    ///
+    /// The branch is confirmed or cancelled by the decision of its transaction. The last
+    /// participant of a transaction in DECIDING has the decision: state its answer by --did.
+    Abandon(BranchAbandonArgs),
     /// Print the roles of PostgreSQL that may commit transactions in SQL.
     Grants(AccessArgs),
     /// Let a role of PostgreSQL commit an owner's transactions by `transaction_commit`.
@@ -413,7 +424,21 @@ pub struct TransactionShowArgs {
     pub access: AccessArgs,
 }
 
-/// Arguments of `ubscore transaction retry` and `abort`.
+/// Arguments of `ubscore transaction abandon`.
+#[derive(Debug, Args)]
+pub struct BranchAbandonArgs {
+    /// The branch: TRANSACTION_ID:PARTICIPANT:ROUND.
+    #[arg(value_name = "BRANCH", value_parser = parse_branch)]
+    pub branch: BranchName,
+    /// The answer of the last participant of a transaction in DECIDING.
+    #[arg(long, value_name = "WHAT", value_parser = did_parser())]
+    pub did: Option<Did>,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore transaction retry`, `abort` and `resolve`.
 #[derive(Debug, Args)]
 pub struct TransactionAttendArgs {
     /// The transaction.

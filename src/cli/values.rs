@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::config::is_http_url;
 use crate::role::Owner;
-use crate::transaction::TransactionState;
+use crate::transaction::{Did, ROUNDS_MAX, TransactionState};
 use domain::account::AccountType;
 use domain::account::USER_ID_MAX;
 use domain::asset::{AssetStatus, SYMBOL_BYTES_MAX, is_symbol};
@@ -106,7 +106,10 @@ pub(super) fn venue_parser() -> RangedU64ValueParser<u32> {
 
 /// Why a text names no hold.
 #[derive(Debug, thiserror::Error)]
-#[error("must be VENUE:NUMBER, such as 7:1042, or TRANSACTION:USER:ASSET NUMBER")]
+#[error(
+    "must be VENUE:NUMBER, such as 7:1042, or TRANSACTION:USER:ASSET NUMBER, on Funding with FUNDING: \
+     before it"
+)]
 pub(super) struct HoldError;
 
 /// Checks a text that becomes a part of a path.
@@ -123,7 +126,7 @@ pub(super) fn parse_hold(text: &str) -> Result<String, HoldError> {
 
 /// Whether a text names a hold of a transaction.
 fn is_of_transaction(text: &str) -> bool {
-    let parts: Vec<&str> = text.split(':').collect();
+    let parts: Vec<&str> = text.strip_prefix("FUNDING:").unwrap_or(text).split(':').collect();
     let (name, user, asset, purpose) = match parts[..] {
         [name, user, asset] => (name, user, asset, "1"),
         [name, user, asset, purpose] => (name, user, asset, purpose),
@@ -131,6 +134,40 @@ fn is_of_transaction(text: &str) -> bool {
     };
     let numbers = (user.parse::<u64>(), asset.parse::<u32>(), purpose.parse::<u16>());
     ReqId::parse(name).is_some() && matches!(numbers, (Ok(1..), Ok(_), Ok(1..)))
+}
+
+/// The name of a branch, in its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BranchName {
+    /// The transaction.
+    pub transaction: ReqId,
+    /// The participant.
+    pub participant: String,
+    /// From 1.
+    pub round: u8,
+}
+
+/// Why a text names no branch.
+#[derive(Debug, thiserror::Error)]
+#[error("must be TRANSACTION_ID:PARTICIPANT:ROUND, with a round of 1 to 8")]
+pub(super) struct BranchError;
+
+/// Reads the name of a branch.
+pub(super) fn parse_branch(text: &str) -> Result<BranchName, BranchError> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let [transaction, participant, round] = parts[..] else { return Err(BranchError) };
+    let round = round.parse().ok().filter(|round| (1..=ROUNDS_MAX).contains(round));
+    match (ReqId::parse(transaction), round) {
+        (Some(transaction), Some(round)) if !participant.is_empty() => {
+            Ok(BranchName { transaction, participant: participant.to_owned(), round })
+        }
+        _ => Err(BranchError),
+    }
+}
+
+pub(super) fn did_parser() -> impl TypedValueParser<Value = Did> {
+    PossibleValuesParser::new(Did::ALL.map(Did::name))
+        .map(|name| Did::from_name(&name).expect("one of the names above"))
 }
 
 /// Why a text is not a cursor.

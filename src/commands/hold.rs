@@ -1,12 +1,12 @@
-//! `ubscore hold`: finds holds on Spot, releases those of closed venues, and freezes and unfreezes
-//! money on both accounts.
+//! `ubscore hold`: finds holds of both stores, releases those of closed venues, and freezes and
+//! unfreezes money on both accounts.
 
-use std::fmt::Write as _;
 use std::io::Write;
 
 use serde_json::{Value, json};
 
 use super::approval::refuse_pending;
+use super::listing::{note_cursor, path, rows};
 use super::ops::{Ops, Refused};
 use super::table::{aligned, text};
 use crate::cli::{
@@ -44,22 +44,17 @@ fn list(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut path = "holds?".to_owned();
     let parameters = [
+        ("account", args.account.as_ref().map(|account| account.to_uppercase())),
         ("user", args.user.map(|user| user.to_string())),
         ("asset", args.asset.clone()),
         ("venue", args.venue.map(|venue| venue.to_string())),
         ("purpose", args.purpose.map(|purpose| purpose.to_string())),
         ("older_ms", args.older.map(|older| older.as_millis().to_string())),
         ("limit", args.limit.map(|limit| limit.to_string())),
-        ("cursor", args.cursor.map(|cursor| cursor.to_string())),
+        ("cursor", args.cursor.clone()),
     ];
-    for (name, value) in parameters {
-        if let Some(value) = value {
-            write!(path, "&{name}={value}")?;
-        }
-    }
-    let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
+    let answer = Ops::new(&args.access, clock)?.get("list", &path("holds", parameters))?;
     let holds = rows(&answer, "holds");
     let balances = rows(&answer, "balances");
     if args.access.format == Format::Json {
@@ -78,10 +73,7 @@ fn list(
             write!(out, "\n{}", aligned("", &head, balances.iter().map(row)))?;
         }
     }
-    if let Some(cursor) = answer["next_cursor"].as_str() {
-        writeln!(notes, "there may be more: --cursor {cursor}")?;
-    }
-    Ok(())
+    note_cursor(&answer, notes)
 }
 
 fn freeze(
@@ -143,13 +135,11 @@ fn freezes(
     Ok(())
 }
 
-fn rows<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
-    answer[name].as_array().map_or(&[], Vec::as_slice)
-}
-
 fn write_holds(holds: &[Value], out: &mut impl Write) -> anyhow::Result<()> {
-    let head = ["HOLD", "PURPOSE", "USER", "ASSET", "AMOUNT", "REFERENCE", "SINCE", "RECORD"];
-    let keys = ["id", "purpose", "user_id", "asset", "amount", "reference", "at", "sequence"];
+    let head =
+        ["HOLD", "ACCOUNT", "PURPOSE", "USER", "ASSET", "AMOUNT", "REFERENCE", "SINCE", "RECORD"];
+    let keys =
+        ["id", "account", "purpose", "user_id", "asset", "amount", "reference", "at", "sequence"];
     let row = |hold: &Value| keys.iter().map(|key| text(&hold[*key])).collect();
     Ok(write!(out, "{}", aligned("", &head, holds.iter().map(row)))?)
 }

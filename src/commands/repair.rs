@@ -92,7 +92,7 @@ async fn repair(
     for damaged in &planned.damaged {
         say(verb, &format_args!("begin the totals of the audit anew: {damaged}"))?;
     }
-    let mut left = Vec::new();
+    let (mut left, mut lets_venues_send) = (Vec::new(), false);
     match (author, closed.as_ref().and_then(Closed::identity)) {
         (Some(author), Some(log)) => {
             let write_postgres = planned.behind.is_some()
@@ -108,9 +108,11 @@ async fn repair(
                 let (catalog, repairs) = (stores.catalog.load(), &planned.repairs);
                 let externals = &planned.externals;
                 let transactions = &planned.transactions;
+                crash::point("repair_before_rows");
                 let all = Repairs { transfers: repairs, externals, transactions };
                 let done = carry_out(address, limits, &catalog, log, latest, all, author).await;
                 let done = done.context("write PostgreSQL")?;
+                crash::point("repair_after_rows");
                 let failed = print_fates(&planned, &done, verb, &mut say)?;
                 (count, outside) = (count - failed[0], outside - failed[1]);
                 by_name -= failed[2];
@@ -122,6 +124,7 @@ async fn repair(
                 let restored =
                     restore_log(&stores, target, opened, latest, author, although).await?;
                 print_restored(&restored, verb, &mut say)?;
+                lets_venues_send = restored.1.is_some();
             }
             if write_postgres || restore {
                 planned = plan(stores).await.context("compare the two stores again")?;
@@ -141,7 +144,7 @@ async fn repair(
     drop(closed);
     left.extend(planned.left.iter().map(|(mismatch, why)| format!("{mismatch}: {why}")));
     if author.is_some() && !lost_flights.is_empty() {
-        accept_flights(target, left.len()).await?;
+        accept_flights(target, left.len(), lets_venues_send).await?;
     }
     for why in lost_flights {
         say(verb, &format_args!("take PostgreSQL's last flights for the answered ones: {why}"))?;
@@ -243,14 +246,25 @@ fn open_log(target: &Target) -> anyhow::Result<Closed> {
 
 /// Writes the file of answered flights anew. It comes last, because a start is refused until then.
 /// With differences that are left, the next start is halted.
-async fn accept_flights(target: &Target, left: usize) -> anyhow::Result<()> {
+///
+/// `lets_venues_send`: both places hold the halt of a cut, with one reason, under which venues send
+/// again. A further cause in one of them would stop the venues, and the cut that is open stands
+/// behind every resume anyway.
+async fn accept_flights(
+    target: &Target,
+    left: usize,
+    lets_venues_send: bool,
+) -> anyhow::Result<()> {
     let data_dir = &target.config.data_dir;
     let _lock = data_dir::lock(data_dir).context("lock the log")?;
-    if left > 0 {
+    crash::point("repair_before_flights");
+    if left > 0 && !lets_venues_send {
         let why = format!("`ubscore repair` has left {left} differences");
         halt::keep_for_next_start(data_dir, &why).context("halt the next start")?;
     }
-    target.write_flights().await
+    target.write_flights().await?;
+    crash::point("repair_after_flights");
+    Ok(())
 }
 
 /// Every change of a plan.
@@ -278,7 +292,9 @@ fn still_open(planned: &Plan) -> Vec<String> {
     for repair in &planned.transactions {
         left.push(format!("{repair}: its order number or its name is already used"));
     }
-    for step in &planned.steps {
+    // In front of the venues, a posting of a transaction may wait for another run.
+    let waits = |step: &&PlanStep| !planned.awaited.is_empty() && step.transaction().is_some();
+    for step in planned.steps.iter().filter(|step| !waits(step)) {
         left.push(format!("{step}: found only after the repair; repair again"));
     }
     left

@@ -1,16 +1,16 @@
 //! `ubscore transaction`: finds transactions that do not end, shows the party that has not
 //! answered, and ends them; and the roles that may commit transactions in SQL.
 
-use std::fmt::Write as _;
 use std::io::Write;
 
 use serde_json::{Value, json};
 
 use super::approval::refuse_pending;
+use super::listing::{attend, note_cursor, path, rows, write_rows};
 use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{
-    AccessArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
+    AccessArgs, BranchAbandonArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
     TransactionListArgs, TransactionShowArgs,
 };
 use crate::clock::Clock;
@@ -30,8 +30,10 @@ pub fn run(
     match command {
         TransactionCommand::List(args) => list(args, clock, out, notes)?,
         TransactionCommand::Show(args) => show(args, clock, out)?,
-        TransactionCommand::Retry(args) => attend(args, clock, "retry", "asked again", out)?,
-        TransactionCommand::Abort(args) => attend(args, clock, "abort", "aborted", out)?,
+        TransactionCommand::Retry(args) => act(args, clock, ("retry", "asked again"), out)?,
+        TransactionCommand::Abort(args) => act(args, clock, ("abort", "aborted"), out)?,
+        TransactionCommand::Resolve(args) => act(args, clock, ("resolve", "asked"), out)?,
+        TransactionCommand::Abandon(args) => abandon(args, clock, out)?,
         TransactionCommand::Grants(access) => grants(access, clock, out)?,
         TransactionCommand::Grant(args) => grant(args, clock, true, out)?,
         TransactionCommand::Revoke(args) => grant(args, clock, false, out)?,
@@ -39,9 +41,13 @@ pub fn run(
     Ok(Exit::Done)
 }
 
-/// The values of a list.
-fn rows<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
-    answer[key].as_array().map_or(&[][..], Vec::as_slice)
+fn act(
+    args: &TransactionAttendArgs,
+    clock: &impl Clock,
+    action: (&str, &str),
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    attend(&args.operator, clock, &format!("transactions/{}", args.id), action, stands, out)
 }
 
 fn list(
@@ -50,8 +56,8 @@ fn list(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut path = format!("transactions?stuck={}", args.stuck);
     let parameters = [
+        ("stuck", Some(args.stuck.to_string())),
         ("state", args.state.map(|state| state.name().to_owned())),
         ("owner", args.owner.clone()),
         ("tx_id", args.tx_id.clone()),
@@ -59,35 +65,21 @@ fn list(
         ("limit", args.limit.map(|limit| limit.to_string())),
         ("cursor", args.cursor.map(|cursor| cursor.to_string())),
     ];
-    for (name, value) in parameters {
-        if let Some(value) = value {
-            write!(path, "&{name}={value}")?;
-        }
-    }
-    let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
+    let answer = Ops::new(&args.access, clock)?.get("list", &path("transactions", parameters))?;
+    let head = [
+        "TRANSACTION_ID",
+        "OWNER",
+        "TX_ID",
+        "CREATED",
+        "STATE",
+        "ROUNDS",
+        "DECIDES",
+        "WAITS FOR",
+        "CODE",
+    ];
     let transactions = rows(&answer, "transactions");
-    match args.access.format {
-        Format::Json => transactions.iter().try_for_each(|one| writeln!(out, "{one}"))?,
-        Format::Text if transactions.is_empty() => writeln!(out, "no transactions")?,
-        Format::Text => {
-            let head = [
-                "TRANSACTION_ID",
-                "OWNER",
-                "TX_ID",
-                "CREATED",
-                "STATE",
-                "ROUNDS",
-                "DECIDES",
-                "WAITS FOR",
-                "CODE",
-            ];
-            write!(out, "{}", aligned("", &head, transactions.iter().map(row)))?;
-        }
-    }
-    if let Some(cursor) = answer["next_cursor"].as_str() {
-        writeln!(notes, "there may be more: --cursor {cursor}")?;
-    }
-    Ok(())
+    write_rows(transactions, args.access.format, "no transactions", (&head, row), out)?;
+    note_cursor(&answer, notes)
 }
 
 fn row(transaction: &Value) -> Vec<String> {
@@ -143,8 +135,8 @@ fn show(
         |(branch, part)| {
             let of_branch = [text(&branch["participant"]), text(&branch["round"])];
             rows(part, "legs").iter().map(move |leg| {
-                let keys = ["from", "to", "amount", "asset"];
-                let cells = keys.map(|key| text(&leg[key]));
+                let [from, to] = ["from", "to"].map(|key| place(&leg[key]));
+                let cells = [from, to, text(&leg["amount"]), text(&leg["asset"])];
                 of_branch.iter().cloned().chain(cells).collect::<Vec<String>>()
             })
         },
@@ -157,27 +149,37 @@ fn show(
     Ok(())
 }
 
+/// The place of a leg: a user of the branch's own account, or a place with its name.
+fn place(place: &Value) -> String {
+    let Some(account) = place.get("account") else { return text(place) };
+    let frozen = place.get("purpose").map(|purpose| format!(" frozen {}", text(purpose)));
+    format!("{} {}{}", text(account), text(&place["user"]), frozen.unwrap_or_default())
+}
+
 /// The name and the state, in one line.
 fn stands(transaction: &Value) -> String {
     let of = |key: &str| text(&transaction[key]);
     format!("{}: {}", of("transaction_id"), of("state"))
 }
 
-/// `done`: the words printed before the state.
-fn attend(
-    args: &TransactionAttendArgs,
+fn abandon(
+    args: &BranchAbandonArgs,
     clock: &impl Clock,
-    action: &str,
-    done: &str,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let path = format!("transactions/{}/{action}", args.id);
-    let (access, body) = (&args.operator.access, json!({"reason": args.operator.reason}));
-    let transaction = Ops::new(access, clock)?.post(action, &path, &body)?;
-    refuse_pending(&transaction, access.format, out)?;
-    match access.format {
+    let BranchAbandonArgs { branch, did, operator } = args;
+    let mut body = json!({
+        "participant": branch.participant, "round": branch.round, "reason": operator.reason,
+    });
+    if let Some(did) = did {
+        body["did"] = json!(did.name());
+    }
+    let path = format!("transactions/{}/abandon", branch.transaction);
+    let transaction = Ops::new(&operator.access, clock)?.post("abandon", &path, &body)?;
+    refuse_pending(&transaction, operator.access.format, out)?;
+    match operator.access.format {
         Format::Json => writeln!(out, "{transaction}")?,
-        Format::Text => writeln!(out, "{done}: {}", stands(&transaction))?,
+        Format::Text => writeln!(out, "abandoned: {}", stands(&transaction))?,
     }
     Ok(())
 }
@@ -185,14 +187,9 @@ fn attend(
 fn grants(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
     let answer = Ops::new(access, clock)?.get("grants", "transactions/grants")?;
     let grants = rows(&answer, "grants");
-    match access.format {
-        Format::Json => grants.iter().try_for_each(|grant| writeln!(out, "{grant}"))?,
-        Format::Text if grants.is_empty() => writeln!(out, "no grants")?,
-        Format::Text => {
-            let row = |grant: &Value| ["role", "owner", "at"].map(|key| text(&grant[key])).to_vec();
-            write!(out, "{}", aligned("", &["ROLE", "OWNER", "SINCE"], grants.iter().map(row)))?;
-        }
-    }
+    let row = |grant: &Value| ["role", "owner", "at"].map(|key| text(&grant[key])).to_vec();
+    let table = (&["ROLE", "OWNER", "SINCE"][..], row);
+    write_rows(grants, access.format, "no grants", table, out)?;
     Ok(())
 }
 

@@ -1,14 +1,13 @@
 //! `ubscore transfer`: finds transfers that do not end, shows the place of their money and the
 //! awaited participant, and ends them.
 
-use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::approval::refuse_pending;
+use super::listing::{attend, note_cursor, path, rows, write_rows};
 use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs};
@@ -29,29 +28,19 @@ pub fn run(
     match command {
         TransferCommand::List(args) => list(args, clock, out, notes)?,
         TransferCommand::Show(args) => show(args, clock, out)?,
-        TransferCommand::Retry(args) => attend(args, clock, "retry", "due now", out)?,
-        TransferCommand::Resolve(args) => attend(args, clock, "resolve", "resolved", out)?,
+        TransferCommand::Retry(args) => act(args, clock, ("retry", "due now"), out)?,
+        TransferCommand::Resolve(args) => act(args, clock, ("resolve", "resolved"), out)?,
     }
     Ok(Exit::Done)
 }
 
-/// `done`: the word printed before the transfer's state.
-fn attend(
+fn act(
     args: &TransferAttendArgs,
     clock: &impl Clock,
-    action: &str,
-    done: &str,
+    action: (&str, &str),
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let path = format!("transfers/{}/{action}", args.req_id);
-    let (access, body) = (&args.operator.access, json!({"reason": args.operator.reason}));
-    let transfer = Ops::new(access, clock)?.post(action, &path, &body)?;
-    refuse_pending(&transfer, access.format, out)?;
-    match access.format {
-        Format::Json => writeln!(out, "{transfer}")?,
-        Format::Text => writeln!(out, "{done}: {}", stands(&transfer))?,
-    }
-    Ok(())
+    attend(&args.operator, clock, &format!("transfers/{}", args.req_id), action, stands, out)
 }
 
 fn list(
@@ -60,57 +49,35 @@ fn list(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut path = format!("transfers?stuck={}", args.stuck);
+    let cid = |cid: &String| utf8_percent_encode(cid, NON_ALPHANUMERIC).to_string();
     let parameters = [
+        ("stuck", Some(args.stuck.to_string())),
         ("state", args.state.map(|state| state.name().to_owned())),
         ("user", args.user.map(|user| user.to_string())),
-        (
-            "cid",
-            args.cid.as_ref().map(|cid| utf8_percent_encode(cid, NON_ALPHANUMERIC).to_string()),
-        ),
+        ("cid", args.cid.as_ref().map(cid)),
         ("ended", args.ended.then(|| "true".to_owned())),
         ("order", args.oldest.then(|| "oldest".to_owned())),
         ("limit", args.limit.map(|limit| limit.to_string())),
         ("cursor", args.cursor.map(|cursor| cursor.to_string())),
     ];
-    for (name, value) in parameters {
-        if let Some(value) = value {
-            write!(path, "&{name}={value}")?;
-        }
-    }
-    let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
-    let transfers = answer["transfers"].as_array().map_or(&[][..], Vec::as_slice);
-    match args.access.format {
-        Format::Json => {
-            for transfer in transfers {
-                writeln!(out, "{transfer}")?;
-            }
-        }
-        Format::Text if transfers.is_empty() && is_open_only(args) => {
-            writeln!(out, "no open transfers")?;
-        }
-        Format::Text if transfers.is_empty() => writeln!(out, "no transfers")?,
-        Format::Text => {
-            let head = [
-                "REQ_ID",
-                "CREATED",
-                "AGE",
-                "STATE",
-                "DIRECTION",
-                "USER",
-                "ASSET",
-                "AMOUNT",
-                "TRIES",
-                "WAITS FOR",
-                "LAST ERROR",
-                "CID",
-            ];
-            write!(out, "{}", aligned("", &head, transfers.iter().map(row)))?;
-        }
-    }
-    if let Some(cursor) = answer["next_cursor"].as_str() {
-        writeln!(notes, "there may be more: --cursor {cursor}")?;
-    }
+    let answer = Ops::new(&args.access, clock)?.get("list", &path("transfers", parameters))?;
+    let none = if is_open_only(args) { "no open transfers" } else { "no transfers" };
+    let head = [
+        "REQ_ID",
+        "CREATED",
+        "AGE",
+        "STATE",
+        "DIRECTION",
+        "USER",
+        "ASSET",
+        "AMOUNT",
+        "TRIES",
+        "WAITS FOR",
+        "LAST ERROR",
+        "CID",
+    ];
+    write_rows(rows(&answer, "transfers"), args.access.format, none, (&head, row), out)?;
+    note_cursor(&answer, notes)?;
     let asked = args.stuck || args.oldest || args.state.is_some();
     if args.user.is_some() && !asked && is_open_only(args) && args.access.format == Format::Text {
         writeln!(notes, "open transfers only; --ended includes finished ones")?;
@@ -172,19 +139,18 @@ fn show(args: &TransferShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
         let error = &transfer["error"];
         writeln!(out, "  {}: {}", text(&error["code"]), text(&error["message"]))?;
     }
-    let rows = |list: &str, keys: &[&str]| {
-        let list = transfer[list].as_array().map_or(&[][..], Vec::as_slice);
+    let table = |list: &str, keys: &[&str]| {
         let row = |row: &Value| keys.iter().map(|key| text(&row[*key])).collect();
-        list.iter().map(row).collect::<Vec<Vec<String>>>()
+        rows(&transfer, list).iter().map(row).collect::<Vec<Vec<String>>>()
     };
     writeln!(out, "history")?;
-    let passed = rows("history", &["state", "at", "attempt", "reason"]);
+    let passed = table("history", &["state", "at", "attempt", "reason"]);
     write!(out, "{}", aligned("  ", &["STATE", "AT", "ATTEMPT", "REASON"], passed))?;
     writeln!(out, "operations")?;
     let keys =
         ["account", "op", "outcome", "code", "amount", "balance_after", "at", "log_sequence"];
     let head = ["ACCOUNT", "OP", "OUTCOME", "CODE", "AMOUNT", "BALANCE AFTER", "AT", "LOG"];
-    write!(out, "{}", aligned("  ", &head, rows("operations", &keys)))?;
+    write!(out, "{}", aligned("  ", &head, table("operations", &keys)))?;
     if transfer["spot_answered"] != json!(true) {
         writeln!(out, "  UBSCore did not answer: its operations are unknown")?;
     } else if transfer["spot_forgotten"] == json!(true) {

@@ -1,12 +1,12 @@
 //! `ubscore webhook`: finds events that an endpoint did not accept, and delivers them again.
 
-use std::fmt::Write as _;
 use std::io::Write;
 
 use serde_json::{Value, json};
 
+use super::listing::{note_cursor, path, rows, write_rows};
 use super::ops::Ops;
-use super::table::{aligned, text};
+use super::table::text;
 use crate::cli::{WebhookCommand, WebhookListArgs};
 use crate::clock::Clock;
 use crate::exit::Exit;
@@ -44,31 +44,16 @@ fn list(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut path = "webhooks/dead?".to_owned();
-    if let Some(limit) = args.limit {
-        write!(path, "&limit={limit}")?;
-    }
-    if let Some(cursor) = &args.cursor {
-        write!(path, "&cursor={cursor}")?;
-    }
-    let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
-    let letters = answer["dead"].as_array().map_or(&[][..], Vec::as_slice);
-    match args.access.format {
-        Format::Json => {
-            for letter in letters {
-                writeln!(out, "{letter}")?;
-            }
-        }
-        Format::Text if letters.is_empty() => writeln!(out, "no dead letters")?,
-        Format::Text => {
-            let head = ["EVENT_ID", "REQ_ID", "STATE", "AT", "TRIES", "DIED AT", "WHY"];
-            let keys = ["event_id", "req_id", "state", "at", "attempts", "died_at", "error"];
-            let row = |letter: &Value| keys.iter().map(|key| text(&letter[*key])).collect();
-            write!(out, "{}", aligned("", &head, letters.iter().map(row)))?;
-        }
-    }
-    if let Some(cursor) = answer["next_cursor"].as_str() {
-        writeln!(notes, "there may be more: --cursor {cursor}")?;
-    }
-    Ok(())
+    let parameters =
+        [("limit", args.limit.map(|limit| limit.to_string())), ("cursor", args.cursor.clone())];
+    let answer = Ops::new(&args.access, clock)?.get("list", &path("webhooks/dead", parameters))?;
+    let head = ["EVENT_ID", "ENDPOINT", "ABOUT", "STATE", "AT", "TRIES", "DIED AT", "WHY"];
+    let row = |letter: &Value| {
+        let about = if letter["req_id"].is_null() { "transaction_id" } else { "req_id" };
+        let keys = ["event_id", "endpoint", about, "state", "at", "attempts", "died_at", "error"];
+        keys.map(|key| text(&letter[key])).to_vec()
+    };
+    let letters = rows(&answer, "dead");
+    write_rows(letters, args.access.format, "no dead letters", (&head, row), out)?;
+    note_cursor(&answer, notes)
 }

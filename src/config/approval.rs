@@ -4,6 +4,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use super::bound::{Bound, HOUR_MS, WEEK_MS, bound};
+use super::names::names;
 use crate::approval::Action;
 
 /// The section `[approval]`.
@@ -29,22 +30,9 @@ pub(super) const BOUNDS: &[Bound] = &[
     bound("approval.expires_after_ms", |c| Some(c.approval.expires_after_ms), 1_000, WEEK_MS, "ms"),
 ];
 
-/// A list of names or, from the environment, one text with commas between the names.
+/// The actions with these names.
 fn actions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Action>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Given {
-        List(Vec<String>),
-        Text(String),
-    }
-    let names = match Given::deserialize(deserializer) {
-        Ok(Given::List(names)) => names,
-        Ok(Given::Text(text)) => {
-            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-            names.map(str::to_owned).collect()
-        }
-        Err(_) => return Err(D::Error::custom("must be a list of names")),
-    };
+    let names = names(deserializer)?;
     let known = |name: &String| {
         let unknown = || {
             let names = Action::ALL.map(Action::name).join(", ");

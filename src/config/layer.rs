@@ -24,8 +24,9 @@ const TWINS: [(&str, &str, &str); 7] = [
     ("outcomes", "keep_minutes", "keep_hours"),
 ];
 
-/// The section of tables by name.
-const BY_NAME: &str = "participants";
+/// The sections of tables by name, each with the keys of its tables.
+const BY_NAME: [(&str, &str); 2] =
+    [("participants", "url, secret_file and kind"), ("followers", "url and secret_file")];
 
 /// One source of keys, merged by figment over the one below.
 #[derive(Clone)]
@@ -146,12 +147,20 @@ impl Provider for Layer {
 fn split(path: &str) -> (Vec<&str>, &str) {
     match path.split_once("__") {
         None => (Vec::new(), path),
-        Some((BY_NAME, rest)) => match rest.rsplit_once("__") {
-            Some((name, key)) => (vec![BY_NAME, name], key),
-            None => (vec![BY_NAME], rest),
-        },
+        Some((section, rest)) if BY_NAME.iter().any(|(by_name, _)| section == *by_name) => {
+            match rest.rsplit_once("__") {
+                Some((name, key)) => (vec![section, name], key),
+                None => (vec![section], rest),
+            }
+        }
         Some((section, key)) => (vec![section], key),
     }
+}
+
+/// The keys of the tables in the section of this path, if they have names.
+fn by_name(path: &[String]) -> Option<&'static str> {
+    let section = path.first()?;
+    BY_NAME.iter().find(|(by_name, _)| section == by_name).map(|(_, keys)| *keys)
 }
 
 /// Turns figment's error into ours: the key as `section.key`, and no secret in the text.
@@ -169,17 +178,14 @@ pub(super) fn describe(error: figment::Error) -> Error {
         _ if TWINS.iter().any(|(section, key, _)| path == [*section, *key]) => {
             "must be text".to_owned()
         }
-        _ if path.first().is_some_and(|section| section == BY_NAME)
-            && path.last().is_none_or(|key| key != "kind") =>
-        {
-            match path.len() {
-                1 => "must be tables of url, secret_file and kind",
-                2 => "must be a table of url, secret_file and kind",
-                _ => "must be text",
-            }
-            .to_owned()
-        }
-        kind => kind.to_string(),
+        kind => match by_name(&path).filter(|_| path.last().is_none_or(|key| key != "kind")) {
+            Some(keys) => match path.len() {
+                1 => format!("must be tables of {keys}"),
+                2 => format!("must be a table of {keys}"),
+                _ => "must be text".to_owned(),
+            },
+            None => kind.to_string(),
+        },
     };
     let key = path.join(".");
     let allowed = bounds()

@@ -75,6 +75,13 @@ fn key(name: &str, end: &str) -> String {
     format!("participants.{name}.{end}")
 }
 
+/// Whether a table of a service may have this name.
+pub(super) fn is_name(name: &str) -> bool {
+    let fits =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
+}
+
 /// Reads the files of all secrets.
 pub(super) fn read_secrets(participants: &mut Participants) -> Result<(), Error> {
     participants.iter_mut().try_for_each(|(name, participant)| participant.read_secret(name))
@@ -87,10 +94,7 @@ pub(super) fn validate(participants: &Participants) -> Result<(), Error> {
         return Err(range("participants", format!("{} tables", participants.len()), allowed));
     }
     for (name, participant) in participants {
-        let fits =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
-        let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits);
-        if !is_name || BUILT_IN.contains(&name.as_str()) {
+        if !is_name(name) || BUILT_IN.contains(&name.as_str()) {
             let allowed = format!(
                 "a name of 1 to {NAME_BYTES_MAX} of a-z 0-9 _ -, and neither funding nor spot"
             );

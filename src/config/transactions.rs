@@ -1,8 +1,11 @@
 //! Transactions over both stores and over participants.
 
-use serde::Deserialize;
+use domain::transfer::Cid;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use super::bound::{Bound, HOUR_MS, MINUTE_MS, bound};
+use super::names::names;
 
 /// The section `[transactions]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -16,6 +19,9 @@ pub struct Transactions {
     pub active_max: usize,
     /// Timeout of one call to a participant, ms.
     pub participant_timeout_ms: u64,
+    /// Services that may move money from and to the outside, by the names of their tokens.
+    #[serde(deserialize_with = "owners")]
+    pub outside_owners: Vec<String>,
 }
 
 impl Default for Transactions {
@@ -25,7 +31,18 @@ impl Default for Transactions {
             tick_ms: 1_000,
             active_max: 1_000,
             participant_timeout_ms: 5_000,
+            outside_owners: Vec::new(),
         }
+    }
+}
+
+/// Names of services.
+fn owners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let names = names(deserializer)?;
+    // A name has the form of a key.
+    match names.iter().find(|name| Cid::new(name).is_none()) {
+        None => Ok(names),
+        Some(name) => Err(D::Error::custom(format!("{name:?} is not the name of a service"))),
     }
 }
 

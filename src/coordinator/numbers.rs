@@ -133,7 +133,7 @@ impl Numbers {
 }
 
 /// The place of transactions among the order numbers: they share them with transfers, and the
-/// watermark waits for the lowest one that is unfinished.
+/// watermark waits for the lowest one that Funding or Spot has not ended.
 #[derive(Clone, Debug)]
 pub struct TransactionNumbers {
     numbers: Arc<Numbers>,
@@ -167,10 +167,9 @@ impl TransactionNumbers {
         self.numbers.publish_old(self.slot, u64::MAX, Vec::new());
     }
 
-    /// Every unfinished transaction has this number or a higher one; `None` before the rows are
-    /// read.
-    #[cfg(test)]
-    pub(crate) fn over(&self) -> Option<u64> {
+    /// Every transaction or transfer that a store has not ended has this number or a higher one;
+    /// `None` before the rows are read.
+    pub fn over(&self) -> Option<u64> {
         self.numbers.over()
     }
 }

@@ -9,7 +9,8 @@ use domain::asset::Catalog;
 use super::retention::Journal;
 use super::{Bounds, retention, webhooks};
 use crate::config::Config;
-use crate::postgres::events::Event;
+use crate::config::secret::Secret;
+use crate::postgres::events::UserEvent;
 use crate::postgres::{Address, Limits};
 
 impl From<&Config> for Bounds {
@@ -43,22 +44,22 @@ impl retention::Options {
 }
 
 impl webhooks::Options {
-    /// The configured options of an incarnation's deliveries; `None` without an endpoint. `body`:
-    /// writes an event.
-    pub fn new(
+    /// The configured options of an incarnation's deliveries: to the operator's endpoint if there
+    /// is one, and to each follower. `body`: writes an event.
+    pub fn all(
         config: &Config,
         (target, limits): (Address, Limits),
         incarnation: u64,
-        catalog: Arc<ArcSwap<Catalog>>,
-        body: fn(&Event, &Catalog) -> String,
-    ) -> Option<webhooks::Options> {
+        catalog: &Arc<ArcSwap<Catalog>>,
+        body: fn(&UserEvent, &Catalog) -> String,
+    ) -> Vec<webhooks::Options> {
         let hooks = &config.webhooks;
-        let (Some(url), Some(secret)) = (&hooks.url, &hooks.secret) else { return None };
-        Some(webhooks::Options {
-            target,
+        let options = |endpoint: String, url: &Secret, secret: &Secret| webhooks::Options {
+            target: target.clone(),
             limits,
             incarnation,
-            catalog,
+            catalog: Arc::clone(catalog),
+            endpoint,
             body,
             url: url.clone(),
             secret: secret.clone(),
@@ -67,6 +68,16 @@ impl webhooks::Options {
             attempts_max: hooks.attempts_max,
             backoff_base_ms: hooks.backoff_base_ms,
             backoff_cap_ms: hooks.backoff_cap_ms,
-        })
+        };
+        let mut all = Vec::new();
+        if let (Some(url), Some(secret)) = (&hooks.url, &hooks.secret) {
+            all.push(options(webhooks::ENDPOINT.to_owned(), url, secret));
+        }
+        for (name, follower) in &config.followers {
+            if let (Some(url), Some(secret)) = (&follower.url, &follower.secret) {
+                all.push(options(format!("{}{name}", webhooks::FOLLOWER), url, secret));
+            }
+        }
+        all
     }
 }

@@ -1,5 +1,6 @@
 //! Webhooks: posts every event to the operator's endpoint, at least once, and the events of one
-//! transfer in order.
+//! transfer in order. Each follower of transactions is an endpoint too, with a task and threads of
+//! its own: the end of a transaction writes their deliveries.
 //!
 //! The task here reads the journal after a cursor. It records deliveries of those events together
 //! with the cursor, in one transaction. It knows which deliveries are due and which are in
@@ -20,7 +21,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use crossbeam::channel::{Receiver, Sender, bounded};
 use futures_util::future::{Either, select};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tracing::{error, info, warn};
 
 use super::{Hub, outlast, within};
@@ -29,14 +30,16 @@ use crate::clock::Clock;
 use crate::config::secret::Secret;
 use crate::endpoint::{self, Endpoint, EndpointError};
 use crate::entropy::Entropy;
-use crate::postgres::events::Event;
+use crate::postgres::events::UserEvent;
 use crate::postgres::webhooks::{Backlog, Collected, Deliveries, Due, Tried};
 use crate::postgres::{Address, Error, Limits, Superseded};
 use crate::telemetry;
 use domain::asset::Catalog;
 
-/// The name of the one endpoint there is, in rows.
+/// The name of the operator's endpoint, in rows. It gets every event.
 pub const ENDPOINT: &str = "default";
+/// What the name of a follower has before it, in rows. `transaction_tell` writes it too.
+pub const FOLLOWER: &str = "follower.";
 /// Bytes of an answer that are read. They have no meaning, but a connection with a fully read
 /// answer can be used again.
 const ANSWER_BYTES_MAX: u64 = 16_384;
@@ -59,8 +62,10 @@ pub struct Options {
     pub incarnation: u64,
     /// The assets.
     pub catalog: Arc<ArcSwap<Catalog>>,
+    /// The name of the endpoint, in rows.
+    pub endpoint: String,
     /// Makes the body of an event.
-    pub body: fn(&Event, &Catalog) -> String,
+    pub body: fn(&UserEvent, &Catalog) -> String,
     /// `http://` or `https://`.
     pub url: Secret,
     /// The key of signatures.
@@ -120,6 +125,7 @@ struct Answered {
 pub struct Webhooks {
     options: Options,
     hub: Arc<Hub>,
+    bell: Arc<Notify>,
     clock: Arc<dyn Clock>,
     entropy: Box<dyn Entropy>,
     letters: Sender<Letter>,
@@ -162,6 +168,7 @@ impl Webhooks {
         }
         Ok(Webhooks {
             options,
+            bell: hub.bell(),
             hub,
             clock,
             entropy,
@@ -196,8 +203,7 @@ impl Webhooks {
     }
 
     async fn session(&mut self) -> Result<std::convert::Infallible, Error> {
-        let Options { target, limits, incarnation, catalog, .. } = self.options.clone();
-        let endpoint = ENDPOINT.to_owned();
+        let Options { target, limits, incarnation, catalog, endpoint, .. } = self.options.clone();
         let deliveries =
             Deliveries::connect(&target, &limits, incarnation, endpoint, catalog).await?;
         loop {
@@ -216,13 +222,13 @@ impl Webhooks {
             let wait = self.hand_out(&deliveries).await?;
             let wait = if more { COLLECT_PAUSE.min(wait) } else { wait };
             self.failures = 0;
-            let (hub, clock) = (Arc::clone(&self.hub), Arc::clone(&self.clock));
+            let (notify, clock) = (Arc::clone(&self.bell), Arc::clone(&self.clock));
             let pause = self.collect_due_ns.saturating_sub(clock.monotonic_ns());
             let answered = {
                 let bell = pin!(async {
                     // The bell last: an answer that comes before it leaves it for the next turn.
                     clock.sleep(Duration::from_nanos(pause)).await;
-                    hub.deliveries.notified().await;
+                    notify.notified().await;
                 });
                 let rung = select(bell, clock.sleep(wait));
                 match select(pin!(self.answers.recv()), rung).await {
@@ -240,6 +246,10 @@ impl Webhooks {
     /// Makes deliveries of new rows of the journal, if a read is due. Returns whether there may be
     /// more.
     async fn collect(&mut self, deliveries: &Deliveries) -> Result<bool, Error> {
+        // The deliveries of a follower are written with the transactions.
+        if self.options.endpoint != ENDPOINT {
+            return Ok(false);
+        }
         if self.clock.monotonic_ns() < self.collect_due_ns {
             return Ok(true);
         }

@@ -1,6 +1,7 @@
-//! The id of an event, in a query, a header or a path.
+//! The id of an event, in a query, a header or a path; and the place of a stream.
 
 use super::refusal::{Refusal, invalid};
+use crate::postgres::events::EventCursor;
 
 /// Reads an id as this program writes it: decimal digits.
 ///
@@ -12,10 +13,32 @@ pub(super) fn event_id(text: &str) -> Result<i64, Refusal> {
     id.ok_or_else(|| invalid("Last-Event-ID and after must be the id of an event."))
 }
 
+/// Reads the `id` of a stream: the id of a transfer's event, and behind a point that of a
+/// transaction's. Without the second one the events of all transactions follow.
+///
+/// # Errors
+/// INVALID_REQUEST: any other text.
+pub(super) fn stream_id(text: &str) -> Result<EventCursor, Refusal> {
+    let (transfer, transaction) = text.split_once('.').unwrap_or((text, "0"));
+    Ok(EventCursor { transfer: event_id(transfer)?, transaction: event_id(transaction)? })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use domain::code::Code;
+
+    #[test]
+    fn the_id_of_a_stream_is_read_as_it_is_written() {
+        for (transfer, transaction, text) in [(0, 0, "0"), (7, 0, "7"), (7, 9, "7.9")] {
+            let cursor = EventCursor { transfer, transaction };
+            assert_eq!(cursor.to_string(), text);
+            assert_eq!(stream_id(text).expect("an id"), cursor);
+        }
+        for text in ["", ".", "7.", ".7", "7.8.9", "7.-1", "7. 8"] {
+            assert_eq!(stream_id(text).expect_err(text).code, Code::InvalidRequest, "{text}");
+        }
+    }
 
     #[test]
     fn an_id_is_what_we_have_written() {

@@ -19,8 +19,8 @@ use utoipa::openapi::path::{
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::response::ResponseBuilder;
 use utoipa::openapi::schema::{
-    AllOfBuilder, Components, ComponentsBuilder, KnownFormat, Object, ObjectBuilder, Schema,
-    SchemaFormat, Type,
+    AllOfBuilder, Components, ComponentsBuilder, KnownFormat, Object, ObjectBuilder, OneOfBuilder,
+    Schema, SchemaFormat, Type,
 };
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
@@ -35,6 +35,7 @@ use super::public::list::{LIMIT_DEFAULT, LIMIT_MAX};
 use super::public::routes::{Public, ROUTES};
 use super::refusal::RefusalBody;
 use super::schema::{PENDING, ReqIdText, StateName, text};
+use super::transaction_event::TransactionEventBody;
 use super::wire::{AssetsBody, BalancesBody, DetailBody, EventBody, SummariesBody, TransferBody};
 use crate::validation::Draft;
 use domain::code::Code;
@@ -217,20 +218,24 @@ fn get_assets() -> Operation {
 
 fn follow_events() -> Operation {
     let what = "Server-sent events (WHATWG HTML, 9.2), `event: transfer`: the steps of the user's own transfers, at \
-                least once, and in order for each transfer. Ids only grow, and no event comes later than one with a \
-                greater id: a client that continues after its last id misses none. `event: gap`: the events in \
+                least once, and in order for each transfer. `event: transaction`: a transaction of a service that \
+                is DONE, with the legs of this user; its data is a TransactionEvent. The `id` of a stream is a \
+                place, and has a second number once there was a transaction: a client that continues after its last \
+                `id`, as it was sent, misses none. `event: gap`: the events in \
                 between are deleted; read the list of transfers. `event: end`: the stream ends because its token \
                 has expired, the service stops, or the client is too slow. A line that begins with a colon shows \
                 that the stream is alive. The header Last-Event-ID or `after` is the id to continue after; without \
                 one, the stream begins with the next event.";
-    let id = || text(r"^[0-9]{1,19}$");
+    let id = || text(r"^[0-9]{1,19}(\.[0-9]{1,19})?$");
     let header_id = ParameterBuilder::new()
         .name("Last-Event-ID")
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
         .description(Some("The last id that was received. Takes precedence over `after`."))
         .schema(Some(id()));
-    let stream = ContentBuilder::new().schema(Some(EventBody::reference())).build();
+    let data =
+        OneOfBuilder::new().item(EventBody::reference()).item(TransactionEventBody::reference());
+    let stream = ContentBuilder::new().schema(Some(Schema::OneOf(data.build()))).build();
     let stream = ResponseBuilder::new()
         .description("The stream. The schema is of each event's data.")
         .header("X-Request-Id", header("The request's id, also in the log.", Type::String))
@@ -382,6 +387,7 @@ fn components() -> Components {
     collect::<SummariesBody>(&mut schemas);
     collect::<DetailBody>(&mut schemas);
     collect::<EventBody>(&mut schemas);
+    collect::<TransactionEventBody>(&mut schemas);
     collect::<BalancesBody>(&mut schemas);
     collect::<AssetsBody>(&mut schemas);
     collect::<RefusalBody<'_>>(&mut schemas);

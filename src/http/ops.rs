@@ -109,6 +109,10 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Transaction => transactions::show(intake, transfers, &parameters[0], &call).await,
             Ops::RetryTransaction => detached(transactions::retry(service, parameters, call)).await,
             Ops::AbortTransaction => detached(transactions::abort(service, parameters, call)).await,
+            Ops::ResolveTransaction => {
+                detached(transactions::resolve(service, parameters, call)).await
+            }
+            Ops::AbandonBranch => detached(transactions::abandon(service, parameters, call)).await,
             Ops::Grants => grants::list(intake, reads, &call).await,
             Ops::Grant => detached(grants::change(service, true, call)).await,
             Ops::Revoke => detached(grants::change(service, false, call)).await,

@@ -53,7 +53,9 @@ impl TransactionDesk {
         let kinds = config.participants.iter();
         let kinds = kinds.filter_map(|(name, participant)| Some((name.clone(), participant.kind?)));
         let open_max_ms = config.transactions.open_max_ms;
-        let purposes = config.holds.purposes.clone();
-        TransactionDesk { worker, participants: kinds.collect(), purposes, open_max_ms }
+        let outside_owners = config.transactions.outside_owners.iter().cloned().collect();
+        let followers = config.followers.keys().cloned().collect();
+        let (participants, purposes) = (kinds.collect(), config.holds.purposes.clone());
+        TransactionDesk { worker, participants, followers, purposes, open_max_ms, outside_owners }
     }
 }

@@ -69,5 +69,7 @@ texts! {
         text("^[0-7][0-9A-HJKMNP-TV-Z]{25}$");
     TxIdText = "TxId", "The name that its owner gave to a transaction.":
         text("^[A-Za-z0-9_.:-]{1,64}$");
+    SideName = "Side", "PAID: the amount has left the account. RECEIVED: it has reached it.":
+        names(["PAID", "RECEIVED"]);
     AmountText = "Amount", "A decimal number, without trailing zeros.": text(r"^[0-9]+(\.[0-9]+)?$");
 }

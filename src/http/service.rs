@@ -1,6 +1,6 @@
 //! The service behind the listeners: its parts, and the steps that every request begins with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,8 +132,12 @@ pub struct TransactionDesk {
     pub participants: BTreeMap<String, ParticipantKind>,
     /// The purposes for which money is frozen.
     pub purposes: Purposes,
+    /// The followers that a request may name.
+    pub followers: BTreeSet<String>,
     /// The longest time in which a transaction may stay undecided, milliseconds.
     pub open_max_ms: u64,
+    /// The services that may move money from and to the outside.
+    pub outside_owners: BTreeSet<String>,
 }
 
 /// After so long without an event, a stream sends an empty line.

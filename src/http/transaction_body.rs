@@ -38,7 +38,7 @@ pub struct TransactionBody {
     code: Option<&'static str>,
     /// The branches: by round, and each round in the order FUNDING, SPOT, services by name.
     branches: Vec<BranchBody>,
-    /// Each state that it has passed, in order.
+    /// Each state that it has passed, in order; also each branch that operators have ended.
     history: Vec<PassageBody>,
 }
 
@@ -139,6 +139,8 @@ pub struct TransactionOperatorBody {
     rounds: u8,
     detail: Option<String>,
     sealed: bool,
+    /// Funding and Spot have carried out the decision.
+    stores_ended: bool,
     expires_at: Timestamp,
     created_at: Timestamp,
     updated_at: Timestamp,
@@ -161,6 +163,7 @@ impl TransactionOperatorBody {
             rounds: row.rounds,
             detail: row.detail.clone(),
             sealed: row.sealed,
+            stores_ended: row.stores_ended,
             expires_at: row.expires_at,
             created_at: row.created_at,
             updated_at: row.updated_at,

@@ -30,7 +30,8 @@ use wal::{Identity, Sequence};
 
 pub use self::externals::{Decided, EXTERNAL_COLUMNS, external_from_row};
 use self::sums::{Candidate, Columns, Flights, Part, Sum, Sums};
-use self::transactions::{compare_transactions, next_transactions};
+pub use self::transactions::SpotPart;
+use self::transactions::{Recent, compare_transactions, next_transactions, spot_parts};
 use super::columns::{self, Id, Numeric, bigint};
 use super::connection::note;
 use super::cut::Witness;
@@ -124,6 +125,8 @@ pub struct Findings {
     pub unbalanced: Vec<Unbalanced>,
     /// Frozen parts that are not the sum of freezes and open holds.
     pub misheld: Vec<Misheld>,
+    /// The parts of Spot in transactions, to be compared with UBSCore.
+    pub parts: Vec<SpotPart>,
     /// Rows that nobody but the service writes, and that it never would.
     pub strange: Vec<String>,
     /// Where the log had been compared up to by this PostgreSQL, which is not the one that was kept last.
@@ -175,6 +178,8 @@ pub struct AuditReader {
     swept: (i64, i64, i64),
     /// Where it will stand if this opening is kept.
     next: (i64, i64, i64),
+    /// The transactions that the next opening reads again, and those if this one is kept.
+    recent: [Recent; 2],
     /// The rows of the journal that this opening has read.
     part: Part,
     /// The rows read so far, if nothing is kept.
@@ -205,6 +210,7 @@ impl AuditReader {
         let (swept, next) = (start, start);
         let (client, incarnation, known, sweeps) = (None, 0, Vec::new(), 0);
         let (part, unkept) = (Part::default(), Unkept::default());
+        let recent = [Recent::default(), Recent::default()];
         AuditReader {
             config,
             limits,
@@ -215,6 +221,7 @@ impl AuditReader {
             sweeps,
             swept,
             next,
+            recent,
             part,
             unkept,
         }
@@ -352,6 +359,7 @@ impl AuditReader {
             return Ok(Findings { behind: true, damaged: Vec::new(), ..findings });
         }
 
+        self.recent[1] = self.recent[0].clone();
         let mut names = named.clone();
         self.name_transfers(client, &mut names, &mut findings).await?;
         let (last_user, mut last_number, mut last_transaction) = self.swept;
@@ -371,6 +379,8 @@ impl AuditReader {
                 next_names(client, last_number, &mut names, &mut findings).await?;
             let (until, transactions) = next_transactions(client, last_transaction).await?;
             compare_transactions(client, (last_transaction, until), &mut findings).await?;
+            let chosen = spot_parts(client, &self.recent[0], (last_transaction, until)).await?;
+            (findings.parts, self.recent[1]) = chosen;
             last_transaction = until;
             let rows = [user_rows, transfers, transactions];
             findings.swept = rows.iter().all(|rows| *rows < SWEEP_ROWS);
@@ -548,18 +558,24 @@ impl AuditReader {
         match ending {
             Ending::Again => {}
             Ending::GoOn => {
-                self.swept = self.next;
+                self.pass();
                 self.unkept.sums.merge(&part.sums);
                 self.unkept.read = part.to;
             }
             Ending::Keep(log_sequence) => {
                 let client = self.client().await?;
                 self.fold(&client, &part, log_sequence).await?;
-                self.swept = self.next;
+                self.pass();
                 self.client = Some(client);
             }
         }
         Ok(())
+    }
+
+    /// The next opening goes on behind this one.
+    fn pass(&mut self) {
+        self.swept = self.next;
+        self.recent[0] = self.recent[1].clone();
     }
 
     /// Adds rows of the journal to the totals, in one statement and so in one transaction.

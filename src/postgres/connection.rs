@@ -11,6 +11,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin as Pinned;
 use std::sync::Arc;
+use std::time::Duration;
 
 use deadpool_postgres::{Connect, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Status};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -60,6 +61,14 @@ async fn open(address: &Address, limits: &Limits) -> Result<(Client, JoinHandle<
         .await
         .map_err(|_elapsed| Error::Timeout(limits.connect_timeout))??;
     Ok((client, task))
+}
+
+/// The answer to a call within a time. A call that takes longer is dropped.
+///
+/// # Errors
+/// [`Error::Timeout`].
+pub(super) async fn within<T>(limit: Duration, call: impl Future<Output = T>) -> Result<T, Error> {
+    timeout(limit, call).await.map_err(|_elapsed| Error::Timeout(limit))
 }
 
 /// Refuses a connection that has other settings than those it was opened with: something between us

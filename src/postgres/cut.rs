@@ -87,6 +87,11 @@ pub struct CutVenue {
 /// Every venue that was ever added, and those with an Open since the last cut, by number; and whether a venue was ever
 /// added, also by a process that has named none here.
 ///
+/// It is exact: its rows are only added, and those of a cut and of an Open take the fence. So their ids have the order of
+/// their commits, and no process from before the cut adds one behind it. A resume ends no open cut; `ubscore repair` does,
+/// while no service runs. One thing is not known here: a venue that neither store names, beside services that post. Its next
+/// Open is refused.
+///
 /// # Errors
 /// PostgreSQL is away, or has a row that cannot be read.
 pub(super) async fn venues(client: &impl GenericClient) -> Result<(Vec<CutVenue>, bool), Error> {
@@ -272,6 +277,14 @@ impl Witness {
         let mut statuses = rows.iter().map(status_from_row).collect::<Result<Vec<_>, _>>()?;
         statuses.sort_by_key(|lost| lost.user);
         Ok(statuses)
+    }
+
+    /// The state of the last cut.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn state(&self) -> Result<CutState, Error> {
+        state(&self.client).await
     }
 
     /// The venues that must send again after the last cut, and whether there were any.

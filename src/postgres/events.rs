@@ -3,6 +3,7 @@
 //! `src/postgres/sql/events.sql` says where they stand, and which ids are known.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::reads::Reads;
 use super::store::Transfer;
 use super::watermark::milliseconds;
 use super::{Address, Error, Limits, Verdict, columns, connect_by_keys, journal, verdict};
+use crate::transaction::TransactionRow;
 use domain::account::UserId;
 use domain::asset::Catalog;
 use domain::transfer::State;
@@ -52,17 +54,57 @@ impl Event {
     }
 }
 
+/// The end of a transaction: it is DONE.
+#[derive(Clone, Debug)]
+pub struct TransactionEvent {
+    /// From the same counter as [`Event::id`]. It rises with the commits of all transactions.
+    pub id: i64,
+    /// The time of the commit, by the process's clock.
+    pub at: Timestamp,
+    /// The transaction. It does not change any more.
+    pub transaction: TransactionRow,
+}
+
+/// An event, as streams and endpoints get it.
+#[derive(Clone, Debug)]
+pub enum UserEvent {
+    /// Of a transfer.
+    Transfer(Event),
+    /// Of a transaction.
+    Transaction(TransactionEvent),
+}
+
+/// How far a stream is. Both kinds have ids of one counter, but commits of their own, so that
+/// neither number says how far the other kind is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventCursor {
+    /// The last event of a transfer, 0 before the first.
+    pub transfer: i64,
+    /// The last event of a transaction, 0 before the first.
+    pub transaction: i64,
+}
+
+/// As streams write it: `transfer`, or `transfer.transaction`.
+impl fmt::Display for EventCursor {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.transaction {
+            0 => write!(out, "{}", self.transfer),
+            transaction => write!(out, "{}.{transaction}", self.transfer),
+        }
+    }
+}
+
 /// The rows of a query for `event_id`, `passed` and `event_at`, each with its transfer, which a
 /// column of the query names by a `key`.
-pub(super) fn with_transfers(events: &str, key: &str, more: &str) -> String {
+fn with_transfers(events: &str, key: &str) -> String {
     // The transfer by its key, row after row: no plan reads all transfers for a few events.
     format!(
-        "SELECT {TRANSFER_COLUMNS}, event_id, passed, event_at{more} FROM ({events}) AS e \
+        "SELECT {TRANSFER_COLUMNS}, event_id, passed, event_at FROM ({events}) AS e \
          CROSS JOIN LATERAL (SELECT * FROM transfers_tb WHERE {key} OFFSET 0) AS t"
     )
 }
 
-/// The event in a row of [`with_transfers`].
+/// The event in a row with the columns of a transfer, and behind them its id, states and time.
 pub(super) fn event_from_row(row: &Row, catalog: &Catalog) -> Result<Event, Error> {
     let transfer = transfer_from_row(row, catalog)?;
     let id: i64 = row.try_get(EVENT_FROM)?;
@@ -160,8 +202,8 @@ pub(super) fn fenced(error: tokio_postgres::Error) -> Error {
 /// The place of a reader of events.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
-    /// The last event of the user's shard, 0 before the first.
-    pub last: i64,
+    /// The last event of the user's shard, and the last one of the user's transactions.
+    pub last: EventCursor,
     /// Whether every event after the id that was asked for is kept.
     pub known: bool,
 }
@@ -171,47 +213,86 @@ pub struct Position {
 pub struct Missed {
     user: UserId,
     shard: usize,
-    /// The last event that was read.
-    last: i64,
+    /// The last events that were read.
+    last: EventCursor,
     /// Ids of the next events, with the order numbers of their transfers.
     ahead: VecDeque<(i64, i64)>,
     /// There are more ids than these.
     more: bool,
+    /// There may be more events of transactions, which are read behind those of transfers.
+    more_transactions: bool,
 }
 
 impl Missed {
     /// The events of a user of this shard after `last`.
-    pub fn after(user: UserId, shard: usize, last: i64) -> Missed {
-        Missed { user, shard, last, ahead: VecDeque::new(), more: true }
+    pub fn after(user: UserId, shard: usize, last: EventCursor) -> Missed {
+        let ahead = VecDeque::new();
+        Missed { user, shard, last, ahead, more: true, more_transactions: true }
+    }
+
+    /// The events of transactions alone.
+    pub fn transactions_after(user: UserId, shard: usize, last: EventCursor) -> Missed {
+        Missed { more: false, ..Missed::after(user, shard, last) }
     }
 }
 
 impl Reads {
-    /// The last event of a shard, and whether events can be told after `after`.
+    /// The last events of a user of this shard, and whether events of transfers can be told after
+    /// `after`. Events of transactions are never deleted.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away.
-    pub async fn position(&self, shard: usize, after: Option<i64>) -> Result<Position, Error> {
+    pub async fn position(
+        &self,
+        user: UserId,
+        shard: usize,
+        after: Option<i64>,
+    ) -> Result<Position, Error> {
         let client = self.pool.get().await?;
         let position = "SELECT COALESCE((SELECT event_first + event_count - 1 FROM journal_tb \
                                           WHERE shard = $1 ORDER BY flight DESC LIMIT 1), 0), \
-                               COALESCE((SELECT o_known FROM events_position($1, $2)), FALSE)";
+                               COALESCE((SELECT o_known FROM events_position($1, $2)), FALSE), \
+                               transaction_events_last($3)";
         let statement = client.prepare_cached(position).await?;
-        let row = client.query_one(&statement, &[&number(shard), &after.unwrap_or(0)]).await?;
+        let values: [&(dyn ToSql + Sync); 3] =
+            [&number(shard), &after.unwrap_or(0), &user.bigint()];
+        let row = client.query_one(&statement, &values).await?;
         // The id of an event tells of its flight, also without the event.
         self.pool.note(&client).await?;
-        Ok(Position { last: row.try_get(0)?, known: after.is_some() && row.try_get(1)? })
+        let last = EventCursor { transfer: row.try_get(0)?, transaction: row.try_get(2)? };
+        Ok(Position { last, known: after.is_some() && row.try_get(1)? })
     }
 
     /// The next events, at most `rows`. `None`: there are no more.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away, holds a row that cannot be read, or keeps the events no longer.
+    /// [`Error`]: PostgreSQL is away, has a row that cannot be read, or keeps the events no longer.
     pub async fn missed(
         &self,
         missed: &mut Missed,
         rows: usize,
+    ) -> Result<Option<Vec<UserEvent>>, Error> {
+        if let Some(events) = self.missed_transfers(missed, rows).await? {
+            return Ok(Some(events.into_iter().map(UserEvent::Transfer).collect()));
+        }
+        if !missed.more_transactions {
+            return Ok(None);
+        }
+        let events = self.transaction_events(missed.user, missed.last.transaction, rows).await?;
+        missed.more_transactions = events.len() == rows;
+        let Some(last) = events.last() else { return Ok(None) };
+        missed.last.transaction = last.id;
+        Ok(Some(events.into_iter().map(UserEvent::Transaction).collect()))
+    }
+
+    async fn missed_transfers(
+        &self,
+        missed: &mut Missed,
+        rows: usize,
     ) -> Result<Option<Vec<Event>>, Error> {
+        if missed.ahead.is_empty() && !missed.more {
+            return Ok(None);
+        }
         let client = self.pool.get().await?;
         if missed.ahead.is_empty() && missed.more {
             missed.ahead = ahead(&client, missed).await?;
@@ -230,7 +311,6 @@ impl Reads {
                                    WHERE e.order_number = a.order_number \
                                      AND e.event_id = a.event_id OFFSET 0) AS e",
             "order_number = e.of_number",
-            "",
         );
         let statement = client.prepare_cached(&format!("{events} ORDER BY event_id")).await?;
         let found = client.query(&statement, &[&ids, &numbers]).await?;
@@ -239,7 +319,7 @@ impl Reads {
         let events = found.iter().map(|row| event_from_row(row, &catalog));
         let events = events.collect::<Result<Vec<Event>, Error>>()?;
         // After all that can fail: the same page is read again.
-        missed.last = *ids.last().expect("not empty");
+        missed.last.transfer = *ids.last().expect("not empty");
         missed.ahead.drain(..ids.len());
         Ok(Some(events))
     }
@@ -248,6 +328,7 @@ impl Reads {
 /// The ids of the next events, with the order numbers of their transfers.
 async fn ahead(client: &Client, missed: &Missed) -> Result<VecDeque<(i64, i64)>, Error> {
     let Missed { user, shard, last, .. } = *missed;
+    let last = last.transfer;
     let position = "SELECT COALESCE(o_known, FALSE), COALESCE(o_open_from, 0) \
                     FROM events_position($1, $2)";
     let row = client.query_one(position, &[&number(shard), &last]).await?;

@@ -15,12 +15,13 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Error;
 
 /// Dependencies first: PostgreSQL checks the body of an SQL function when it is created.
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     include_str!("sql/states.sql"),
     include_str!("sql/fence.sql"),
     include_str!("sql/journal.sql"),
     include_str!("sql/guards.sql"),
     include_str!("sql/funding.sql"),
+    include_str!("sql/legs.sql"),
     include_str!("sql/watermark.sql"),
     include_str!("sql/audit.sql"),
     include_str!("sql/webhooks.sql"),

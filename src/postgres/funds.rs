@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, IsolationLevel, Row};
 use wal::Sequence;
 
+use super::booked::{self, BookedPart, BookedSums};
 use super::connection::note;
 use super::{Address, Error, Limits, columns, connect};
 use domain::asset::AssetId;
@@ -16,12 +17,12 @@ use domain::transfer::{Direction, Op, ReqId};
 pub struct Sums {
     /// All Funding balances, available and frozen.
     pub funding: u128,
-    /// All successful external deposits.
+    /// All successful external deposits, with those of transactions.
     pub deposited: u128,
-    /// All successful external withdrawals.
+    /// All successful external withdrawals, with those of transactions.
     pub withdrawn: u128,
-    /// The sum of brought less taken of all settled holds.
-    pub transactions: i128,
+    /// All transactions.
+    pub booked: BookedSums,
 }
 
 /// A transfer that is not terminal, or whose last outcome on Spot was recorded behind a record.
@@ -48,6 +49,8 @@ pub struct View {
     pub sums: BTreeMap<AssetId, Sums>,
     /// Among those that were asked for.
     pub moving: Vec<Moving>,
+    /// Transactions that may be half booked.
+    pub parts: Vec<BookedPart>,
 }
 
 /// A connection of its own: it adds up whole tables, which takes longer than what users wait for.
@@ -87,6 +90,7 @@ impl Funds {
 
     /// One snapshot, which begins within this call: every sum, and every [`Moving`] transfer with the order number `next`, a
     /// higher one, or one of `under_way`. `behind`: the record that its last outcome on Spot came after, where it is terminal.
+    /// Transactions are found by their state and by that record.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or holds what cannot be read. [`Error::Superseded`]: it is another process's by now, whose
@@ -139,16 +143,15 @@ async fn read(
         let sums = view.sums.entry(asset(&row, 0)?).or_default();
         (sums.deposited, sums.withdrawn) = (sum(&row, 1)?, sum(&row, 2)?);
     }
-    let settled = "SELECT asset_id, sum(moved) FROM (\
-          SELECT asset_id, transaction_brought - transaction_taken AS moved FROM watermark_totals \
-          UNION ALL \
-          SELECT asset_id, brought - taken FROM funding_holds \
-           WHERE state = 40 AND order_number >= (SELECT watermark FROM engine_state)\
-        ) AS settled GROUP BY asset_id";
-    for row in snapshot.query(settled, &[]).await? {
-        let sums = view.sums.entry(asset(&row, 0)?).or_default();
-        sums.transactions = row.try_get::<_, columns::Numeric>(1)?.0;
+    for (asset, booked) in booked::sums(&snapshot).await? {
+        let sums = view.sums.entry(asset).or_default();
+        let too_large = || Error::Row { table: "a sum", what: format!("asset {}", asset.0) };
+        let add = |sum: u128, more: u128| sum.checked_add(more).ok_or_else(too_large);
+        sums.deposited = add(sums.deposited, booked.deposited)?;
+        sums.withdrawn = add(sums.withdrawn, booked.withdrawn)?;
+        sums.booked = booked;
     }
+    view.parts = booked::parts(&snapshot, behind).await?;
     let moving = "SELECT req_id, order_number, asset_id, amount, direction, \
           funding_operations(direction, funding_at, funding_code, refund_at) \
         FROM transfers_tb \

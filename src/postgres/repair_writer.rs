@@ -19,6 +19,7 @@ use super::cut::{CLOSED, CREDITED, THEN, other_cause};
 use super::flight::tool::{Carried, ToolFlight};
 use super::incarnation::{self, identity_text};
 use super::{Address, Error, Limits, connect};
+use crate::crash;
 use domain::asset::Catalog;
 use domain::code::Code;
 use domain::transfer::op::Effect;
@@ -384,7 +385,15 @@ pub async fn carry_out(
     }
     let mut all_transactions = Vec::with_capacity(transactions.len());
     for repair in transactions {
-        all_transactions.push(transaction::write_repair(&transaction, repair, author).await?);
+        // A caller may have decided its row since the plan: then nothing of the repair stays.
+        let savepoint = transaction.transaction().await?;
+        let repaired = transaction::write_repair(&savepoint, repair, author).await?;
+        match repaired {
+            Repaired::Done => savepoint.commit().await?,
+            Repaired::Short | Repaired::Occupied => savepoint.rollback().await?,
+        }
+        all_transactions.push(repaired);
+        crash::point("repair_amid_rows");
     }
     flight.write(&transaction).await?;
     // A row of an operation may have been deleted and written again. Its totals would count twice.

@@ -10,20 +10,25 @@ use tokio_postgres::{Client, Row, Statement};
 use tracing::error;
 
 use super::columns::{self, bigint};
-use super::database::TRANSFER_COLUMNS_COUNT;
-use super::events::{Event, event_from_row, fenced, with_transfers};
+use super::database::{TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT};
+use super::events::{UserEvent, event_from_row, fenced};
 use super::flight::entries::Entry;
 use super::flights::FlightRow;
 use super::journal::{self, DamagedRow};
 use super::pin::Pin;
 use super::reads::Reads;
+use super::reads::transactions::{TRANSACTIONS_OF_EVENTS, events_of};
+use super::transactions::rows::{transactions_from_rows, with_branches};
 use super::watermark::milliseconds;
 use super::{Address, Error, Limits, connect, connect_by_keys};
+use crate::transaction::TransactionState;
 use domain::asset::Catalog;
 use domain::transfer::State;
 
 /// Where what follows the event begins.
 const MORE_FROM: usize = TRANSFER_COLUMNS_COUNT + 3;
+/// The `kind` of a delivery.
+const OF_TRANSFER: i16 = 1;
 /// Rows of the journal that are read at once, of each shard. A row has up to a few hundred events.
 const ROWS_MAX: usize = 64;
 /// Dead letters that are counted; with more, there are at least so many.
@@ -35,7 +40,7 @@ pub struct Due {
     /// Its id.
     pub event_id: i64,
     /// The event, unless its row cannot be read.
-    pub event: Result<Event, Error>,
+    pub event: Result<UserEvent, Error>,
     /// Tries before this one.
     pub attempts: u32,
 }
@@ -154,6 +159,7 @@ pub struct Deliveries {
     journal: Statement,
     collect: Statement,
     due: Statement,
+    transactions: Statement,
     note: Statement,
     backlog: Statement,
 }
@@ -183,9 +189,11 @@ impl Deliveries {
         let journal = client.prepare(&journal).await?;
         let collect = "SELECT webhook_collect($1, $2, $3, $4, $5, $6, $7, $8, $9)";
         let collect = client.prepare(collect).await?;
-        let due = with_transfers(
-            "SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, \
-                    attempts AS tries FROM \
+        // The transfer by its key, row after row, as for streams; NULL for a transaction.
+        let due = format!(
+            "SELECT {TRANSFER_COLUMNS}, event_id, passed, event_at, tries, of_kind, of_req_id FROM \
+             (SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, \
+                     attempts AS tries, kind AS of_kind, next_at AS due_at FROM \
               ((SELECT * FROM webhook_deliveries \
                 WHERE endpoint = $1 AND next_at <= statement_timestamp() AND event_id <> ALL ($2) \
                 ORDER BY next_at, event_id LIMIT $3) \
@@ -194,11 +202,15 @@ impl Deliveries {
                 WHERE endpoint = $1 AND event_id <> ALL ($2) \
                   AND next_at > statement_timestamp() + $4::bigint * interval '1 millisecond' \
                 ORDER BY next_at, event_id LIMIT $3)) AS due \
-             ORDER BY next_at, event_id LIMIT $3",
-            "req_id = e.of_req_id",
-            ", tries",
+              ORDER BY next_at, event_id LIMIT $3) AS e \
+             LEFT JOIN LATERAL (SELECT * FROM transfers_tb \
+                                 WHERE req_id = e.of_req_id AND e.of_kind = {OF_TRANSFER} OFFSET 0) \
+               AS t ON TRUE \
+             ORDER BY due_at, event_id"
         );
         let due = client.prepare(&due).await?;
+        let transactions = with_branches(TRANSACTIONS_OF_EVENTS, "ASC");
+        let transactions = client.prepare(&transactions).await?;
         let note = client.prepare("SELECT webhook_note($1, $2, $3, $4, $5, $6)").await?;
         let backlog = format!(
             "SELECT (SELECT extract(epoch FROM min(next_at) - clock_timestamp())::float8 \
@@ -221,6 +233,7 @@ impl Deliveries {
             journal,
             collect,
             due,
+            transactions,
             note,
             backlog,
         })
@@ -366,13 +379,29 @@ impl Deliveries {
             rows.iter().all(|row| !in_hand.contains(&row.get(MORE_FROM - 3))),
             "an event is in one hand at a time"
         );
-        let catalog = self.catalog.load();
-        let due = rows.iter().map(|row| {
+        let catalog = self.catalog.load_full();
+        let mut due = Vec::with_capacity(rows.len());
+        for row in &rows {
             let attempts = u32::try_from(row.try_get::<_, i32>(MORE_FROM)?).unwrap_or(0);
-            let (event_id, event) = (row.try_get(MORE_FROM - 3)?, event_from_row(row, &catalog));
-            Ok(Due { event_id, event, attempts })
-        });
-        due.collect()
+            let event_id: i64 = row.try_get(MORE_FROM - 3)?;
+            let event = match row.try_get(MORE_FROM + 1)? {
+                OF_TRANSFER => event_from_row(row, &catalog).map(UserEvent::Transfer),
+                _ => self.transaction(event_id, row.try_get(MORE_FROM + 2)?).await?,
+            };
+            due.push(Due { event_id, event, attempts });
+        }
+        Ok(due)
+    }
+
+    /// The event of a transaction. The outer error: PostgreSQL is away.
+    async fn transaction(
+        &self,
+        event_id: i64,
+        id: columns::Id,
+    ) -> Result<Result<UserEvent, Error>, Error> {
+        let rows = self.client.query(&self.transactions, &[&vec![id]]).await?;
+        let read = || events_of(&[(event_id, id)], transactions_from_rows(&rows)?);
+        Ok(read().map(|mut events| UserEvent::Transaction(events.remove(0))))
     }
 
     /// Writes down what was tried; returns which are dead letters from now on.
@@ -416,10 +445,12 @@ pub struct DeadLetter {
     pub event_id: i64,
     /// To whom.
     pub endpoint: String,
-    /// Of which transfer.
+    /// Of which transfer, or of which transaction.
     pub req_id: String,
-    /// Where it stood.
-    pub state: State,
+    /// It is of a transaction.
+    pub of_transaction: bool,
+    /// The name of the state in which it stood.
+    pub state: &'static str,
     /// When that was.
     pub at: Timestamp,
     /// Tries.
@@ -442,7 +473,7 @@ impl Reads {
     ) -> Result<Vec<DeadLetter>, Error> {
         let client = self.pool.get().await?;
         let dead = "SELECT event_id, endpoint, req_id, states[cardinality(states)], at, attempts, \
-                       last_error, ended_at FROM webhook_deliveries \
+                       last_error, ended_at, kind FROM webhook_deliveries \
                      WHERE status = 3 AND (event_id, endpoint) > ($1, $2) \
                      ORDER BY event_id, endpoint LIMIT $3";
         let (event_id, endpoint) = after;
@@ -454,12 +485,18 @@ impl Reads {
                 table: "webhook_deliveries",
                 what: format!("event {event_id}: {what}"),
             };
-            let state = State::from_number(number).ok_or_else(|| bad(format!("state {number}")))?;
+            let of_transaction = row.try_get::<_, i16>(8)? != OF_TRANSFER;
+            let state = match of_transaction {
+                true => TransactionState::from_number(number).map(TransactionState::name),
+                false => State::from_number(number).map(State::name),
+            };
+            let state = state.ok_or_else(|| bad(format!("state {number}")))?;
             let req_id = columns::req_id(row, 2)?.ok_or_else(|| bad("req_id 0".to_owned()))?;
             Ok(DeadLetter {
                 event_id,
                 endpoint: row.try_get(1)?,
                 req_id: req_id.to_string(),
+                of_transaction,
                 state,
                 at: row.try_get(4)?,
                 attempts: u32::try_from(row.try_get::<_, i32>(5)?).unwrap_or(0),

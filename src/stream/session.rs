@@ -591,6 +591,7 @@ pub(super) mod tests {
             ring_slots: 4_096,
             in_flight_max: 64,
             places: Places { accounts_max: 100, outcomes_max: 100, venues },
+            ends_kept: 0,
             idle_mark: Duration::from_millis(1),
             now: || 7,
             notify: |notice: Notice<'_>| match notice {

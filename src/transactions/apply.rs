@@ -36,6 +36,15 @@ pub(super) fn whole(row: &mut TransactionRow, moved: &TransactionMove, at: Times
     }
     row.updated_at = at;
     row.sealed |= moved.seal;
+    row.stores_ended |= moved.stores_ended;
+    if let Some(note) = &moved.note {
+        row.history.push(TransactionPassage {
+            state: moved.from.name().to_owned(),
+            at,
+            by: note.by.clone(),
+            reason: Some(note.text.clone()),
+        });
+    }
     if moved.to == moved.from {
         return;
     }
@@ -65,6 +74,8 @@ pub(super) fn unmoved(row: &TransactionRow, branches: Vec<BranchMove>) -> Transa
         code: None,
         detail: None,
         seal: false,
+        stores_ended: false,
+        note: None,
         branches,
     }
 }

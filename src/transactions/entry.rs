@@ -7,15 +7,16 @@ use domain::code::Code;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
+use super::abandon::{Abandoning, Judged};
 use super::apply;
 use super::ask;
 use super::branches::Heard;
 use super::handle::{TransactionAnswer, TransactionRefusal, TransactionReply};
 use super::step::{
-    self, Known, Passage, Question, TransactionStep, abort, commit, decide, is_booked,
-    is_round_tried, is_taken_back, is_tried, unasked,
+    self, Known, Passage, Question, TransactionStep, Word, abort, commit, decide, is_booked,
+    is_round_tried, is_taken_back, is_tried, must_note_ended, unasked,
 };
-use crate::postgres::transactions::TransactionMove;
+use crate::postgres::transactions::{BranchMove, TransactionMove};
 use crate::transaction::{Decider, Party, TransactionRow, TransactionState, TransactionVerdict};
 
 /// The decision that a caller wants.
@@ -95,6 +96,10 @@ pub(super) struct Entry {
     pub(super) trouble: Option<String>,
     /// The decision that its caller wants.
     pub(super) wish: Option<Wish>,
+    /// Operators want to end a branch.
+    pub(super) abandoning: Option<Abandoning>,
+    /// Operators want the last participant to refuse unless it has decided. It is asked so once.
+    pub(super) resolving: bool,
     /// The foreign session that holds the row.
     pub(super) held: Option<String>,
     /// PostgreSQL refused a commit with it: it has commits of its own.
@@ -120,6 +125,8 @@ impl Entry {
             tries: BTreeMap::new(),
             trouble: None,
             wish: None,
+            abandoning: None,
+            resolving: false,
             held: None,
             alone: false,
             records: Tries { count: 0, due_ns: 0 },
@@ -137,18 +144,16 @@ impl Entry {
         halted: bool,
         fuse: bool,
     ) -> Option<TransactionMove> {
-        let (mut draft, mut known, mut branches) = (self.row.clone(), self.known, Vec::new());
-        for (question, heard) in &self.heard {
-            for passage in ask::moves(&draft, &mut known, question, heard) {
-                apply::branch(&mut draft, &passage);
-                branches.push(passage);
-            }
-        }
+        let (mut draft, known, branches) = self.draft();
         let is_answer = !branches.is_empty();
         let mut moved = apply::unmoved(&draft, branches);
         if is_answer && !fuse {
+            moved.stores_ended = must_note_ended(&draft, known);
             return Some(moved);
         }
+        // Behind the answers: the branch's own one counts more than the word of operators.
+        let operators = if halted { None } else { self.end_abandoned(&mut draft, &mut moved) };
+        let applied = moved.branches.len();
         for next in self.nexts(&draft, known, now) {
             let is_record = match &next {
                 TransactionStep::Pass(passage) => passage.to.is_terminal(),
@@ -169,12 +174,81 @@ impl Entry {
                         let unasked = unasked(&draft).into_iter();
                         moved.branches.extend(unasked.map(|(p, r)| apply::closed(p, r)));
                     }
+                    let is_decision = passage.to.verdict() != draft.state.verdict();
                     moved = apply::with(moved, passage);
+                    if let (Some(operators), true) = (operators, is_decision) {
+                        moved.by.clone_from(operators);
+                    }
                 }
             }
         }
-        let is_empty = moved.branches.is_empty() && moved.from == moved.to && !moved.seal;
+        for passage in &moved.branches[applied..] {
+            apply::branch(&mut draft, passage);
+        }
+        draft.sealed |= moved.seal;
+        if !moved.to.is_terminal() {
+            draft.state = moved.to;
+        }
+        moved.stores_ended = must_note_ended(&draft, known);
+        let is_empty = moved.branches.is_empty()
+            && moved.from == moved.to
+            && !moved.seal
+            && !moved.stores_ended;
         (!is_empty).then_some(moved)
+    }
+
+    /// The row with the answers that are not recorded, the knowledge then, and their passages.
+    fn draft(&self) -> (TransactionRow, Known, Vec<BranchMove>) {
+        let (mut draft, mut known, mut branches) = (self.row.clone(), self.known, Vec::new());
+        for (question, heard) in &self.heard {
+            for passage in ask::moves(&draft, &mut known, question, heard) {
+                apply::branch(&mut draft, &passage);
+                branches.push(passage);
+            }
+        }
+        (draft, known, branches)
+    }
+
+    /// Whether both stores have booked, by their answers. Each has recorded its own; the row, which
+    /// shows them, follows. The decision is durable.
+    fn is_booked_ahead(&self) -> bool {
+        if self.row.state != TransactionState::Committed || self.heard.is_empty() {
+            return false;
+        }
+        let (draft, known, _) = self.draft();
+        is_booked(&draft, known)
+    }
+
+    /// Whether one store has booked, and the other one is just being asked to.
+    pub(super) fn is_half_confirmed(&self) -> bool {
+        let is_store = |party: &Party| matches!(party, Party::Store(_));
+        let confirms = |(question, _): &(Question, Heard)| {
+            question.word == Word::Confirm && is_store(&question.party)
+        };
+        self.row.state == TransactionState::Committed
+            && !self.heard.is_empty()
+            && self.heard.iter().all(confirms)
+            && self.asking.iter().any(|(party, _)| is_store(party))
+    }
+
+    /// Adds the branch that operators end to a move, if it can be ended now. Returns the operators.
+    fn end_abandoned(
+        &self,
+        draft: &mut TransactionRow,
+        moved: &mut TransactionMove,
+    ) -> Option<&String> {
+        let abandon = &self.abandoning.as_ref()?.abandon;
+        let place = (Party::Service(abandon.participant.clone()), abandon.round);
+        // The answer of a last participant that is just being asked counts more. None is asked
+        // during the commit of this move, so no answer of its own can come behind it.
+        if draft.state == TransactionState::Deciding && self.asking.contains(&place) {
+            return None;
+        }
+        let Ok(Judged::Move(passage)) = abandon.judge(draft) else { return None };
+        apply::branch(draft, &passage);
+        moved.branches.push(passage);
+        moved.note = Some(abandon.note());
+        Some(&abandon.by)
     }
 
     /// The next steps, with the decision that the caller wants.
@@ -184,7 +258,15 @@ impl Entry {
         known: Known,
         now: Timestamp,
     ) -> Vec<TransactionStep> {
-        let nexts = decide(row, known, now);
+        let mut nexts = decide(row, known, now);
+        if self.resolving {
+            for next in &mut nexts {
+                // Its cancel records a refusal, unless it has decided. The commit behind it tells.
+                if let TransactionStep::Ask(question @ Question { word: Word::Commit, .. }) = next {
+                    question.word = Word::Cancel;
+                }
+            }
+        }
         let is_ending = |next: &TransactionStep| matches!(next, TransactionStep::Pass(passage) if passage.to == TransactionState::Aborted);
         if row.state != TransactionState::Open || nexts.iter().any(is_ending) {
             return nexts;
@@ -214,9 +296,37 @@ impl Entry {
         }
     }
 
+    /// Answers the operators that end a branch, once it is ended or cannot be.
+    pub(super) fn settle_abandoning(&mut self, now_ns: u64) {
+        let unsettled = self.stale || self.recording;
+        let answer = match &self.abandoning {
+            None => return,
+            // A row that is being changed is no answer before its time.
+            Some(word) if unsettled && now_ns < word.until_ns => return,
+            Some(_) if unsettled => no_end(true),
+            Some(word) => match word.abandon.judge(&self.row) {
+                Ok(Judged::Already) => {
+                    let row = self.row.clone();
+                    Ok(TransactionReply { row, replayed: false, settled: true })
+                }
+                Ok(Judged::Move(_)) if now_ns < word.until_ns => return,
+                Ok(Judged::Move(_)) => no_end(false),
+                Err(refusal) => Err(refusal),
+            },
+        };
+        if let Some(word) = self.abandoning.take() {
+            // An operator that has hung up is no error.
+            drop(word.reply.send(answer));
+        }
+    }
+
     /// Answers every caller that need not wait longer. Until the seal is written, none is told a
     /// decision that a crash could take back.
     pub(super) fn answer_waiters(&mut self, now_ns: u64) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        let booked = is_booked(&self.row, self.known) || self.is_booked_ahead();
         let (row, known, wish) = (&self.row, self.known, self.wish.as_ref());
         let (unsettled, unproven) = (self.stale || self.recording, is_unproven(row));
         for waiter in std::mem::take(&mut self.waiters) {
@@ -229,7 +339,8 @@ impl Entry {
             }
             let is_late = waiter.until_ns <= now_ns;
             // A row that is being changed is no answer before its time.
-            let found = (!unsettled || is_late).then(|| answer(&waiter, row, known, wish, is_late));
+            let ends = (wish, booked, is_late);
+            let found = (!unsettled || is_late).then(|| answer(&waiter, row, known, ends));
             match found.flatten() {
                 // A caller that has hung up is no error.
                 Some(answer) => drop(waiter.reply.send(answer)),
@@ -250,6 +361,13 @@ pub(super) fn no_proof() -> TransactionAnswer {
     let detail = "The decision is not yet proven durable. Ask again.";
     let refusal = TransactionRefusal::because(Code::SystemError, detail);
     Err(TransactionRefusal { unknown: true, ..refusal })
+}
+
+/// The end of a branch is not recorded. `unknown`: it may yet be.
+fn no_end(unknown: bool) -> TransactionAnswer {
+    let detail = "The end of the branch is not recorded yet. Ask again.";
+    let refusal = TransactionRefusal::because(Code::SystemError, detail);
+    Err(TransactionRefusal { unknown, ..refusal })
 }
 
 /// Checks that the caller may commit these rounds of an open transaction.
@@ -287,20 +405,19 @@ fn refusal(row: &TransactionRow, code: Option<Code>, detail: Option<String>) -> 
     })
 }
 
-/// The answer to a waiting caller, `None`: not yet. `is_late`: it waits no longer.
+/// The answer to a waiting caller, `None`: not yet. `booked`: both stores have carried the decision
+/// out. `is_late`: it waits no longer.
 pub(super) fn answer(
     waiter: &Waiter,
     row: &TransactionRow,
     known: Known,
-    wish: Option<&Wish>,
-    is_late: bool,
+    (wish, booked, is_late): (Option<&Wish>, bool, bool),
 ) -> Option<TransactionAnswer> {
     let reply = |settled| {
         let (row, replayed) = (row.clone(), waiter.replayed);
         Some(Ok(TransactionReply { row, replayed, settled }))
     };
     let otherwise = || if is_late { reply(false) } else { None };
-    let booked = is_booked(row, known);
     let verdict = row.state.verdict();
     match (waiter.want, verdict) {
         (Want::Round(_) | Want::Commit, Some(TransactionVerdict::Abort)) => {

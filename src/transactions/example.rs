@@ -77,6 +77,7 @@ pub(super) fn row(branches: &[(Participant, u8, Vec<TransactionLeg>)]) -> Transa
         code: None,
         detail: None,
         sealed: false,
+        stores_ended: false,
         branches: branches.collect(),
         history: Vec::new(),
         created_at: Timestamp::UNIX_EPOCH,

@@ -10,7 +10,7 @@ use domain::transfer::ReqId;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::transaction::{TransactionName, TransactionRound, TransactionRow};
+use crate::transaction::{Did, TransactionName, TransactionRound, TransactionRow};
 
 /// The state after a request, as PostgreSQL has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct TransactionReply {
     /// An earlier request has done it.
     pub replayed: bool,
     /// The awaited thing has happened: the round is tried, or the transaction is final, or it is
-    /// committed and both stores have booked.
+    /// committed and both stores have booked. The row may show the last of that a moment later.
     pub settled: bool,
 }
 
@@ -53,6 +53,21 @@ impl From<Code> for TransactionRefusal {
 /// The answer to one message.
 pub type TransactionAnswer = Result<TransactionReply, TransactionRefusal>;
 
+/// The wish of operators to end a branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abandon {
+    /// The participant, by its name.
+    pub participant: String,
+    /// From 1.
+    pub round: u8,
+    /// In DECIDING, of the last participant.
+    pub did: Option<Did>,
+    /// The operators.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
 /// One request, as the worker reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransactionAsk {
@@ -78,6 +93,11 @@ pub enum TransactionAsk {
     Get(TransactionName),
     /// An operator's wish: back-offs are forgotten, and all parties are asked at once.
     Retry(ReqId),
+    /// An operator's wish: the last participant refuses unless it has decided, and its answer is
+    /// taken.
+    Resolve(ReqId),
+    /// The end of a branch by two operators.
+    Abandon(ReqId, Abandon),
 }
 
 /// A request on its way to the worker.
@@ -154,6 +174,24 @@ impl Transactions {
     /// TRANSACTION_NOT_FOUND.
     pub async fn retry(&self, id: ReqId) -> TransactionAnswer {
         self.ask(TransactionAsk::Retry(id), Duration::ZERO).await
+    }
+
+    /// Has the last participant of a transaction in DECIDING record a refusal, unless it has
+    /// decided, and takes its answer. It is asked so once; a repeat asks again.
+    ///
+    /// # Errors
+    /// TRANSACTION_NOT_FOUND, NOT_RESOLVABLE: the transaction is in another state.
+    pub async fn resolve(&self, id: ReqId, wait: Duration) -> TransactionAnswer {
+        self.ask(TransactionAsk::Resolve(id), wait).await
+    }
+
+    /// Ends the branch of a service by the word of operators.
+    ///
+    /// # Errors
+    /// Those of [`Abandon::judge`]; TRANSACTION_NOT_FOUND, also of a transaction that has ended;
+    /// SERVICE_HALTED; SYSTEM_ERROR, not recorded in time.
+    pub async fn abandon(&self, id: ReqId, abandon: Abandon, wait: Duration) -> TransactionAnswer {
+        self.ask(TransactionAsk::Abandon(id, abandon), wait).await
     }
 
     async fn ask(&self, ask: TransactionAsk, wait: Duration) -> TransactionAnswer {

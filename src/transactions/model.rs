@@ -101,6 +101,8 @@ async fn process(
         gate: Arc::clone(gate),
         numbers: numbers.clone(),
         shortage: Arc::new(|| None),
+        silent: Arc::default(),
+        told: Arc::new(|_| {}),
         options: options(chance),
     };
     let store = ModelStore::new(world, clock, incarnation, chance.u64());

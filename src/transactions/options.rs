@@ -27,7 +27,7 @@ impl From<&Config> for Options {
     fn from(config: &Config) -> Options {
         Options {
             tick: Duration::from_millis(config.transactions.tick_ms),
-            active_max: config.transactions.active_max,
+            active_max: config.transactions_active_max(),
             fuse: config.coordinator.fuse,
             backoff_base_ms: config.coordinator.backoff_base_ms,
             backoff_cap_ms: config.coordinator.backoff_cap_ms,

@@ -1,6 +1,7 @@
 //! The parts that the worker works with.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use domain::shortage::Shortage;
 
@@ -9,6 +10,7 @@ use crate::clock::Clock;
 use crate::coordinator::TransactionNumbers;
 use crate::entropy::Entropy;
 use crate::gate::Gate;
+use crate::transaction::TransactionRow;
 
 /// See the module.
 pub struct TransactionParts<B> {
@@ -24,6 +26,11 @@ pub struct TransactionParts<B> {
     pub numbers: TransactionNumbers,
     /// The thing that UBSCore has no more room for.
     pub shortage: Arc<dyn Fn() -> Option<Shortage> + Send + Sync>,
+    /// Gets each transaction that is DONE, behind that commit. After a commit of unknown end, or if
+    /// the process ends first, streams and deliveries read it in PostgreSQL.
+    pub told: Arc<dyn Fn(&TransactionRow) + Send + Sync>,
+    /// Set when the process may answer nothing more.
+    pub silent: Arc<AtomicBool>,
     /// How to work.
     pub options: Options,
 }

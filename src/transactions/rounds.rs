@@ -373,6 +373,43 @@ mod tests {
         assert_eq!((legs.len(), round), (2, 1));
     }
 
+    /// GTX-013. Goal: each store has its own side of a leg that crosses. A recharge only has
+    /// arriving, and a payout only apart. Method: legs between the stores and the outside, in
+    /// both branches.
+    #[test]
+    fn each_store_has_its_side_of_a_leg_that_crosses() {
+        let (funding, spot) =
+            (|user| place(Participant::Funding, user), |user| place(Participant::Spot, user));
+        let legs = vec![
+            between(funding(1), spot(2), 30),
+            between(spot(2), funding(3), 10),
+            between(LegPlace::Outside, funding(4), 7),
+            between(funding(5), LegPlace::Outside, 9),
+            between(spot(6), funding(1), 50),
+        ];
+        let in_spot: Vec<_> =
+            legs.iter().filter(|leg| leg.is_in(Participant::Spot)).copied().collect();
+        let row = row(&[(FUNDING, 1, legs), (Participant::Spot, 1, in_spot)]);
+        let words = super::set(&row, 1).expect("small");
+        let set = |amount, pays, paid| HoldAct::Set { round: 1, amount, pays, paid };
+        assert_eq!(act_of(&words, 1), set(30, true, true));
+        assert_eq!(act_of(&words, 3), set(0, false, true));
+        assert_eq!(act_of(&words, 4), set(0, false, true));
+        assert_eq!(act_of(&words, 5), set(9, true, false));
+        assert_eq!(words.len(), 4, "users 2 and 6 are on Spot");
+        let words = settle(&row);
+        let settle = |taken, brought| HoldAct::Settle { taken, brought };
+        assert_eq!(act_of(&words, 1), settle(30, 50));
+        assert_eq!(act_of(&words, 4), settle(0, 7));
+        assert_eq!(act_of(&words, 5), settle(9, 0));
+        let (legs, _) = super::spot(&row, 1).expect("small");
+        let sides: Vec<_> = legs.iter().map(|leg| (leg.from, leg.to, leg.amount)).collect();
+        let (outside, user) = (Place::Outside, Place::Available);
+        let want = [(outside, user(2), 30), (user(2), outside, 10), (user(6), outside, 50)];
+        assert_eq!(sides, want);
+        assert_eq!(spot_end(&row).0, legs);
+    }
+
     #[test]
     fn too_many_legs_and_too_large_sums_are_refused() {
         let legs: Vec<_> = (2..18).map(|user| leg(1, user, 1)).collect();

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //!   try of a round:  FUNDING --recorded--> SPOT --recorded--> services --recorded--> decision
-//!   confirm, cancel: FUNDING --recorded--> SPOT --recorded--> services --recorded--> final
+//!   confirm:         FUNDING and SPOT --recorded--> services --recorded--> final
+//!   cancel:          FUNDING --recorded--> SPOT --recorded--> services --recorded--> final
 //! ```
 //!
-//! Funding and Spot are each one group: nothing is asked before the answers of the group before it
-//! are in the row. So a branch of a group that was not reached has never been asked.
+//! Nothing is asked before the answers of the group before it are in the row. So a branch of a
+//! group that was not reached has never been asked. Both stores are one group in a confirm: it
+//! stands behind the decision, and neither can refuse it or depends on the other.
 
 use jiff::Timestamp;
 
@@ -24,7 +26,8 @@ pub const BY_COORDINATOR: &str = "coordinator";
 pub const BY_AGE: &str = "age";
 
 /// The answers that no branch state can hold. They are kept in memory: after a start the same
-/// questions are asked again, and have the same answers.
+/// questions are asked again, and have the same answers. Once both stores have ended, the row says
+/// so ([`TransactionRow::stores_ended`]). Then neither is asked again: the watermark may pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// A bit for each refused round with its holds of Funding set back.
@@ -170,10 +173,19 @@ pub fn is_booked(row: &TransactionRow, known: Known) -> bool {
     let ended = row.branches.iter().filter(stores).all(|branch| branch.state.is_terminal());
     match row.state {
         TransactionState::Done | TransactionState::Cancelled => true,
+        TransactionState::Committed | TransactionState::Aborted if row.stores_ended => true,
         TransactionState::Committed => ended && !owes_rest(row, known),
         TransactionState::Aborted => ended && !owes_release(row, known),
         TransactionState::Open | TransactionState::Deciding => false,
     }
+}
+
+/// Whether the row is to say now that both stores have ended. Then the watermark may pass it, while
+/// services still owe their answers.
+pub fn must_note_ended(row: &TransactionRow, known: Known) -> bool {
+    // The mark must not be more durable than the decision.
+    let is_proven = row.sealed || row.state != TransactionState::Committed;
+    !row.stores_ended && is_proven && is_booked(row, known)
 }
 
 /// The branches that have never been asked, judged by the row before an abort.
@@ -265,6 +277,9 @@ fn open(row: &TransactionRow, known: Known, now: Timestamp) -> Vec<TransactionSt
 /// The rest of rounds that were refused: branches without a question are closed, and Funding sets
 /// its holds back.
 fn take_back(row: &TransactionRow, known: Known) -> Vec<TransactionStep> {
+    if row.stores_ended {
+        return Vec::new();
+    }
     let mut nexts = Vec::new();
     let of_used_up = || row.branches.iter().filter(|branch| !counts(row, branch));
     let closing = of_used_up().filter(|branch| branch.state == BranchState::Trying);
@@ -350,6 +365,9 @@ fn aborted(row: &TransactionRow, known: Known) -> Vec<TransactionStep> {
 fn owes_release(row: &TransactionRow, known: Known) -> bool {
     let funding = Party::Store(Participant::Funding);
     let mut branches = row.branches.iter().filter(|branch| branch.party == funding);
+    if row.stores_ended {
+        return false;
+    }
     branches.any(|branch| match branch.state {
         BranchState::Trying | BranchState::Tried => true,
         // A hold that was set back is there, with 0.
@@ -365,7 +383,8 @@ fn owes_rest(row: &TransactionRow, known: Known) -> bool {
     let mut branches = row.branches.iter().filter(|branch| branch.party == funding).peekable();
     let over =
         |branch: &Branch| matches!(branch.state, BranchState::Refused | BranchState::Cancelled);
-    !known.released && branches.peek().is_some() && branches.all(over)
+    let has_rounds = branches.peek().is_some();
+    !row.stores_ended && !known.released && has_rounds && branches.all(over)
 }
 
 /// The questions of the first group that has open branches.
@@ -374,11 +393,15 @@ fn by_group(
     is_open: impl Fn(&&Branch) -> bool,
     word: Word,
 ) -> Vec<TransactionStep> {
-    for store in [Participant::Funding, Participant::Spot] {
-        let party = Party::Store(store);
-        if row.branches.iter().filter(&is_open).any(|branch| branch.party == party) {
-            return vec![ask_store(row, store, word)];
-        }
+    let is_due = |store: &Participant| {
+        let party = Party::Store(*store);
+        row.branches.iter().filter(&is_open).any(|branch| branch.party == party)
+    };
+    let due = [Participant::Funding, Participant::Spot].into_iter().filter(is_due);
+    let most = if word == Word::Confirm { 2 } else { 1 };
+    let stores: Vec<_> = due.take(most).map(|store| ask_store(row, store, word)).collect();
+    if !stores.is_empty() {
+        return stores;
     }
     // Only a tried branch is confirmed.
     let can = |branch: &&Branch| word == Word::Cancel || branch.state == BranchState::Tried;

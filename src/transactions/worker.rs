@@ -2,11 +2,15 @@
 //! a call of the store, a request, the gate, and the time. Nothing in it waits, so a slow store
 //! delays no answer, and a silent party no other one.
 //!
-//! The store has one call at a time, because there is one writer. Rows are in memory, and every
-//! decision is computed from them when its commit begins. After a commit of unknown end the row is
-//! read again before anything else leaves.
+//! The store has one call at a time, because there is one writer. Everything that has come up
+//! during a call goes into the next one together: moves and rounds into one flight, searches into
+//! one read. Rows are in memory, and every decision is computed from them when its flight begins.
+//! After a flight of unknown end the rows are read again before anything else leaves.
 
 mod asking;
+mod flight;
+mod operators;
+mod readings;
 mod records;
 mod requests;
 mod watch;
@@ -16,6 +20,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -24,7 +29,8 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use self::asking::{Asking, Crowds, Doubts};
-use self::records::Batch;
+use self::flight::Flight;
+use self::readings::Reading;
 use self::requests::{Pending, Sought};
 use super::branches::Branches;
 use super::entry::Entry;
@@ -33,8 +39,10 @@ use super::parts::TransactionParts;
 use crate::coordinator::worker::backoff::Backoff;
 use crate::gate::Pass;
 use crate::postgres::Superseded;
-use crate::postgres::transactions::{Accepted, MoveResult, TransactionError, TransactionStore};
-use crate::transaction::{TransactionName, TransactionRow};
+use crate::postgres::transactions::{
+    Found, Landed, TransactionError, TransactionStore, UnfinishedPage,
+};
+use crate::transaction::{TransactionName, TransactionRow, TransactionState};
 use domain::transfer::ReqId;
 
 /// Rows in one read of the unfinished ones.
@@ -58,15 +66,34 @@ enum Work {
     Decided,
 }
 
+/// The kinds of calls, in the order of their turns.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    /// Moves that are ready, and rounds.
+    Flight,
+    /// A round that needs a flight of its own.
+    Alone,
+    /// Rows by their names.
+    Read,
+    /// Everything else, one at a time.
+    Rest,
+}
+
+impl Turn {
+    const ALL: [Turn; 4] = [Turn::Flight, Turn::Alone, Turn::Read, Turn::Rest];
+
+    fn next(self) -> Turn {
+        Turn::ALL[(self as usize + 1) % Turn::ALL.len()]
+    }
+}
+
 /// The end of a call.
 enum Done {
-    Accepted(Box<Pending>, Result<Accepted, TransactionError>),
+    Flown(Flight, Result<Landed, TransactionError>),
     Cancelled(Box<Pending>, Result<TransactionRow, TransactionError>),
-    Found(Box<Sought>, Result<Option<TransactionRow>, TransactionError>),
-    Reread(ReqId, Result<Option<TransactionRow>, TransactionError>),
-    Unfinished(u64, Result<Vec<TransactionRow>, TransactionError>),
+    Read(Vec<Reading>, Result<Vec<Found>, TransactionError>),
+    Unfinished(u64, Result<UnfinishedPage, TransactionError>),
     Decided(Result<Vec<ReqId>, TransactionError>),
-    Recorded(Batch, Result<Vec<MoveResult>, TransactionError>),
 }
 
 type Running<S> = Pin<Box<dyn Future<Output = (S, Done)> + Send>>;
@@ -78,8 +105,8 @@ pub(super) struct Worker<S, B> {
     store: Option<S>,
     running: Option<Running<S>>,
     work: VecDeque<Work>,
-    /// The last call was a commit of moves: another kind has its turn.
-    recorded_last: bool,
+    /// The kind of the last call.
+    turn: Turn,
     /// Failures of the store in a row, and when it may be tried, monotonic ns.
     outage: (u32, u64),
     /// Every unfinished row has been read.
@@ -90,8 +117,17 @@ pub(super) struct Worker<S, B> {
     closing: bool,
     entries: HashMap<ReqId, Entry>,
     names: HashMap<TransactionName, ReqId>,
-    /// Order numbers that the watermark must not pass.
+    /// Order numbers that the watermark must not pass: of rounds that are being written, and of
+    /// transactions that Funding or Spot has not ended.
     numbers_in_use: BTreeSet<u64>,
+    /// Rounds of new transactions in the flight under way.
+    flying: usize,
+    /// The last one that a flight has looked at.
+    taken_last: Option<ReqId>,
+    /// The last flight was of one row alone.
+    flown_alone: bool,
+    /// Unfinished transactions with a row that cannot be read.
+    unreadable: BTreeSet<ReqId>,
     /// Transactions to look at.
     woken: BTreeSet<ReqId>,
     /// Transactions with something to record.
@@ -115,7 +151,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             store: Some(store),
             running: None,
             work: VecDeque::from([Work::Unfinished(0)]),
-            recorded_last: false,
+            turn: Turn::Rest,
             outage: (0, 0),
             loaded: false,
             early: Vec::new(),
@@ -123,6 +159,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             entries: HashMap::new(),
             names: HashMap::new(),
             numbers_in_use: BTreeSet::new(),
+            flying: 0,
+            taken_last: None,
+            flown_alone: false,
+            unreadable: BTreeSet::new(),
             woken: BTreeSet::new(),
             ready: BTreeSet::new(),
             timers: BinaryHeap::new(),
@@ -203,12 +243,16 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let (now, now_ns, halted) = (self.now(), self.now_ns(), self.parts.gate.is_closed());
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.settle_wish();
+        entry.settle_abandoning(now_ns);
         entry.answer_waiters(now_ns);
         if entry.recording || entry.stale || !self.loaded {
             return;
         }
-        if entry.proposal(now, halted, self.parts.options.fuse).is_some() {
-            if entry.records.due_ns <= now_ns {
+        let fuse = self.parts.options.fuse;
+        if entry.proposal(now, halted, fuse).is_some() {
+            // One commit for the answers of both stores.
+            let is_half = fuse && entry.is_half_confirmed();
+            if !is_half && entry.records.due_ns <= now_ns {
                 self.ready.insert(id);
             }
             return;
@@ -230,81 +274,67 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         }
     }
 
+    /// Begins the next call: each kind has its turn, so that none waits for ever.
     fn next_call(&mut self) -> Option<Running<S>> {
-        if (!self.recorded_last || self.work.is_empty())
-            && let Some(running) = self.begin_record()
-        {
-            self.recorded_last = true;
-            return Some(running);
-        }
-        self.recorded_last = false;
-        let work = self.work.pop_front()?;
-        let mut store = self.store.take().expect("no call is under way");
-        Some(match work {
-            Work::Accept(pending) => match self.begin_accept(store, pending) {
-                Some(running) => running,
-                None => return self.next_call(),
-            },
-            Work::Find(sought) => Box::pin(async move {
-                let found = store.find(sought.name()).await;
-                (store, Done::Found(sought, found))
-            }),
-            Work::Reread(id) => {
-                // It may have ended meanwhile.
-                let Some(name) = self.entries.get(&id).map(|entry| entry.row.name.clone()) else {
-                    self.store = Some(store);
-                    return self.next_call();
-                };
-                Box::pin(async move {
-                    let found = store.find(&name).await;
-                    (store, Done::Reread(id, found))
-                })
+        for _ in Turn::ALL {
+            self.turn = self.turn.next();
+            let running = match self.turn {
+                Turn::Flight => self.begin_flight(),
+                Turn::Alone => self.begin_alone(),
+                Turn::Read => self.begin_read(),
+                Turn::Rest => self.begin_rest(),
+            };
+            if running.is_some() {
+                return running;
             }
-            Work::Unfinished(above) => Box::pin(async move {
-                let rows = store.unfinished(above, PAGE_ROWS).await;
-                (store, Done::Unfinished(above, rows))
-            }),
-            Work::Decided => Box::pin(async move {
-                let ids = store.decided().await;
-                (store, Done::Decided(ids))
-            }),
-        })
+        }
+        None
+    }
+
+    fn begin_rest(&mut self) -> Option<Running<S>> {
+        let is_rest = |work: &Work| match work {
+            Work::Accept(pending) => pending.is_abort(),
+            Work::Unfinished(_) | Work::Decided => true,
+            Work::Find(_) | Work::Reread(_) => false,
+        };
+        loop {
+            let place = self.work.iter().position(is_rest)?;
+            let work = self.work.remove(place)?;
+            let mut store = self.store.take().expect("no call is under way");
+            return Some(match work {
+                Work::Accept(pending) => match self.begin_cancel(store, pending) {
+                    Some(running) => running,
+                    None => continue,
+                },
+                Work::Unfinished(above) => Box::pin(async move {
+                    let page = store.unfinished(above, PAGE_ROWS).await;
+                    (store, Done::Unfinished(above, page))
+                }),
+                Work::Decided => Box::pin(async move {
+                    let ids = store.decided().await;
+                    (store, Done::Decided(ids))
+                }),
+                Work::Find(_) | Work::Reread(_) => unreachable!("searches have their own turn"),
+            });
+        }
     }
 
     fn on_done(&mut self, done: Done) -> Result<(), Superseded> {
         match done {
-            Done::Accepted(pending, result) => self.on_accepted(pending, result),
-            Done::Cancelled(pending, result) => self.on_cancelled(pending, result),
-            Done::Found(sought, result) => self.on_found(sought, result),
-            Done::Recorded(batch, result) => self.on_recorded(batch, result),
-            Done::Reread(id, result) => match self.result(result)? {
-                Ok(Some(row)) => {
-                    self.adopt(row);
-                    Ok(())
-                }
-                Ok(None) => {
-                    self.on_lost(id);
-                    Ok(())
-                }
-                Err(_) => {
-                    self.work.push_back(Work::Reread(id));
-                    Ok(())
-                }
+            Done::Flown(flight, result) => self.on_flown(flight, result)?,
+            Done::Cancelled(pending, result) => self.on_cancelled(pending, result)?,
+            Done::Read(readings, result) => self.on_read(readings, result)?,
+            Done::Unfinished(above, result) => match self.result(result)? {
+                Ok(page) => self.on_unfinished(page),
+                Err(_) => self.work.push_back(Work::Unfinished(above)),
             },
-            Done::Unfinished(above, result) => {
-                match self.result(result)? {
-                    Ok(rows) => self.on_unfinished(rows),
-                    Err(_) => self.work.push_back(Work::Unfinished(above)),
-                }
-                Ok(())
-            }
             Done::Decided(result) => {
                 if let Ok(ids) = self.result(result)? {
                     self.on_decided(ids);
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
 
     /// Notes whether the store answers.
@@ -318,35 +348,50 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         match &result {
             Ok(_) => self.outage = (0, 0),
             Err(TransactionError::Superseded) => {
-                // Callers are not answered: another process may have decided.
+                // Callers get no answer, and no word that there is none: another process may have
+                // decided.
+                self.parts.silent.store(true, Ordering::Release);
                 self.entries.values_mut().for_each(|entry| entry.waiters.clear());
                 return Err(Superseded);
             }
-            Err(error) => {
-                let failures = self.outage.0.saturating_add(1);
-                let wait_ms = self.backoff.delay_ms(failures).min(STORE_RETRY_MS_MAX);
-                self.outage = (failures, self.now_ns() + ns(wait_ms));
-                warn!(%error, failures, "the store of transactions did not answer");
-            }
+            Err(error) => self.note_outage(error),
         }
         Ok(result)
     }
 
+    /// The store waits before its next call.
+    fn note_outage(&mut self, error: &TransactionError) {
+        let failures = self.outage.0.saturating_add(1);
+        let wait_ms = self.backoff.delay_ms(failures).min(STORE_RETRY_MS_MAX);
+        self.outage = (failures, self.now_ns() + ns(wait_ms));
+        warn!(%error, failures, "the store of transactions did not answer");
+    }
+
     /// Rows of the start, or of a search for rows that this process does not know.
-    fn on_unfinished(&mut self, rows: Vec<TransactionRow>) {
-        let last = rows.last().map(|row| row.order_number);
-        let is_full = rows.len() >= PAGE_ROWS;
-        for row in rows {
+    fn on_unfinished(&mut self, page: UnfinishedPage) {
+        for row in page.rows {
             self.adopt(row);
         }
-        if let (true, Some(last)) = (is_full, last) {
-            self.work.push_back(Work::Unfinished(last));
+        for row in page.unreadable {
+            self.pass_over(row);
+        }
+        if let Some(next) = page.next {
+            self.work.push_back(Work::Unfinished(next));
             return;
         }
         if self.loaded {
             return;
         }
         self.loaded = true;
+        let (unfinished, active_max) = (self.entries.len(), self.parts.options.active_max);
+        if unfinished > active_max {
+            warn!(
+                unfinished,
+                active_max,
+                "more transactions are unfinished than UBSCore keeps places for: when its outcome \
+                 map is full, some ends wait. Raise transactions.active_max"
+            );
+        }
         info!(transactions = self.entries.len(), "transactions of earlier processes are taken up");
         self.publish();
         self.wake_all();
@@ -359,6 +404,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         for id in ids {
             match self.entries.contains_key(&id) {
                 true => self.make_stale(id),
+                false if self.unreadable.contains(&id) => {}
                 // This process has not accepted it, and the start has not seen it.
                 false if !self.work.iter().any(|work| matches!(work, Work::Unfinished(_))) => {
                     self.work.push_back(Work::Unfinished(0));
@@ -371,6 +417,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
     /// Takes a row as it has just been read.
     fn adopt(&mut self, row: TransactionRow) {
         let (id, now_ns) = (row.id, self.now_ns());
+        if self.unreadable.remove(&id) && row.state.is_terminal() {
+            // A person has mended and ended it.
+            self.release_number(row.order_number);
+        }
         if row.state.is_terminal() {
             if let Some(entry) = self.entries.get_mut(&id) {
                 (entry.row, entry.stale) = (row, false);
@@ -379,7 +429,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             return;
         }
         self.names.insert(row.name.clone(), id);
-        self.numbers_in_use.insert(row.order_number);
+        match row.stores_ended {
+            true => self.numbers_in_use.remove(&row.order_number),
+            false => self.numbers_in_use.insert(row.order_number),
+        };
         let entry = self.entries.entry(id).or_insert_with(|| Entry::new(row.clone(), now_ns));
         if entry.row.state != row.state {
             entry.since_ns = now_ns;
@@ -395,8 +448,12 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let Some(mut entry) = self.entries.remove(&id) else { return };
         entry.wish = None;
         (entry.recording, entry.stale) = (false, false);
+        entry.settle_abandoning(u64::MAX);
         entry.answer_waiters(u64::MAX);
         self.count_final(&entry.row);
+        if entry.row.state == TransactionState::Done {
+            (self.parts.told)(&entry.row);
+        }
         self.names.remove(&entry.row.name);
         self.numbers_in_use.remove(&entry.row.order_number);
         self.woken.remove(&id);

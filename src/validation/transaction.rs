@@ -1,7 +1,8 @@
 //! Every check on a round of a transaction, in the order of the codes.
 //!
 //! [`RoundForm::new`] checks the form, [`RoundForm::round`] the legs: their answers never change.
-//! [`RoundForm::check_participants`], [`RoundForm::check_purposes`] and [`RoundForm::check_assets`]
+//! [`RoundForm::check_participants`], [`RoundForm::check_followers`],
+//! [`RoundForm::check_outside`], [`RoundForm::check_purposes`] and [`RoundForm::check_assets`]
 //! depend on the configuration and on operators: a repeat of a known round is answered without
 //! them.
 
@@ -14,8 +15,8 @@ use super::{amount, check_active, known_asset};
 use crate::config::holds::{Purpose, Purposes};
 use crate::config::participants::ParticipantKind;
 use crate::transaction::{
-    Decider, LegPlace, OPERATORS, OUTSIDE, PAYLOAD_BYTES_MAX, ROUNDS_MAX, TransactionLeg,
-    TransactionName, TransactionRound,
+    Decider, FOLLOWERS_MAX, LegPlace, OPERATORS, OUTSIDE, PAYLOAD_BYTES_MAX, ROUNDS_MAX,
+    TransactionLeg, TransactionName, TransactionRound,
 };
 use domain::account::{AccountType, USER_ID_MAX, UserId};
 use domain::asset::Catalog;
@@ -67,15 +68,23 @@ pub struct RoundForm {
     legs: Vec<LegForm>,
     services: Vec<ServiceDraft>,
     last: Option<ServiceDraft>,
+    followers: Vec<String>,
 }
 
 /// A leg with valid users.
 #[derive(Clone, Debug, PartialEq)]
 struct LegForm {
-    from: (PlaceOfUser, UserId),
-    to: (PlaceOfUser, UserId),
+    from: PlaceForm,
+    to: PlaceForm,
     asset: String,
     amount: String,
+}
+
+/// A place of a leg.
+#[derive(Clone, Debug, PartialEq)]
+enum PlaceForm {
+    User(PlaceOfUser, UserId),
+    Outside,
 }
 
 impl RoundForm {
@@ -118,9 +127,6 @@ impl RoundForm {
         if draft.tx_id.as_deref().is_some_and(|given| given != tx_id) {
             return Err(RoundError::form("tx_id must be the one of the path."));
         }
-        if draft.followers.is_some() {
-            return Err(RoundError::form("followers are not supported."));
-        }
         let round = draft.round;
         if !(1..=u64::from(ROUNDS_MAX)).contains(&round) {
             return Err(RoundError::form(format!("round must be 1 to {ROUNDS_MAX}.")));
@@ -132,6 +138,7 @@ impl RoundForm {
         }
         let PrepareDraft { legs, participants: mut services, last, ttl_ms: given_ttl_ms, .. } =
             draft;
+        let followers = followers(draft.followers)?;
         check_services(&services, last.as_ref())?;
         services.sort_by(|one, other| one.name.cmp(&other.name));
         let legs = legs.into_iter().enumerate().map(|(index, leg)| LegForm::new(index, leg));
@@ -144,6 +151,7 @@ impl RoundForm {
             legs: legs.collect::<Result<_, _>>()?,
             services,
             last,
+            followers,
         })
     }
 
@@ -188,7 +196,8 @@ impl RoundForm {
             owner => purpose.owners.iter().any(|known| known == owner),
         };
         for (index, leg) in self.legs.iter().enumerate() {
-            let Some(name) = leg.from.0.purpose.as_ref().and_then(|name| name.as_str()) else {
+            let PlaceForm::User(place, _) = &leg.from else { continue };
+            let Some(name) = place.purpose.as_ref().and_then(|name| name.as_str()) else {
                 continue;
             };
             if purposes.by_name(name).is_some_and(|purpose| !may_move(purpose)) {
@@ -197,6 +206,35 @@ impl RoundForm {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the owner may move money from and to the outside, if a leg does.
+    ///
+    /// # Errors
+    /// INVALID_REQUEST.
+    pub fn check_outside(&self, owners: &BTreeSet<String>) -> Result<(), RoundError> {
+        let outside = |leg: &LegForm| [&leg.from, &leg.to].contains(&&PlaceForm::Outside);
+        match self.legs.iter().position(outside) {
+            Some(index) if !owners.contains(&self.name.owner) => {
+                let detail = "OUTSIDE needs the service in transactions.outside_owners.";
+                Err(RoundError::leg(index, Code::InvalidRequest, detail))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Checks that the configuration has each follower.
+    ///
+    /// # Errors
+    /// UNKNOWN_PARTICIPANT.
+    pub fn check_followers(&self, known: &BTreeSet<String>) -> Result<(), RoundError> {
+        match self.followers.iter().find(|name| !known.contains(*name)) {
+            None => Ok(()),
+            Some(name) => {
+                let detail = format!("There is no follower {name:?}.");
+                Err(RoundError { code: Code::UnknownParticipant, detail })
+            }
+        }
     }
 
     /// Checks that each asset that exists is active now.
@@ -250,6 +288,7 @@ impl RoundForm {
             legs,
             services: self.services.iter().map(pair).collect(),
             last: self.last.as_ref().map(pair),
+            followers: self.followers.clone(),
             fingerprint: [0; 16],
         };
         round.fingerprint = fingerprint::of(&round, self.given_ttl_ms);
@@ -261,16 +300,13 @@ impl LegForm {
     fn new(index: usize, draft: LegDraft) -> Result<LegForm, RoundError> {
         let LegDraft { from, to, asset, amount } = draft;
         let place = |name: &str, place: PlaceDraft| match place {
-            PlaceDraft::Text(text) if text == OUTSIDE => {
-                let detail = format!("legs[{index}].{name}: {OUTSIDE} is not supported.");
-                Err(RoundError::form(detail))
-            }
+            PlaceDraft::Text(text) if text == OUTSIDE => Ok(PlaceForm::Outside),
             PlaceDraft::Text(_) => {
-                let detail = format!("legs[{index}].{name} must be an object.");
+                let detail = format!("legs[{index}].{name} must be an object or {OUTSIDE}.");
                 Err(RoundError::form(detail))
             }
             PlaceDraft::User(place) => match UserId::new(place.user_id) {
-                Some(user) => Ok((place, user)),
+                Some(user) => Ok(PlaceForm::User(place, user)),
                 None => {
                     let field = format!("legs[{index}].{name}.user_id");
                     Err(RoundError::form(format!("{field} must be 1 to {USER_ID_MAX}.")))
@@ -288,39 +324,20 @@ impl LegForm {
         purposes: &Purposes,
     ) -> Result<TransactionLeg, (Code, Option<&'static str>)> {
         let invalid = |detail| (Code::InvalidPosting, Some(detail));
-        let purpose_of = |place: &PlaceOfUser| match &place.purpose {
-            None => Ok(None),
-            Some(name) => {
-                let known = name.as_str().and_then(|name| purposes.by_name(name));
-                known.map(Some).ok_or_else(|| invalid("There is no such purpose."))
-            }
-        };
-        let stores =
-            [&self.from, &self.to].map(|(place, _)| match AccountType::from_name(&place.account) {
-                Some(AccountType::Funding) => Ok(Participant::Funding),
-                Some(AccountType::Spot) => Ok(Participant::Spot),
-                Some(_) => Err((Code::UnsupportedAccountType, None)),
-                None => Err(invalid("The account must be FUNDING or SPOT.")),
-            });
-        let [from, to] = stores;
-        let (store, other) = (from?, to?);
-        if store != other {
-            let detail = "A leg between FUNDING and SPOT is not supported: it is a transfer.";
-            return Err(invalid(detail));
-        }
-        let place = |(place, user): &(PlaceOfUser, UserId)| {
-            let user = *user;
-            purpose_of(place).map(|purpose| match purpose {
-                None => LegPlace::Available { store, user },
-                Some(Purpose { number, .. }) => LegPlace::Frozen { store, user, purpose: *number },
-            })
-        };
-        let (from, to) = (place(&self.from)?, place(&self.to)?);
+        let (from, to) = (self.from.place(purposes)?, self.to.place(purposes)?);
         if [from, to].iter().all(|place| matches!(place, LegPlace::Frozen { .. })) {
             return Err(invalid("Money does not move from one purpose to another."));
         }
         if from == to {
             return Err(invalid("From and to are the same place."));
+        }
+        let stores = [from.store(), to.store()];
+        let freezes = [from, to].iter().any(|place| matches!(place, LegPlace::Frozen { .. }));
+        if freezes && stores[0] != stores[1] {
+            return Err(invalid("A purpose must be opposite a place of the same account."));
+        }
+        if stores.contains(&None) && stores.contains(&Some(Participant::Spot)) {
+            return Err((Code::InvalidRequest, Some("OUTSIDE must be opposite a FUNDING place.")));
         }
         let asset = known_asset(catalog, &self.asset).map_err(|code| (code, None))?;
         if self.amount == ALL {
@@ -335,6 +352,28 @@ impl LegForm {
     }
 }
 
+impl PlaceForm {
+    /// The place, or a code with a sentence if there is more to say.
+    fn place(&self, purposes: &Purposes) -> Result<LegPlace, (Code, Option<&'static str>)> {
+        let invalid = |detail| Err((Code::InvalidPosting, Some(detail)));
+        let (place, user) = match self {
+            PlaceForm::Outside => return Ok(LegPlace::Outside),
+            PlaceForm::User(place, user) => (place, *user),
+        };
+        let store = match AccountType::from_name(&place.account) {
+            Some(AccountType::Funding) => Participant::Funding,
+            Some(AccountType::Spot) => Participant::Spot,
+            Some(_) => return Err((Code::UnsupportedAccountType, None)),
+            None => return invalid("The account must be FUNDING or SPOT."),
+        };
+        let Some(name) = &place.purpose else { return Ok(LegPlace::Available { store, user }) };
+        match name.as_str().and_then(|name| purposes.by_name(name)) {
+            None => invalid("There is no such purpose."),
+            Some(Purpose { number, .. }) => Ok(LegPlace::Frozen { store, user, purpose: *number }),
+        }
+    }
+}
+
 /// The name of a transaction of an owner.
 ///
 /// # Errors
@@ -343,6 +382,19 @@ pub fn transaction_name(owner: &str, tx_id: &str) -> Result<TransactionName, Rou
     let what = "tx_id must be 1 to 64 of A-Z a-z 0-9 _ . : -";
     let tx_id = Cid::new(tx_id).ok_or_else(|| RoundError::form(what))?;
     Ok(TransactionName { owner: owner.to_owned(), tx_id })
+}
+
+/// The names of followers, in order.
+fn followers(mut names: Vec<String>) -> Result<Vec<String>, RoundError> {
+    if names.len() > FOLLOWERS_MAX {
+        let detail = format!("followers must have at most {FOLLOWERS_MAX} names.");
+        return Err(RoundError::form(detail));
+    }
+    names.sort();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(RoundError::form(format!("followers: {:?} stands twice.", pair[0]))),
+        None => Ok(names),
+    }
 }
 
 /// The side that decides. It is set with the first round, and there is one.
@@ -430,6 +482,7 @@ mod tests {
     use crate::validation::parse_object;
     use domain::amount::Amount;
     use domain::asset::{Asset, AssetId, AssetStatus};
+    use domain::posting::Place;
 
     const OPEN_MAX_MS: u64 = 90_000;
     const UNITS_MAX: u64 = u64::MAX / 1000;
@@ -523,7 +576,7 @@ mod tests {
             with("legs/0/from/extra", json!(1)),
             with("legs", json!([[{"account": "SPOT", "user_id": 1}, 2, "USDT", "1"]])),
             with("legs/0/from", json!(["SPOT", 1001])),
-            with("legs/0/from", json!("OUTSIDE")),
+            with("legs/0/from", json!("outside")),
             with("legs/0/from", json!("elsewhere")),
             with("legs/0/from/user_id", json!(0)),
             with("legs/0/from/user_id", json!(9_223_372_036_854_775_808_u64)),
@@ -537,7 +590,9 @@ mod tests {
             with("participants", json!([{"name": "coupons", "payload": long}])),
             with("participants", json!([{"name": "a", "payload": 1}, {"name": "a", "payload": 1}])),
             with("last", json!({"name": "SPOT", "payload": 1})),
-            with("followers", json!(["mail"])),
+            with("followers", json!("mail")),
+            with("followers", json!(["mail", "mail"])),
+            with("followers", json!(["a", "b", "c", "d", "e", "f", "g", "h", "i"])),
             with("tx_id", json!("tx-2")),
             with("round", json!(0)),
             with("round", json!(9)),
@@ -573,6 +628,10 @@ mod tests {
                 RoundForm::new("envelopes", tx_id, draft, OPEN_MAX_MS).expect_err("refused");
             assert_eq!(refused.code, Code::InvalidRequest, "{tx_id}");
         }
+    }
+
+    fn frozen_on(account: &str) -> Value {
+        json!({"account": account, "user_id": 1, "purpose": "DISPUTE"})
     }
 
     fn from_dispute_to(purpose: &str) -> Value {
@@ -611,6 +670,11 @@ mod tests {
     #[test]
     fn mlt_005_the_first_wrong_leg_answers() {
         let many = |legs: usize| with("legs", json!(vec![leg(); legs]));
+        let outside = |from: Value, to: Value| {
+            let mut body = with("legs/0/from", from);
+            body["legs"][0]["to"] = to;
+            body
+        };
         let cases = [
             (many(0), Code::InvalidPosting),
             (many(17), Code::InvalidPosting),
@@ -620,8 +684,15 @@ mod tests {
             (with("legs/0/amount", json!("ALL")), Code::InvalidPosting),
             (with("legs/0/from/account", json!("WALLET")), Code::InvalidPosting),
             (with("legs/0/from/account", json!("OUTSIDE")), Code::InvalidPosting),
-            (with("legs/0/from/account", json!("FUNDING")), Code::InvalidPosting),
             (with("legs/0/from/purpose", json!("LOAN")), Code::InvalidPosting),
+            (with("legs/0/from", json!("OUTSIDE")), Code::InvalidRequest),
+            (with("legs/0/to", json!("OUTSIDE")), Code::InvalidRequest),
+            (outside(json!("OUTSIDE"), json!("OUTSIDE")), Code::InvalidPosting),
+            (outside(json!("OUTSIDE"), json!({"account": "MARGIN", "user_id": 1})), {
+                Code::UnsupportedAccountType
+            }),
+            (outside(frozen_on("FUNDING"), json!("OUTSIDE")), Code::InvalidPosting),
+            (with("legs/0/to", frozen_on("FUNDING")), Code::InvalidPosting),
             (with("legs/0/to/purpose", json!(1)), Code::InvalidPosting),
             (from_dispute_to("ESCROW"), Code::InvalidPosting),
             (from_dispute_to("DISPUTE"), Code::InvalidPosting),
@@ -686,6 +757,46 @@ mod tests {
         }
     }
 
+    /// MLT-005, GTX-013. Goal: a leg between the stores is in the branches of both, one from or to
+    /// the outside in Funding's alone, and only for a service that may.
+    #[test]
+    fn legs_cross_the_stores_and_the_outside() {
+        let place = |account: &str, user: u64| json!({"account": account, "user_id": user});
+        let leg = |from: Value, to: Value| {
+            let mut leg = leg();
+            (leg["from"], leg["to"]) = (from, to);
+            leg
+        };
+        let crossing = [
+            leg(place("FUNDING", 1), place("SPOT", 1)),
+            leg(place("SPOT", 2), place("FUNDING", 3)),
+        ];
+        let outside = [
+            leg(json!("OUTSIDE"), place("FUNDING", 1)),
+            leg(place("FUNDING", 3), json!("OUTSIDE")),
+        ];
+        let both = round(&with("legs", json!([crossing.clone(), outside.clone()].concat())))
+            .expect("a round");
+        let count = |store| both.legs_in(store).len();
+        assert_eq!([Participant::Funding, Participant::Spot].map(count), [4, 2]);
+        let spot = both.legs_in(Participant::Spot)[0].in_store(Participant::Spot);
+        assert_eq!((spot.from, spot.to), (Place::Outside, Place::Available(1)));
+        let many = json!(vec![crossing[0].clone(); 17]);
+        let refused = round(&with("legs", many)).expect_err("17 of each store");
+        assert_eq!(refused.code, Code::InvalidPosting);
+        let owners = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        for (legs, names, want) in [
+            (json!(crossing), &[][..], Ok(())),
+            (json!(outside), &["envelopes"], Ok(())),
+            (json!(outside), &["other"], Err(Code::InvalidRequest)),
+            (json!(outside), &[], Err(Code::InvalidRequest)),
+        ] {
+            let form = form(&with("legs", legs)).expect("a form");
+            let said = form.check_outside(&owners(names)).map_err(|refused| refused.code);
+            assert_eq!(said, want, "{names:?}");
+        }
+    }
+
     #[test]
     fn one_side_decides() {
         let decider = |body: &Value| form(body).map(|form| form.decider);
@@ -716,6 +827,7 @@ mod tests {
         for (path, value) in [
             ("legs/0/amount", json!("1.51")),
             ("legs/0/to/user_id", json!(1003)),
+            ("legs/0/to/account", json!("FUNDING")),
             ("decide", json!("coordinator")),
             ("ttl_ms", json!(OPEN_MAX_MS)),
             ("participants", json!([{"name": "a", "payload": 1}])),

@@ -293,6 +293,7 @@ CREATE TABLE transaction_branches (
     fingerprint bytea NOT NULL,
     legs jsonb NOT NULL,
     payload json NOT NULL,
+    followers text[] NOT NULL DEFAULT '{}'::text[],
     CONSTRAINT transaction_branches_fingerprint_check CHECK ((octet_length(fingerprint) = 16)),
     CONSTRAINT transaction_branches_leg_check CHECK ((leg >= 0)),
     CONSTRAINT transaction_branches_participant_check CHECK (((octet_length(participant) >= 1) AND (octet_length(participant) <= 32))),
@@ -300,6 +301,12 @@ CREATE TABLE transaction_branches (
     CONSTRAINT transaction_branches_round_check CHECK (((round >= 1) AND (round <= 8))),
     CONSTRAINT transaction_branches_state_check CHECK ((state = ANY (ARRAY[10, 20, 40, '-10'::integer, '-20'::integer])))
 ) WITH (fillfactor=70);
+CREATE TABLE transaction_events (
+    event_id bigint NOT NULL,
+    user_id bigint NOT NULL,
+    transaction_id uuid NOT NULL,
+    CONSTRAINT transaction_events_pkey PRIMARY KEY (event_id, user_id)
+);
 CREATE TABLE transaction_grants (
     at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
     role_name name NOT NULL,
@@ -322,6 +329,7 @@ CREATE TABLE transactions (
     sealed boolean,
     created_at timestamp with time zone,
     updated_at timestamp with time zone,
+    stores_ended_at timestamp with time zone,
     finished_at timestamp with time zone,
     history jsonb
 );
@@ -344,7 +352,9 @@ CREATE TABLE transactions_tb (
     decided_by text,
     detail text,
     history jsonb NOT NULL DEFAULT '[]'::jsonb,
+    stores_ended_at timestamp with time zone,
     CONSTRAINT transactions_decided_check CHECK (((decided_at IS NULL) = (state = ANY (ARRAY[0, 20])))),
+    CONSTRAINT transactions_stores_ended_check CHECK (((stores_ended_at IS NULL) OR (sealed AND (state <> ALL (ARRAY[0, 20]))))),
     CONSTRAINT transactions_tb_check CHECK (((finished_at IS NULL) = (state <> ALL (ARRAY[40, '-20'::integer])))),
     CONSTRAINT transactions_tb_check1 CHECK ((sealed OR (state <> ALL (ARRAY[40, '-10'::integer, '-20'::integer])))),
     CONSTRAINT transactions_tb_check2 CHECK (((decided_by IS NULL) = (decided_at IS NULL))),
@@ -481,6 +491,8 @@ CREATE TABLE watermark_totals (
     external_withdrawn numeric(38,0) NOT NULL DEFAULT 0,
     transaction_taken numeric(38,0) NOT NULL DEFAULT 0,
     transaction_brought numeric(38,0) NOT NULL DEFAULT 0,
+    transaction_deposited numeric(38,0) NOT NULL DEFAULT 0,
+    transaction_withdrawn numeric(38,0) NOT NULL DEFAULT 0,
     CONSTRAINT watermark_totals_external_deposited_check CHECK ((external_deposited >= (0)::numeric)),
     CONSTRAINT watermark_totals_external_withdrawn_check CHECK ((external_withdrawn >= (0)::numeric)),
     CONSTRAINT watermark_totals_funding_deposited_check CHECK ((funding_deposited >= (0)::numeric)),
@@ -491,7 +503,9 @@ CREATE TABLE watermark_totals (
     CONSTRAINT watermark_totals_spot_refunded_check CHECK ((spot_refunded >= (0)::numeric)),
     CONSTRAINT watermark_totals_spot_withdrawn_check CHECK ((spot_withdrawn >= (0)::numeric)),
     CONSTRAINT watermark_totals_transaction_brought_check CHECK ((transaction_brought >= (0)::numeric)),
-    CONSTRAINT watermark_totals_transaction_taken_check CHECK ((transaction_taken >= (0)::numeric))
+    CONSTRAINT watermark_totals_transaction_deposited_check CHECK ((transaction_deposited >= (0)::numeric)),
+    CONSTRAINT watermark_totals_transaction_taken_check CHECK ((transaction_taken >= (0)::numeric)),
+    CONSTRAINT watermark_totals_transaction_withdrawn_check CHECK ((transaction_withdrawn >= (0)::numeric))
 ) WITH (fillfactor=80);
 CREATE TABLE webhook_cursor (
     shard integer NOT NULL,
@@ -509,8 +523,10 @@ CREATE TABLE webhook_deliveries (
     endpoint text NOT NULL,
     states smallint[] NOT NULL,
     last_error text,
+    kind smallint NOT NULL DEFAULT 1,
     CONSTRAINT webhook_deliveries_check CHECK (((next_at IS NULL) OR (status = 1))),
     CONSTRAINT webhook_deliveries_check1 CHECK (((ended_at IS NULL) = (status = 1))),
+    CONSTRAINT webhook_deliveries_kind_check CHECK ((kind = ANY (ARRAY[1, 2]))),
     CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (endpoint, event_id),
     CONSTRAINT webhook_deliveries_status_check CHECK ((status = ANY (ARRAY[1, 2, 3])))
 ) WITH (fillfactor=50);
@@ -524,6 +540,8 @@ CREATE INDEX funding_holds_moved ON funding_holds USING btree (user_id) WHERE (s
 CREATE INDEX funding_holds_of_purposes ON funding_holds USING btree (user_id, asset_id, purpose) WHERE (purpose <> 0);
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
+CREATE INDEX transaction_branches_booked ON transaction_branches USING btree (log_sequence) WHERE ((participant = 'SPOT'::text) AND (state = 40));
+CREATE INDEX transaction_events_by_user ON transaction_events USING btree (user_id, event_id);
 CREATE INDEX transactions_by_owner ON transactions_tb USING btree (owner, order_number);
 CREATE INDEX transactions_by_state ON transactions_tb USING btree (state, order_number);
 CREATE INDEX transactions_unfinished ON transactions_tb USING btree (order_number) WHERE (state <> ALL (ARRAY[40, '-20'::integer]));
@@ -570,18 +588,25 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_trim(p_event bigint, p_late bigint, p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION journal_young(p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql STABLE
--- FUNCTION leg_purpose(p_place jsonb) RETURNS integer LANGUAGE sql IMMUTABLE
 -- FUNCTION leg_user(p_place jsonb, p_participant text) RETURNS bigint LANGUAGE sql IMMUTABLE
 -- FUNCTION row_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION spot_operations(p_direction smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
--- FUNCTION transaction_accept(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_round smallint, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_fingerprint bytea, p_participants text[], p_last boolean[], p_legs text[], p_payloads text[]) RETURNS text LANGUAGE plpgsql VOLATILE
--- FUNCTION transaction_booked(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, purpose integer, taken numeric, brought numeric) LANGUAGE sql STABLE
+-- FUNCTION transaction_accept(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_round smallint, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_fingerprint bytea, p_participants text[], p_last boolean[], p_legs text[], p_payloads text[], p_followers text[]) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION transaction_accepts(p_incarnation bigint, p_ids uuid[], p_order_numbers bigint[], p_owners text[], p_tx_ids text[], p_rounds smallint[], p_decides smallint[], p_ats timestamp with time zone[], p_expiries timestamp with time zone[], p_fingerprints bytea[], p_followers text[], p_places integer[], p_participants text[], p_last boolean[], p_legs text[], p_payloads text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
+-- FUNCTION transaction_booked(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, taken numeric, brought numeric) LANGUAGE sql STABLE
+-- FUNCTION transaction_bookings(p_behind bigint) RETURNS TABLE(transaction_id uuid, order_number bigint, done boolean, asset_id integer, funding numeric, spot numeric, outside numeric) LANGUAGE sql STABLE
 -- FUNCTION transaction_cancel_unknown(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_code smallint, p_by text, p_reason text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_commit(p_owner text, p_tx_id text, p_rounds integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, public, pg_temp
+-- FUNCTION transaction_events_after(p_user bigint, p_event bigint, p_rows integer) RETURNS TABLE(event_id bigint, transaction_id uuid) LANGUAGE plpgsql STABLE SET enable_seqscan=off
+-- FUNCTION transaction_events_last(p_user bigint) RETURNS bigint LANGUAGE plpgsql STABLE SET enable_seqscan=off
+-- FUNCTION transaction_flight(p_incarnation bigint, p_at timestamp with time zone, p_moves jsonb, p_ids uuid[], p_order_numbers bigint[], p_owners text[], p_tx_ids text[], p_rounds smallint[], p_decides smallint[], p_ats timestamp with time zone[], p_expiries timestamp with time zone[], p_fingerprints bytea[], p_followers text[], p_places integer[], p_participants text[], p_last boolean[], p_legs text[], p_payloads text[], p_event_first bigint, p_endpoints text[], OUT moved text, OUT accepted text[]) RETURNS record LANGUAGE plpgsql VOLATILE
+-- FUNCTION transaction_is_booked(p_state smallint, p_stores_ended_at timestamp with time zone) RETURNS boolean LANGUAGE sql IMMUTABLE
+-- FUNCTION transaction_outside(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, deposited numeric, withdrawn numeric) LANGUAGE sql STABLE
 -- FUNCTION transaction_passage(p_state smallint, p_at timestamp with time zone, p_by text, p_reason text) RETURNS jsonb LANGUAGE sql STABLE
--- FUNCTION transaction_record(p_incarnation bigint, p_at timestamp with time zone, p_moves jsonb) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION transaction_record(p_incarnation bigint, p_at timestamp with time zone, p_moves jsonb, p_event_first bigint, p_endpoints text[]) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION transaction_state_name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE
+-- FUNCTION transaction_tell(p_id uuid, p_event_id bigint, p_at timestamp with time zone, p_endpoints text[]) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION transactions_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION transfer_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION transfers_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
@@ -609,7 +634,7 @@ CREATE TRIGGER freezes_delete_guard BEFORE DELETE ON freezes_tb FOR EACH ROW EXE
 CREATE TRIGGER funding_holds_guard BEFORE DELETE OR UPDATE ON funding_holds FOR EACH ROW EXECUTE FUNCTION funding_holds_guard();
 CREATE TRIGGER branches_delete_guard BEFORE DELETE ON transaction_branches FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER branches_guard BEFORE UPDATE ON transaction_branches FOR EACH ROW EXECUTE FUNCTION branches_guard();
-CREATE TRIGGER branches_identity_guard BEFORE UPDATE OF transaction_id, round, participant, last, fingerprint, legs, payload ON transaction_branches FOR EACH ROW EXECUTE FUNCTION row_guard();
+CREATE TRIGGER branches_identity_guard BEFORE UPDATE OF transaction_id, round, participant, last, fingerprint, legs, payload, followers ON transaction_branches FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER transactions_delete_guard BEFORE DELETE ON transactions_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER transactions_guard BEFORE UPDATE ON transactions_tb FOR EACH ROW EXECUTE FUNCTION transactions_guard();
 CREATE TRIGGER transactions_identity_guard BEFORE UPDATE OF transaction_id, order_number, owner, tx_id, decide, created_at, expires_at ON transactions_tb FOR EACH ROW EXECUTE FUNCTION row_guard();

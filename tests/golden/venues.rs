@@ -88,7 +88,13 @@ pub(super) fn write(folder: &Path) {
 pub(super) fn assert_kept(folder: &Path, server: &Server, socket: &Path) {
     let text = fs::read_to_string(folder.join(TOLD)).expect("text");
     let kept: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(told(server), kept, "{}", folder.display());
+    let mut found = told(server);
+    for hold in found["holds"].as_array_mut().expect("an array") {
+        // A later field: holds of Funding are in the same list.
+        let account = hold.as_object_mut().expect("a hold").remove("account");
+        assert_eq!(account, Some(json!("SPOT")));
+    }
+    assert_eq!(found, kept, "{}", folder.display());
     let (mut venue, begun) = Venue::opened(socket, VENUE, LAST);
     assert_eq!((begun.last, begun.acknowledged), (LAST, ACKNOWLEDGED));
     assert_eq!(venue.holds(), [(1, 5 * UNITS), (2, UNITS), (5, 6 * UNITS)]);

@@ -54,6 +54,8 @@ impl Course {
 #[derive(Clone, Debug)]
 pub(super) struct Leg {
     pub(super) store: &'static str,
+    /// The store that is paid.
+    pub(super) to_store: &'static str,
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) asset: &'static str,
@@ -67,14 +69,16 @@ impl Leg {
         let whole = if random.once_in(10) { 1 + random.below(9) } else { 0 };
         let units = whole as u128 * COIN + 1 + random.below(20_000_000) as u128;
         let store = ["FUNDING", "SPOT"][random.below(2)];
+        let to_store = if random.once_in(3) { ["FUNDING", "SPOT"][random.below(2)] } else { store };
         let asset = ASSETS[random.below(2)];
-        Leg { store, from: users[from], to: users[to], asset, units }
+        Leg { store, to_store, from: users[from], to: users[to], asset, units }
     }
 
     fn body(&self) -> Value {
         let amount = format!("{}.{:08}", self.units / COIN, self.units % COIN);
-        let place = |user: u64| json!({"account": self.store, "user_id": user});
-        json!({"from": place(self.from), "to": place(self.to), "asset": self.asset, "amount": amount})
+        let place = |store: &str, user: u64| json!({"account": store, "user_id": user});
+        let (from, to) = (place(self.store, self.from), place(self.to_store, self.to));
+        json!({"from": from, "to": to, "asset": self.asset, "amount": amount})
     }
 }
 

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::account::AccountStatus;
+use domain::account::{AccountStatus, UserId};
 use domain::code::Code;
 use domain::hold::{Hold, HoldState};
-use domain::transfer::{Decision, Intent, Op};
+use domain::transfer::{Decision, Intent, Op, Participant};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use ubscore::postgres::flight::{
@@ -216,7 +216,10 @@ impl Postgres {
             if self.freezes.get(&key).copied() != row.before {
                 differs = differs.or(Some(Compared::Freezes));
             }
-            self.freezes.set(key, row.after);
+            // With a planted bug, money that is set apart stays in the freeze too.
+            let least = if bug == Some(Bug::FreezeStays) { row.before } else { None };
+            self.freezes.set(key, row.after.max(least.unwrap_or(0)));
+            self.facts.push(Fact::Freeze(key.0, key.1, key.2));
         }
         self.facts.extend(flight.acts.iter().cloned().map(Fact::Hold));
         for row in &flight.balances {
@@ -237,6 +240,13 @@ impl Postgres {
                 self.set_balance(key.0, key.1, after.available - undone + kept);
             }
         }
+        if bug == Some(Bug::ArrivingAvailable) {
+            let tried = flight.holds.iter().filter(|row| row.before.is_none() && row.after.paid);
+            for row in tried {
+                let (user, asset) = (row.after.user.number(), row.after.asset.0);
+                self.bring_early(row.key.as_str(), user, asset);
+            }
+        }
         let accepted = flight.accepted.iter().map(|row| row.transfer.intent.order_number);
         let externals = flight.externals.iter().map(|row| row.external.order_number);
         let apart = flight.holds.iter().filter(|row| row.before.is_none());
@@ -245,6 +255,22 @@ impl Postgres {
             return Err(Stopped::Refused { violation: true, source: said("below the watermark") });
         }
         differs.map_or(Ok(()), |compared| Err(Stopped::Differs(compared)))
+    }
+
+    /// With a planted bug, the money that a transaction brings is available at its try.
+    fn bring_early(&mut self, key: &str, user: u64, asset: u32) {
+        let id = key.split(':').next().unwrap_or_default();
+        let Some(row) = self.transacted.with_id(id) else { return };
+        let legs = row.branches.iter().filter(|branch| branch.party.name() == "FUNDING");
+        let legs = legs.flat_map(|branch| &branch.legs);
+        let arriving = legs.filter(|leg| {
+            let to = leg.to.user_in(Participant::Funding).map(UserId::number);
+            (to, leg.asset.0) == (Some(user), asset)
+        });
+        let arriving: u128 = arriving.map(|leg| u128::from(leg.amount)).sum();
+        if let Some(&(available, _)) = self.balances.get(&(user, asset)) {
+            self.set_balance(user, asset, available + arriving);
+        }
     }
 
     /// A decision that stands is never replaced, and a refund rests on a withdrawal that stands.

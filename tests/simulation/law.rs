@@ -4,6 +4,8 @@
 //! to a caller; it adds up by itself. It never reads the state of the coordinator or of UBSCore.
 //! The first broken law ends a run.
 
+mod transactions;
+
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,6 +15,8 @@ use domain::hold::{HoldAct, HoldKey, HoldOrder};
 use domain::transfer::{Decision, Direction, ExternalOperation, Intent, Op};
 use engine::entry::Entry;
 use ubscore::postgres::flight::{Acted, Flight};
+
+use self::transactions::SeenTransactions;
 
 /// The states by their numbers, and the next states of each.
 const TABLE: [(i16, &[i16]); 8] = [
@@ -120,8 +124,11 @@ pub(super) struct Law {
     watermark: u64,
     /// Holds of Funding by key.
     holds: BTreeMap<String, SeenHold>,
-    /// The sums of the open holds.
+    /// The sums of the freezes and of the open holds.
     apart: BTreeMap<(u64, u32), i128>,
+    /// What holds have left in each freeze, by user, asset and purpose.
+    freezes: BTreeMap<(u64, u32, u16), i128>,
+    transactions: SeenTransactions,
     broken: Option<Broken>,
 }
 
@@ -318,6 +325,7 @@ impl Law {
             let left = *balance;
             if side == Side::Spot {
                 self.claim(left >= 0, "L1 conservation", || format!("Spot of {user}: {left}"));
+                self.nothing_held_is_used(user, asset);
             }
         }
     }
@@ -331,6 +339,10 @@ impl Law {
         });
         if let Some((user, left)) = left.find(|(_, left)| *left < 0) {
             self.breach("L1 conservation", format!("Funding of {user}: {left}"));
+        }
+        if let Some((place, left)) = self.freezes.iter().find(|(_, left)| **left < 0) {
+            let what = format!("freeze {place:?}: {left}");
+            self.breach("L1 conservation", what);
         }
     }
 
@@ -383,7 +395,19 @@ impl Law {
         *self.balances.entry((Side::Funding, account.0, account.1)).or_default() +=
             available + frozen;
         *self.apart.entry(account).or_default() += frozen;
+        if *purpose != 0 {
+            *self.freezes.entry((account.0, account.1, *purpose)).or_default() += place;
+        }
         *self.external.entry(account).or_default() += effect;
+    }
+
+    /// A freeze of Funding, by user, asset and purpose.
+    pub(super) fn freeze(&mut self, place: (u64, u32, u16), units: u128) {
+        let left = self.freezes.get(&place).copied().unwrap_or(0);
+        let same = i128::try_from(units) == Ok(left);
+        self.claim(same, "a freeze has what its holds have left", || {
+            format!("{units} in {place:?}: its holds have left {left}")
+        });
     }
 
     /// The frozen part of a balance of Funding.
@@ -468,6 +492,7 @@ impl Law {
                     format!("{external:?} is recorded twice")
                 });
             }
+            Ok(Entry::Named(named)) => self.posted(&named),
             Ok(_) => {}
             Err(error) => self.breach("L7 the log can be read", error.to_string()),
         }

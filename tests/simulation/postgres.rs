@@ -22,6 +22,7 @@ use ubscore::postgres::watermark::Open;
 use wal::Sequence;
 
 use super::law::{Law, Side};
+use super::transacted::Transacted;
 use super::world::Bug;
 
 /// Order numbers in one page of the search: few, so that there are several pages.
@@ -112,6 +113,8 @@ pub(super) enum Fact {
     Passed(u128, Passed),
     External(u64, u32, i128),
     Balance(u64, u32),
+    /// User, asset and purpose.
+    Freeze(u64, u32, u16),
     Hold(Acted),
 }
 
@@ -136,6 +139,8 @@ pub(super) struct Postgres {
     pub(super) holds: Table<String, Hold>,
     /// By user, asset and purpose.
     pub(super) freezes: Table<(u64, u32, u16), u128>,
+    /// Written outside of flights.
+    pub(super) transacted: Transacted,
     /// By shard and flight.
     pub(super) journal: Table<(u32, u64), Row>,
     history: Vec<(u128, Passed)>,
@@ -256,6 +261,7 @@ impl Postgres {
         if incarnation != self.incarnation {
             return None;
         }
+        let low = self.transacted.low(self.watermark, self.now, keep);
         let keep = i64::try_from(keep.as_nanos()).expect("seconds");
         let now = self.now.as_nanosecond();
         let holds = |(transfer, _): &&(Transfer, Option<u64>)| {
@@ -268,7 +274,7 @@ impl Postgres {
         let end = self.transfers.rows.keys().next_back().map_or(0, |last| last + 1);
         let target = match bug {
             Some(Bug::ForgottenEarly) => end,
-            _ => target.min(held),
+            _ => target.min(held).min(low),
         };
         self.watermark = self.watermark.max(target);
         Some(self.watermark)
@@ -404,6 +410,9 @@ impl Postgres {
             law.balance(Side::Funding, user, asset, units.0 + frozen);
             law.frozen(user, asset, frozen);
         }
+        for (&place, &units) in &self.freezes.rows {
+            law.freeze(place, units);
+        }
     }
 
     pub(super) fn frozen_of(&self, user: u64, asset: u32) -> u128 {
@@ -441,13 +450,17 @@ impl Postgres {
         self.holds.end(commit);
         self.freezes.end(commit);
         self.journal.end(commit);
+        if commit {
+            self.transacted.synced();
+        }
     }
 
     /// Shows the judge what was committed. Balances last: they are the result of the whole.
     pub(super) fn show_facts(&mut self, law: &mut Law) {
         let facts = std::mem::take(&mut self.facts);
-        let (balances, facts): (Vec<Fact>, Vec<Fact>) =
-            facts.into_iter().partition(|fact| matches!(fact, Fact::Balance(..)));
+        let (balances, facts): (Vec<Fact>, Vec<Fact>) = facts
+            .into_iter()
+            .partition(|fact| matches!(fact, Fact::Balance(..) | Fact::Freeze(..)));
         for fact in facts.into_iter().chain(balances) {
             self.show(fact, law);
         }
@@ -514,6 +527,10 @@ impl Postgres {
                 let frozen = self.frozen_of(user, asset);
                 law.balance(Side::Funding, user, asset, units + frozen);
                 law.frozen(user, asset, frozen);
+            }
+            Fact::Freeze(user, asset, purpose) => {
+                let place = (user, asset, purpose);
+                law.freeze(place, self.freezes.get(&place).copied().unwrap_or(0));
             }
             Fact::Hold(acted) => law.acted(&acted),
         }
@@ -795,6 +812,7 @@ impl Postgres {
                 if freeze != 0 {
                     let left = account.available.checked_add_signed(freeze);
                     self.freezes.set(freeze_key, left.expect("enough"));
+                    self.facts.push(Fact::Freeze(user, asset, order.purpose));
                 }
                 self.holds.set(key, hold);
                 let order = order.clone();

@@ -15,12 +15,13 @@ use domain::form::{Form, check_form};
 use domain::shortage::{Capacity, Vacancy};
 use domain::transfer::{Decision, ExternalOperation, Op, ReqId};
 use engine::command::Command;
-use engine::core::Core;
+use engine::core::{Core, VENUES_SEGMENT_BYTES_MIN};
 use engine::entry::Entry;
 use engine::external::External;
 use engine::ledger::{Answer as CoreAnswer, Ledger, Step};
+use engine::named::{Named, NamedPosting};
 use engine::order::Order;
-use engine::places::Places;
+use engine::places::{Places, VenuePlaces};
 use engine::recorded::Recorded;
 use engine::replay::Replay;
 use engine::text::Text;
@@ -37,6 +38,8 @@ use super::world::{ASSET, Bug, Point, World};
 
 /// A coordinator's time limit for an answer.
 const TIMEOUT: Duration = Duration::from_millis(40);
+/// Holds of transactions and freezes: more than are there at once.
+const HOLDS_MAX: usize = 128;
 /// The smallest, so that runs roll.
 const SEGMENT_BYTES: u64 = 16 * 1024;
 
@@ -58,6 +61,14 @@ pub(super) struct SpotModel {
     world: Arc<World>,
     process: Arc<Process>,
     machine: Mutex<Machine>,
+}
+
+/// A command on its way to the core.
+#[derive(Clone, Debug)]
+enum Errand {
+    Command(Command),
+    /// A posting by name.
+    Named(Op, Box<NamedPosting>),
 }
 
 /// The fate of an order on its way.
@@ -83,6 +94,9 @@ impl SpotModel {
         externals: &[ExternalOperation],
     ) -> Arc<SpotModel> {
         let places = Places::of_transfers(world.plan.accounts_max, world.plan.outcomes_max);
+        // Postings by name take places of holds.
+        let venues = VenuePlaces { holds_max: HOLDS_MAX, ..VenuePlaces::NONE };
+        let places = if world.plan.deals > 0 { Places { venues, ..places } } else { places };
         let mut recovery = Recovery::open(medium.clone(), claim, 1).expect("no damage");
         let mut replay = Replay::begin(None, Ledger::new(places)).expect("nothing to load");
         let mut records = 0;
@@ -94,7 +108,9 @@ impl SpotModel {
         }
         law.recovered(records);
         drop(law);
-        let options = Options { segment_bytes: SEGMENT_BYTES, spares_ready: 1 };
+        let segment_bytes =
+            if world.plan.deals > 0 { VENUES_SEGMENT_BYTES_MIN } else { SEGMENT_BYTES };
+        let options = Options { segment_bytes, spares_ready: 1 };
         let (log, _) = recovery.start(Identity(7), options).expect("space");
         let Log { writer, syncer, preparer, durable } = log;
         let core = Core::new(replay.finish().expect("what it has written"), writer);
@@ -169,8 +185,21 @@ impl SpotModel {
         self.process.within(TIMEOUT, answer).await;
     }
 
-    /// The core thread takes a command. The answer comes once it is durable.
+    /// The answer to a posting by name, `None` if none came in time.
+    pub(super) async fn post(
+        self: &Arc<SpotModel>,
+        op: Op,
+        posting: NamedPosting,
+    ) -> Option<CoreAnswer> {
+        self.bring(Errand::Named(op, Box::new(posting))).await.ok()
+    }
+
     fn decide(self: &Arc<SpotModel>, command: &Command) -> oneshot::Receiver<CoreAnswer> {
+        self.take(&Errand::Command(*command))
+    }
+
+    /// The core thread takes a command. The answer comes once it is durable.
+    fn take(self: &Arc<SpotModel>, errand: &Errand) -> oneshot::Receiver<CoreAnswer> {
         let (answer_to, answer) = oneshot::channel();
         let mut machine = self.machine.lock();
         if machine.durable.poisoned() {
@@ -179,19 +208,25 @@ impl SpotModel {
             return answer;
         }
         let bug = self.world.plan.bug;
-        if bug == Some(Bug::QueryBlind) && matches!(command, Command::Query { .. }) {
-            hand_over(answer_to, CoreAnswer::Query(None));
-            return answer;
-        }
-        if let Some(reply) = planted(&machine.core, command, bug) {
-            hand_over(answer_to, reply);
-            return answer;
-        }
-        let (reply, after) = machine.core.decide(command, self.world.time.now_ns());
+        let now_ns = self.world.time.now_ns();
+        let (reply, after) = match errand {
+            Errand::Command(Command::Query { .. }) if bug == Some(Bug::QueryBlind) => {
+                hand_over(answer_to, CoreAnswer::Query(None));
+                return answer;
+            }
+            Errand::Command(command) => {
+                if let Some(reply) = planted(&machine.core, command, bug) {
+                    hand_over(answer_to, reply);
+                    return answer;
+                }
+                machine.core.decide(command, now_ns)
+            }
+            Errand::Named(op, posting) => machine.core.name(&mut Named::new(*op, posting), now_ns),
+        };
         self.world.trace(format_args!(
             "core {}: {} -> {}, record {after}",
             self.process.number,
-            brief_command(command),
+            brief_errand(errand),
             brief_answer(&reply),
         ));
         if bug == Some(Bug::AnsweredBeforeSync) {
@@ -262,6 +297,11 @@ impl SpotModel {
 
     /// The fate and the answer of one command on its way to the core and back.
     async fn carry(self: &Arc<SpotModel>, command: Command) -> Answer {
+        self.bring(Errand::Command(command)).await.map_or_else(|unknown| unknown, read)
+    }
+
+    /// The core's answer, or the one of a fault.
+    async fn bring(self: &Arc<SpotModel>, errand: Errand) -> Result<CoreAnswer, Answer> {
         use Fate::*;
         let fate = match self.world.fault(self.world.plan.spot_fault_one_in) {
             false => Arrives,
@@ -277,14 +317,14 @@ impl SpotModel {
             ]),
         };
         match fate {
-            Overloaded => return Answer::without_record(Outcome::Unknown(Reason::Overloaded)),
-            NetworkError => return Answer::without_record(Outcome::NetworkError),
+            Overloaded => return Err(Answer::without_record(Outcome::Unknown(Reason::Overloaded))),
+            NetworkError => return Err(Answer::without_record(Outcome::NetworkError)),
             _ => {}
         }
         let (answer_to, answer) = oneshot::channel();
         let late = TIMEOUT * if fate == Late { 2 } else { 0 };
         let travel = self.world.chance().micros(5, self.world.plan.travel_us_max) + late;
-        let deliver = Arc::clone(self).deliver(command, travel);
+        let deliver = Arc::clone(self).deliver(errand.clone(), travel);
         self.world.spawn(async move {
             let reply = if fate == Lost { None } else { deliver.await };
             match reply {
@@ -295,30 +335,26 @@ impl SpotModel {
         });
         if fate == Doubled {
             let travel = self.world.chance().micros(5, 300_000);
-            let twin = Arc::clone(self).deliver(command, travel);
+            let twin = Arc::clone(self).deliver(errand, travel);
             self.world.spawn(async move {
                 twin.await;
             });
         }
         match self.process.within(TIMEOUT, answer).await {
-            Some(Ok(reply)) => read(reply),
+            Some(Ok(reply)) => Ok(reply),
             Some(Err(_)) | None if self.world.plan.bug == Some(Bug::CompensateOnTimeout) => {
                 let refused = Outcome::ExplicitFail(Code::SystemError);
-                Answer { outcome: refused, log_sequence: None }
+                Err(Answer { outcome: refused, log_sequence: None })
             }
-            Some(Err(_)) | None => Answer::without_record(Outcome::Timeout),
+            Some(Err(_)) | None => Err(Answer::without_record(Outcome::Timeout)),
         }
     }
 
     /// One copy of an order on its way to the core, and the answer.
-    async fn deliver(
-        self: Arc<SpotModel>,
-        command: Command,
-        travel: Duration,
-    ) -> Option<CoreAnswer> {
+    async fn deliver(self: Arc<SpotModel>, errand: Errand, travel: Duration) -> Option<CoreAnswer> {
         self.world.time.sleep(travel).await;
         self.process.awake().await;
-        let answer = self.decide(&command);
+        let answer = self.take(&errand);
         let reply = answer.await.ok();
         self.process.awake().await;
         reply
@@ -357,6 +393,16 @@ fn planted(core: &Core<Memory>, command: &Command, bug: Option<Bug>) -> Option<C
 /// A send error means that the caller has stopped waiting; the decision stays recorded.
 fn hand_over(answer_to: oneshot::Sender<CoreAnswer>, answer: CoreAnswer) {
     answer_to.send(answer).unwrap_or(());
+}
+
+fn brief_errand(errand: &Errand) -> String {
+    match errand {
+        Errand::Command(command) => brief_command(command),
+        Errand::Named(op, posting) => {
+            let NamedPosting { transaction, round, legs, .. } = &**posting;
+            format!("{} {transaction}, round {round}, {} legs", op.name(), legs.len())
+        }
+    }
 }
 
 fn brief_command(command: &Command) -> String {

@@ -19,20 +19,26 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use ubscore::adapters::funding::Funding;
 use ubscore::clock::Clock;
-use ubscore::coordinator::{Accepted, Coordinator, Options, Parts, Request, Settled, Submitted};
+use ubscore::coordinator::{
+    Accepted, Coordinator, Options, Parts, Request, Settled, Submitted, TransactionNumbers,
+};
 use ubscore::entropy::Entropy;
 use ubscore::gate::Gate;
 use ubscore::postgres::flight::EventIds;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::store::{External, Transfer, fingerprint};
 use ubscore::task::{Failed, Tasks};
+use ubscore::transactions::{self, TransactionParts, Transactions};
 use ubscore::validation::Checked;
 use wal::memory::Memory;
 
+use super::callers::TransactionCaller;
 use super::chance::Chance;
 use super::holder::Holder;
 use super::journal::{Connection, Streams};
 use super::law::{Broken, Law, Side};
+use super::link::TransactionLink;
+use super::parties::{Services, WorldParties};
 use super::postgres::Postgres;
 use super::process::{Life, Process, ProcessClock};
 use super::spot::{Spot, SpotModel};
@@ -105,10 +111,24 @@ pub(super) enum Bug {
     SettledBehindRelease,
     /// A repeat of a Settle finds no hold, and settles again.
     RepeatSettlesTwice,
+    /// To abort a transaction that is not there writes nothing.
+    AbortByAbsence,
+    /// A caller's commit does not look at the branches.
+    UntriedCommitted,
+    /// A decision compares no state, and passes a row that a session holds.
+    DecisionUnlocked,
+    /// Money that arrives with a transaction can be used before its end.
+    ArrivingAvailable,
+    /// The writes of transactions do not compare the incarnation.
+    TransactionsUnfenced,
+    /// A caller's decision counts as sealed once it is read.
+    SealIgnored,
+    /// Money that is set apart out of a freeze stays in it too.
+    FreezeStays,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 26] = [
+    pub(super) const ALL: [Bug; 33] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -135,7 +155,28 @@ impl Bug {
         Bug::HoldStaysAvailable,
         Bug::SettledBehindRelease,
         Bug::RepeatSettlesTwice,
+        Bug::AbortByAbsence,
+        Bug::UntriedCommitted,
+        Bug::DecisionUnlocked,
+        Bug::ArrivingAvailable,
+        Bug::TransactionsUnfenced,
+        Bug::SealIgnored,
+        Bug::FreezeStays,
     ];
+
+    /// Whether it shows in a world with transactions only.
+    pub(super) fn needs_transactions(self) -> bool {
+        matches!(
+            self,
+            Bug::AbortByAbsence
+                | Bug::UntriedCommitted
+                | Bug::DecisionUnlocked
+                | Bug::ArrivingAvailable
+                | Bug::TransactionsUnfenced
+                | Bug::SealIgnored
+                | Bug::FreezeStays
+        )
+    }
 }
 
 /// The points at which a strike may hit.
@@ -208,6 +249,8 @@ pub(super) struct Plan {
     changes_from_outside: u64,
     /// Transactions over holds of Funding.
     pub(super) transactions: u64,
+    /// Transactions of each caller over both stores and services, made by the production worker.
+    pub(super) deals: u64,
     /// The rows of the journal that each shard keeps.
     journal_kept: u64,
     /// The flights after which a transfer is listed by number.
@@ -252,6 +295,7 @@ impl Plan {
             attentions: 0,
             changes_from_outside: 0,
             transactions: 0,
+            deals: 0,
             journal_kept: 0,
             open_flights: 0,
             watermark_every_ms: chance.pick(&[5, 50, 200, 1_000]),
@@ -264,12 +308,20 @@ impl Plan {
     }
 }
 
+/// The coordinator of a process.
+pub(super) type Coordinating = Coordinator<Spot, Funding<FlightStore<Connection>>>;
+
 /// A process that takes requests.
 pub(super) struct Serving {
     process: Arc<Process>,
-    pub(super) coordinator: Coordinator<Spot, Funding<FlightStore<Connection>>>,
+    pub(super) coordinator: Arc<Coordinating>,
+    /// The handle of the worker of transactions, and the numbers that it has in use.
+    pub(super) transactions: Option<Transactions>,
+    numbers: Option<TransactionNumbers>,
     spot: Arc<SpotModel>,
-    gate: Arc<Gate>,
+    /// The gate of the coordinator, and that of the worker of transactions: tokio wakes several
+    /// watchers of one in any order.
+    gates: [Arc<Gate>; 2],
     disk: Memory,
 }
 
@@ -279,6 +331,8 @@ pub(super) struct Tally {
     /// Transfers by last state.
     pub(super) endings: BTreeMap<i16, u64>,
     pub(super) strikes: BTreeMap<Strike, u64>,
+    /// Transactions that have ended, by last state.
+    pub(super) transactions: BTreeMap<i16, u64>,
     /// Transfers that operators have ended.
     pub(super) resolved: u64,
     /// Calls and orders that met a fault on their way.
@@ -303,6 +357,8 @@ pub(super) struct World {
     pub(super) time: Arc<Time>,
     pub(super) law: Mutex<Law>,
     pub(super) postgres: Mutex<Postgres>,
+    /// The services that take part in transactions.
+    pub(super) services: Mutex<Services>,
     chance: Mutex<Chance>,
     trace: Mutex<Trace>,
     faulty: AtomicBool,
@@ -311,6 +367,16 @@ pub(super) struct World {
     struck: Mutex<Option<Strike>>,
     serving: Mutex<Option<Arc<Serving>>>,
     catalog: Arc<ArcSwap<Catalog>>,
+}
+
+/// The transactions of each caller in a world. Few worlds have them, and they take long.
+fn deals(seed: u64) -> u64 {
+    Chance::new(seed.rotate_left(48) ^ 0xdea1).pick(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 5])
+}
+
+/// Whether a world has transactions of callers.
+pub(super) fn has_deals(seed: u64) -> bool {
+    deals(seed) > 0
 }
 
 /// Runs one seed to its end, or to the first broken law.
@@ -327,9 +393,13 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     let open_flights = Chance::new(seed.rotate_left(32)).pick(&[5, 20, 100_000]);
     let mut holding = Chance::new(seed.rotate_left(16) ^ 0x5eed);
     let transactions = holding.pick(&[0, 0, 3, 8]);
+    let deals = deals(seed);
+    // A transaction without a place on Spot is asked about until its age ends it.
+    let accounts_max = if deals > 0 { 8 } else { accounts_max };
     let plan = Plan {
         attentions,
         accounts_max,
+        deals,
         changes_from_outside,
         transactions,
         journal_kept,
@@ -344,6 +414,7 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
         time: Arc::default(),
         law: Mutex::default(),
         postgres: Mutex::new(Postgres::new()),
+        services: Mutex::default(),
         chance: Mutex::new(chance),
         trace: Mutex::new(Trace { verbose, ..Trace::default() }),
         faulty: AtomicBool::new(true),
@@ -367,6 +438,7 @@ pub(super) fn run(seed: u64, bug: Option<Bug>, verbose: bool) -> (Tally, Result<
     let tally = Tally {
         endings: law.endings(),
         strikes: trace.strikes.clone(),
+        transactions: law.transactions_ended(),
         resolved: law.resolved(),
         faults: world.faults.load(Ordering::Relaxed),
         events: trace.events,
@@ -458,12 +530,17 @@ impl World {
             Strike::Kill | Strike::PowerCut => serving.process.set(Life::Dead),
             Strike::Stop | Strike::Supersede => serving.process.set(Life::Stopped),
             Strike::Usurp => {}
-            Strike::Halt => serving.gate.close(),
+            Strike::Halt => serving.gates.iter().for_each(|gate| gate.close()),
             Strike::DiskFull => serving.disk.limit_space(Some(0)),
             Strike::ServerCrash => {
-                let mut postgres = self.postgres.lock();
-                postgres.up = false;
-                postgres.lives += 1;
+                let lost = {
+                    let mut postgres = self.postgres.lock();
+                    postgres.up = false;
+                    postgres.lives += 1;
+                    postgres.transacted.crash(|| self.chance().one_in(2))
+                };
+                let mut law = self.law.lock();
+                lost.iter().for_each(|before| law.transaction_lost(before));
             }
         }
         *self.struck.lock() = Some(strike);
@@ -487,7 +564,7 @@ impl World {
             let told = Arc::new(Streams { world: Arc::clone(self), incarnation: number, shard });
             FlightStore::new(journal, catalog, clock, events, told, USERS_HELD)
         };
-        let gate = Arc::new(Gate::new(false));
+        let gates = [(); 2].map(|()| Arc::new(Gate::new(false)));
         let [durable, capacity, vacancy] = [(); 3].map(|()| Arc::clone(&spot));
         let parts = Parts {
             spot: Arc::new(Spot(Arc::clone(&spot))),
@@ -515,7 +592,7 @@ impl World {
             durable: Arc::new(move || durable.durable()),
             capacity: Arc::new(move || capacity.capacity()),
             vacancy: Arc::new(move || vacancy.vacancy()),
-            gate: Arc::clone(&gate),
+            gate: Arc::clone(&gates[0]),
             halt: Arc::new(|reason| panic!("halted: {reason}")),
             clean: None,
         };
@@ -523,7 +600,11 @@ impl World {
         let mut chance = self.chance().fork();
         let entropy = || -> Box<dyn Entropy> { Box::new(chance.fork()) };
         let mut tasks = Tasks::default();
-        let coordinator = Coordinator::start(parts, stores, entropy, &mut tasks);
+        let coordinator = Arc::new(Coordinator::start(parts, stores, entropy, &mut tasks));
+        let parts = (Arc::clone(&process), Arc::clone(&coordinator), Arc::clone(&spot));
+        let begun = (self.plan.deals > 0)
+            .then(|| self.begin_transactions(parts, (&clock, &gates[1]), &mut tasks));
+        let (transactions, numbers) = begun.unzip();
         let world = Arc::clone(self);
         let of_tasks = Arc::clone(&process);
         self.spawn(async move {
@@ -540,10 +621,51 @@ impl World {
             }
             of_tasks.set(Life::Dead);
         });
-        let serving = Serving { process, coordinator, spot, gate, disk };
+        let serving = Serving { process, coordinator, transactions, numbers, spot, gates, disk };
         let serving = Arc::new(serving);
         self.spawn(Arc::clone(self).keep_watermark(Arc::clone(&serving)));
         *self.serving.lock() = Some(serving);
+    }
+
+    /// Starts the production worker of transactions of a process.
+    fn begin_transactions(
+        self: &Arc<World>,
+        parts: (Arc<Process>, Arc<Coordinating>, Arc<SpotModel>),
+        (clock, gate): (&Arc<dyn Clock>, &Arc<Gate>),
+        tasks: &mut Tasks,
+    ) -> (Transactions, TransactionNumbers) {
+        let (process, coordinator, spot) = parts;
+        let (handle, inbox) = Transactions::new(32);
+        let numbers = coordinator.transaction_numbers();
+        let of_shortage = Arc::clone(&coordinator);
+        let (world, of_link) = (Arc::clone(self), Arc::clone(&process));
+        let branches = WorldParties { world, process, coordinator, spot };
+        // Each draw is a statement: the lock of the numbers ends with it.
+        let entropy = Box::new(self.chance().fork());
+        let jitter = Box::new(self.chance().fork());
+        let tick = Duration::from_millis(self.pick(&[30, 150, 600]));
+        let parts = TransactionParts {
+            branches: Arc::new(branches),
+            clock: Arc::clone(clock),
+            entropy,
+            gate: Arc::clone(gate),
+            numbers: numbers.clone(),
+            shortage: Arc::new(move || of_shortage.shortage()),
+            told: Arc::new(|_| {}),
+            silent: Arc::default(),
+            options: transactions::Options {
+                tick,
+                active_max: 32,
+                fuse: self.plan.fuse,
+                backoff_base_ms: self.plan.backoff_base_ms,
+                backoff_cap_ms: 400,
+                stuck_ms: 60_000,
+                accept_wait: Duration::from_millis(250),
+            },
+        };
+        let store = TransactionLink::new(Arc::clone(self), of_link);
+        transactions::start(parts, store, jitter, inbox, tasks);
+        (handle, numbers)
     }
 
     /// The work of `coordinator::watermark` with a real PostgreSQL, with the same promises of the
@@ -554,10 +676,12 @@ impl World {
             serving.process.awake().await;
             let users = (1..=self.plan.users).map(user);
             let low = users.map(|user| serving.coordinator.order_number_low(user)).min();
+            let over = serving.numbers.as_ref().map(|numbers| numbers.over().unwrap_or(0));
+            let low = low.map(|low| low.min(over.unwrap_or(u64::MAX)));
             let open = serving.coordinator.open_transfers();
             let travel = self.chance().micros(50, self.plan.travel_us_max);
             self.time.sleep(travel).await;
-            if serving.gate.is_closed() || !self.postgres.lock().up {
+            if serving.gates[0].is_closed() || !self.postgres.lock().up {
                 continue;
             }
             let raised = {
@@ -600,6 +724,10 @@ impl World {
             let holder = Holder { world: Arc::clone(&self), chance: holding.fork() };
             busy.push(self.spawn(holder.live(u64::try_from(busy.len()).expect("few"))));
         }
+        for number in 0..if self.plan.deals > 0 { 3 } else { 0 } {
+            let caller = TransactionCaller { world: Arc::clone(&self), chance: holding.fork() };
+            busy.push(self.spawn(caller.live(number)));
+        }
         let mut strikes = self.plan.strikes.clone().into_iter().peekable();
         let mut armed_until = Duration::ZERO;
         while busy.iter().any(|task| !task.is_finished()) && self.now() < FAULTS_END {
@@ -637,7 +765,10 @@ impl World {
         let at_rest = || {
             let postgres = self.postgres.lock();
             let law = self.law.lock();
-            postgres.all_terminal() && law.has_recorded(&postgres.externals()) && law.has_sent()
+            postgres.all_terminal()
+                && postgres.transacted.rests()
+                && law.has_recorded(&postgres.externals())
+                && law.has_sent()
         };
         while self.now() < end && !at_rest() {
             self.replace_if_dead().await;
@@ -658,6 +789,8 @@ impl World {
             postgres.states()
         };
         let externals = self.postgres.lock().externals();
+        let business = self.postgres.lock().transacted.business().clone();
+        self.law.lock().transactions_at_rest(&business);
         self.law.lock().rest(&states);
         self.law.lock().externals_at_rest(&externals);
         let sent = self.law.lock().has_sent();
@@ -729,7 +862,7 @@ impl World {
             }
             Strike::Halt => {
                 self.nap(1, 500).await;
-                serving.gate.open();
+                serving.gates.iter().for_each(|gate| gate.open());
             }
             Strike::DiskFull => {
                 self.nap(1, 2_000).await;

@@ -42,12 +42,25 @@ const ARROWS: &[(&str, &[&str])] = &[
         "checkpointer",
         &["alert", "clock", "config", "data_dir", "environment", "postgres", "stores", "telemetry"],
     ),
-    ("postgres", &["approval", "clock", "environment", "pause", "telemetry", "transaction"]),
+    (
+        "postgres",
+        &["approval", "clock", "crash", "environment", "pause", "telemetry", "transaction"],
+    ),
     ("adapters", &["alert", "clock", "config", "postgres", "validation"]),
     ("quota", &["clock", "config", "postgres", "telemetry", "validation"]),
     (
         "events",
-        &["alert", "clock", "config", "crash", "endpoint", "entropy", "postgres", "telemetry"],
+        &[
+            "alert",
+            "clock",
+            "config",
+            "crash",
+            "endpoint",
+            "entropy",
+            "postgres",
+            "telemetry",
+            "transaction",
+        ],
     ),
     (
         "coordinator",

@@ -7,6 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+#[cfg(feature = "crash")]
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use ubscore::http::auth::{Owner, Role};
 
@@ -19,12 +21,21 @@ use crate::harness::{
 /// Units of the last two decimals that these tests use: 0.01 coin.
 const CENT: u128 = 1_000_000;
 const USED: [u64; 3] = [USERS[0], USERS[1], USERS[2]];
-const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
+pub(super) const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
 
 /// A leg between two users of one store.
 pub(super) fn leg(store: &str, from: u64, to: u64, amount: &str) -> Value {
     json!({"from": {"account": store, "user_id": from}, "to": {"account": store, "user_id": to},
            "asset": "USDT", "amount": amount})
+}
+
+/// A leg from one place to another, see [`place`].
+pub(super) fn crossing(from: &Value, to: &Value, amount: &str) -> Value {
+    json!({"from": from, "to": to, "asset": "USDT", "amount": amount})
+}
+
+pub(super) fn place(store: &str, user: u64) -> Value {
+    json!({"account": store, "user_id": user})
 }
 
 pub(super) fn legs(legs: &[Value]) -> Value {
@@ -55,10 +66,16 @@ impl Desk {
 
     /// The same on a site with settings of its own.
     pub(super) fn on(site: Site, services: &[(&str, &str, &Service)]) -> Desk {
+        Desk::paced(site, services, 200)
+    }
+
+    /// The same with another longest back-off, ms.
+    pub(super) fn paced(site: Site, services: &[(&str, &str, &Service)], cap_ms: u64) -> Desk {
         let mut site = site
             .with("UBSCORE__TRANSACTIONS__TICK_MS", 50)
             .with("UBSCORE__TRANSACTIONS__PARTICIPANT_TIMEOUT_MS", 1_000)
-            .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", 200);
+            .with("UBSCORE__COORDINATOR__BACKOFF_BASE_MS", cap_ms.min(100))
+            .with("UBSCORE__COORDINATOR__BACKOFF_CAP_MS", cap_ms);
         if !services.is_empty() {
             let secret = site.fresh_path("secret");
             std::fs::write(&secret, SECRET).expect("written");
@@ -108,8 +125,9 @@ impl Desk {
     /// Ends the server, if it runs, and starts an unarmed one.
     #[cfg(feature = "crash")]
     pub(super) fn start_again(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.kill();
+        if let Some(mut server) = self.server.take() {
+            server.signal_if_alive(Signal::KILL);
+            server.wait();
         }
         self.start();
     }
@@ -120,10 +138,22 @@ impl Desk {
 
     /// Goes on with another site, which no server runs on.
     pub(super) fn moves_to(&mut self, site: Site) {
+        self.moves_to_halted(site);
+        assert_eq!(self.server().ready(), 200, "{}", self.server().said());
+    }
+
+    /// The same with a site that is halted.
+    pub(super) fn moves_to_halted(&mut self, site: Site) {
         assert!(self.server.is_none(), "its server has ended");
         self.site = site;
         self.start();
-        assert_eq!(self.server().ready(), 200, "{}", self.server().said());
+    }
+
+    /// Goes on with other settings. The server may have no room for new work.
+    pub(super) fn starts_on(&mut self, site: Site) {
+        assert!(self.server.is_none(), "its server has ended");
+        self.site = site;
+        self.start();
     }
 
     /// Waits until the server has ended by itself.
@@ -225,6 +255,17 @@ impl Desk {
         };
         let changes = USED.iter().map(change);
         changes.filter(|(_, funding, spot)| (*funding, *spot) != (0, 0)).collect()
+    }
+
+    /// A field of the totals of USDT.
+    pub(super) fn total(&self, field: &str) -> String {
+        let totals = eventually("the totals", || {
+            let reply = self.server().admin_get("/admin/v1/totals");
+            (reply.status == 200).then(|| reply.json())
+        });
+        let rows = totals["assets"].as_array().expect("a list");
+        let row = rows.iter().find(|row| row["asset"] == json!("USDT")).expect("USDT");
+        text(&row[field]).to_owned()
     }
 
     /// All USDT of all users, smallest units.

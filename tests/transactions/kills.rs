@@ -4,17 +4,19 @@ use serde_json::json;
 use ubscore::crash::TRANSACTION_POINTS;
 
 use super::desk::{Desk, Service, leg, legs};
+use super::followers::{followed, taken};
 use super::{A, B, field, part};
-use crate::harness::eventually;
+use crate::harness::{Endpoint, eventually};
 
 /// RCV-001. Goal: a kill at each point, with both decisions, ends final and conserved, and so does
-/// a second kill during the recovery. Method: for each point and decision a transaction over both
-/// stores and a last participant or a caller; the server is killed there, started with the same
-/// point armed, and started again.
+/// a second kill during the recovery; GTX-015: its follower is told of it if it is DONE. Method:
+/// for each point and decision a transaction over both stores and a last participant or a caller;
+/// the server is killed there, started with the same point armed, and started again.
 #[test]
 fn rcv_001_a_kill_at_each_point_ends_final_and_conserved() {
     let bank = Service::start(|_, _| Some(json!({"outcome": "done"})));
-    let mut desk = Desk::with(&[("BANK", "last", &bank)]);
+    let notices = Endpoint::start(|_| 200);
+    let mut desk = Desk::on(followed(&notices), &[("BANK", "last", &bank)]);
     desk.grant();
     let mut reached = Vec::new();
     for commits in [true, false] {
@@ -46,11 +48,19 @@ fn rcv_001_a_kill_at_each_point_ends_final_and_conserved() {
             let state = row.as_ref().map_or("none", |row| field(row, "state"));
             let moved = desk.changes(&before);
             match state {
-                "DONE" => assert_eq!(moved, [(A, -300, 200), (B, 300, -200)], "{point} {tx_id}"),
+                "DONE" => {
+                    assert_eq!(moved, [(A, -300, 200), (B, 300, -200)], "{point} {tx_id}");
+                    eventually("the follower to be told", || {
+                        taken(&notices).contains(&tx_id).then_some(())
+                    });
+                }
                 _ => assert_eq!(moved, [], "{point} {tx_id} {state}"),
             }
             assert!(commits || state != "DONE", "{point} {tx_id}");
         }
+    }
+    for tx_id in taken(&notices) {
+        assert_eq!(desk.read(&tx_id).expect("a transaction")["state"], json!("DONE"));
     }
     for point in TRANSACTION_POINTS {
         assert!(reached.iter().any(|(name, _)| name == point), "{point} is never reached");
@@ -65,11 +75,13 @@ fn kill_at(desk: &mut Desk, point: &str, tx_id: &str, commits: bool) -> bool {
         if !commits {
             return false;
         }
-        let body = json!({"round": 1, "decide": "caller", "legs": both});
+        let body = json!({"round": 1, "decide": "caller", "followers": ["notices"], "legs": both});
         desk.post(&format!("/{tx_id}/prepare"), &body);
         desk.site().sql(&format!("SELECT transaction_commit('shop', '{tx_id}', 1)"));
     } else {
-        let body = json!({"tx_id": tx_id, "last": part("bank"), "legs": both});
+        let body = json!({
+            "tx_id": tx_id, "last": part("bank"), "followers": ["notices"], "legs": both,
+        });
         desk.try_post("", &body);
     }
     let open = format!(
@@ -77,7 +89,9 @@ fn kill_at(desk: &mut Desk, point: &str, tx_id: &str, commits: bool) -> bool {
     );
     eventually("an end, or a kill", || {
         let is_final = desk.site().sql_value(&open) == "1";
-        (desk.has_ended() || is_final && !point.ends_with("final")).then_some(())
+        // These come behind the commit of the end.
+        let is_behind = point.ends_with("final") || point.ends_with("stores");
+        (desk.has_ended() || is_final && !is_behind).then_some(())
     });
     desk.has_ended()
 }

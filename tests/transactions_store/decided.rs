@@ -135,7 +135,7 @@ fn a_commit_and_an_abort_have_one_winner() {
                 usize::from(result)
             }
             _ => {
-                let mut store = TransactionDatabase::new(desk.site.target(), LIMITS, incarnation);
+                let mut store = store_of(&desk.site, incarnation);
                 let result = eventually("a row that is free", || {
                     let results = block_on(store.record(&abort(&row), now())).expect("an answer");
                     Some(results[0].clone()).filter(|one| !matches!(one, MoveResult::Held(_)))

@@ -17,8 +17,9 @@ fn a_round_is_read_as_it_was_accepted() {
     let row = desk.taken(&all);
     assert_eq!(desk.find("all"), row);
     assert_eq!(row.branches, all.branches());
-    assert_eq!(block_on(desk.store.unfinished(0, 9)).expect("rows"), std::slice::from_ref(&row));
-    assert_eq!(block_on(desk.store.unfinished(row.order_number, 9)).expect("rows"), []);
+    let mut unfinished = |above| block_on(desk.store.unfinished(above, 9)).expect("rows").rows;
+    assert_eq!(unfinished(0), std::slice::from_ref(&row));
+    assert_eq!(unfinished(row.order_number), []);
     assert_eq!(block_on(desk.store.find(&named("other"))).expect("none"), None);
     assert_eq!(desk.site.sql_value("SELECT count(*) FROM branches"), "5");
     assert_eq!(desk.site.sql_value("SELECT state FROM transactions"), "OPEN");
@@ -61,6 +62,49 @@ fn a_repeated_round_is_a_replay_and_another_body_a_conflict() {
             desk.moved(TransactionMove { code: Some(Code::InsufficientBalance), ..aborted });
         }
     }
+}
+
+/// Story: behind a written round its row is read, and PostgreSQL's refusal of that read was taken
+/// for a refusal of the round: its caller was told that nothing was written. Goal: the end of the
+/// round is unknown, and the same round again is told its row. Method: a trigger of the write has
+/// the session forget its tables, so that the next statement is refused.
+#[test]
+fn a_refused_read_behind_a_write_is_no_refusal() {
+    let mut desk = Desk::new();
+    desk.tried("paid");
+    desk.site.sql(
+        "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           PERFORM set_config('search_path', 'nowhere', FALSE); RETURN NULL; END $$; \
+         CREATE TRIGGER forget AFTER INSERT ON transaction_branches \
+           FOR EACH ROW EXECUTE FUNCTION forget(); \
+         CREATE TRIGGER forget AFTER INSERT ON transactions_tb \
+           FOR EACH ROW WHEN (NEW.state = -20) EXECUTE FUNCTION forget()",
+    );
+    let second = desk.asked(&round("paid", 2, Decider::Caller));
+    let done = block_on(desk.store.accept(&second));
+    assert!(
+        matches!(&done, Err(TransactionError::Unknown(why)) if why.contains("transaction")),
+        "{done:?}"
+    );
+    assert_eq!(desk.site.sql_value("SELECT rounds FROM transactions WHERE tx_id = 'paid'"), "2");
+    let fresh = || store_of(&desk.site, desk.incarnation);
+    let gone = RoundAccept { order_number: second.order_number + 1, ..second.clone() };
+    let gone = RoundAccept { round: round("gone", 1, Decider::Caller), ..gone };
+    let done = block_on(fresh().cancel_unknown(&gone, "a test", None));
+    assert!(matches!(&done, Err(TransactionError::Unknown(_))), "{done:?}");
+    assert_eq!(
+        desk.site.sql_value("SELECT state FROM transactions WHERE tx_id = 'gone'"),
+        "CANCELLED"
+    );
+    desk.site
+        .sql("DROP TRIGGER forget ON transaction_branches; DROP TRIGGER forget ON transactions_tb");
+    desk.store = fresh();
+    match block_on(desk.store.accept(&second)).expect("an answer") {
+        Accepted::Taken { row, replayed } => assert_eq!((row.rounds, replayed), (2, true)),
+        other => panic!("{other:?}"),
+    }
+    let row = block_on(desk.store.cancel_unknown(&gone, "a test", None)).expect("an answer");
+    assert_eq!(row.state, TransactionState::Cancelled);
 }
 
 /// Goal: each refusal of a round has its code, and writes nothing. Method: rounds out of order, a
@@ -138,6 +182,111 @@ fn a_repeated_move_is_changed() {
     assert_eq!((done.sealed, done.decided_by.as_deref()), (true, Some("coordinator")));
     assert_eq!(desk.find("other"), other);
     assert_eq!(desk.record(&[]), []);
+}
+
+/// Goal: rounds and moves of one flight have the results that each would have alone, in one commit.
+/// Method: a flight with every kind of answer, and the writers of its rows.
+#[test]
+fn a_flight_gives_each_its_own_result() {
+    let mut desk = Desk::new();
+    let (there, moving) = (desk.tried("there"), desk.tried("moving"));
+    let caller = Decider::Caller;
+    let asked = [
+        round("new", 1, caller),
+        round("there", 1, caller),
+        TransactionRound { fingerprint: [9; 16], ..round("there", 1, caller) },
+        // The move of the same flight comes first.
+        round("moving", 2, caller),
+        round("empty", 9, caller),
+        round("new", 1, caller),
+        round("none", 2, caller),
+        TransactionRound {
+            legs: vec![leg(1001, 1002, 250), leg_in(Participant::Spot, 1003, 1004, 9)],
+            ..round("other", 1, caller)
+        },
+    ];
+    let mut accepts: Vec<RoundAccept> = asked.iter().map(|round| desk.asked(round)).collect();
+    accepts.push(RoundAccept {
+        order_number: there.order_number,
+        ..desk.asked(&round("late", 1, caller))
+    });
+    let accepts: Vec<&RoundAccept> = accepts.iter().collect();
+    let moves = [
+        state_move(&moving, TransactionState::Aborted),
+        TransactionMove { rounds: 2, ..state_move(&there, TransactionState::Committed) },
+    ];
+    let landed = block_on(desk.store.flight(&moves, &accepts, now())).expect("an answer");
+    let commits = "SELECT count(DISTINCT xmin::text) FROM transactions_tb WHERE tx_id <> 'there'";
+    assert_eq!(desk.site.sql_value(commits), "1");
+    assert_eq!(landed.moved, [MoveResult::Moved, MoveResult::Changed]);
+    let results: Vec<String> = landed
+        .accepted
+        .iter()
+        .map(|accepted| match accepted {
+            Ok(Accepted::Taken { row, replayed }) => {
+                format!("{} {replayed}", row.name.tx_id.as_str())
+            }
+            Ok(Accepted::Refused { code, .. }) => code.to_string(),
+            Err(error) => format!("{error:?}").chars().take(7).collect(),
+        })
+        .collect();
+    assert_eq!(
+        results,
+        [
+            "new false",
+            "there true",
+            "TX_ID_CONFLICT",
+            "TRANSACTION_ABORTED",
+            "INVALID_REQUEST",
+            "new true",
+            "INVALID_REQUEST",
+            "other false",
+            "Refused",
+        ]
+    );
+    for (accepted, tx_id) in [(&landed.accepted[0], "new"), (&landed.accepted[7], "other")] {
+        match accepted {
+            Ok(Accepted::Taken { row, .. }) => assert_eq!(**row, desk.find(tx_id)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(desk.find("new").branches, asked[0].branches());
+    assert_eq!(desk.site.sql_value("SELECT count(*) FROM transactions_tb"), "4");
+    let twice = state_move(&there, TransactionState::Aborted);
+    let refused = block_on(desk.store.record(&[twice.clone(), twice], now()));
+    assert!(matches!(refused, Err(TransactionError::Refused(_))), "{refused:?}");
+    assert_eq!(desk.find("there"), there);
+}
+
+/// Goal: a search finds the row of each name, and a row that cannot be read stops no other.
+/// Method: a branch with a leg that the service does not write.
+#[test]
+fn a_row_that_cannot_be_read_stops_no_other() {
+    let mut desk = Desk::new();
+    let rows = ["one", "bad", "two"].map(|tx_id| desk.tried(tx_id));
+    desk.site.sql(
+        "SET session_replication_role = replica; \
+         UPDATE transaction_branches SET legs = '[{\"from\": 1}]' WHERE transaction_id = \
+         (SELECT transaction_id FROM transactions_tb WHERE tx_id = 'bad')",
+    );
+    let names = ["two", "none", "bad", "one", "two"].map(named);
+    let asked: Vec<_> = names.iter().collect();
+    let found = block_on(desk.store.find_all(&asked)).expect("an answer");
+    assert!(matches!(found[2], Err(TransactionError::Unreadable(_))), "{found:?}");
+    for (place, row) in [(0, Some(&rows[2])), (1, None), (3, Some(&rows[0])), (4, Some(&rows[2]))] {
+        assert_eq!(found[place].as_ref().expect("readable").as_ref(), row, "{place}");
+    }
+    let page = block_on(desk.store.unfinished(0, 2)).expect("a page");
+    assert_eq!(page.rows, rows[..1]);
+    let bad = &page.unreadable[0];
+    assert_eq!((bad.id, bad.order_number), (Some(rows[1].id), rows[1].order_number));
+    assert_eq!((bad.owner.as_str(), bad.tx_id.as_str()), (OWNER, "bad"));
+    assert_eq!(page.next, Some(rows[1].order_number));
+    let page = block_on(desk.store.unfinished(rows[1].order_number, 2)).expect("a page");
+    assert_eq!((page.rows.as_slice(), page.next), (&rows[2..], None));
+    let again = desk.asked(&round("bad", 1, Decider::Caller));
+    let unreadable = block_on(desk.store.accept(&again));
+    assert!(matches!(unreadable, Err(TransactionError::Unreadable(_))), "{unreadable:?}");
 }
 
 /// Goal: an abort of an unknown name shuts the door. Method: the first round behind it, the abort

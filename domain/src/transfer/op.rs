@@ -24,6 +24,9 @@
 //! | RELEASE | hold | available |
 //! | POST | available, frozen | available, frozen |
 //!
+//! A RESERVE sets apart, a SETTLE books it, a RELEASE gives it back, and a POST needs no hold: the
+//! column `step`, by which the protocol of postings by name tells them apart.
+//!
 //! [`Op::row`] is total: an op without a row does not compile. The ledger, the outcome map, the
 //! adapters, the audits, the repair, the statement and the lists of the command line read the row.
 //! The second table, [`super::claims`], has the claims of each state.
@@ -191,6 +194,19 @@ impl Admission {
     }
 }
 
+/// The step of a posting in the life of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldStep {
+    /// It sets amounts apart. A later one may set others apart instead.
+    SetApart,
+    /// It books the amounts apart. Of a transaction it is an end: nothing stays apart.
+    Book,
+    /// It gives them back. Of a transaction it is an end.
+    GiveBack,
+    /// It books at once, without a hold.
+    AtOnce,
+}
+
 /// The kinds of places that one end of a leg may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kinds(u8);
@@ -256,6 +272,8 @@ pub struct Row {
     /// Whether the payee is the owner of the hold that pays, in the hold's asset: no caller names
     /// them.
     pub pays_owner: bool,
+    /// The step in the life of a hold; `None` of an operation that is no posting of its own.
+    pub step: Option<HoldStep>,
     /// The statuses of an account whose available balance pays.
     pub payer: Admission,
     /// The statuses of an account whose available balance is paid.
@@ -279,6 +297,7 @@ impl Row {
         to: Kinds::OUTSIDE,
         spends_arrived: false,
         pays_owner: false,
+        step: None,
         payer: Admission::PAYER,
         payee: Admission::ANY,
     };
@@ -299,6 +318,7 @@ impl Row {
         to: Kinds::AVAILABLE,
         spends_arrived: false,
         pays_owner: false,
+        step: None,
         payer: Admission::ANY,
         payee: Admission::PAYEE,
     };
@@ -319,6 +339,7 @@ impl Row {
         to: Kinds::AVAILABLE,
         spends_arrived: false,
         pays_owner: false,
+        step: None,
         payer: Admission::ANY,
         payee: Admission::ANY,
     };
@@ -339,6 +360,7 @@ impl Row {
         to: Kinds::AVAILABLE,
         spends_arrived: false,
         pays_owner: false,
+        step: None,
         payer: Admission::ANY,
         payee: Admission::MADE,
     };
@@ -359,6 +381,7 @@ impl Row {
         to: Kinds::OUTSIDE,
         spends_arrived: false,
         pays_owner: false,
+        step: None,
         payer: Admission::PAYER,
         payee: Admission::ANY,
     };
@@ -379,6 +402,7 @@ impl Row {
         to: Kinds::HOLD,
         spends_arrived: false,
         pays_owner: false,
+        step: Some(HoldStep::SetApart),
         payer: Admission::PAYER,
         payee: Admission::ANY,
     };
@@ -399,6 +423,7 @@ impl Row {
         to: Kinds::HOLD_OR_AVAILABLE,
         spends_arrived: true,
         pays_owner: false,
+        step: Some(HoldStep::Book),
         payer: Admission::PAYS_ON,
         payee: Admission::THERE,
     };
@@ -419,6 +444,7 @@ impl Row {
         to: Kinds::AVAILABLE,
         spends_arrived: false,
         pays_owner: true,
+        step: Some(HoldStep::GiveBack),
         payer: Admission::ANY,
         payee: Admission::ANY,
     };
@@ -439,6 +465,7 @@ impl Row {
         to: Kinds::AVAILABLE_OR_FROZEN,
         spends_arrived: false,
         pays_owner: false,
+        step: Some(HoldStep::AtOnce),
         payer: Admission::PAYER,
         payee: Admission::PAYEE,
     };
@@ -460,6 +487,7 @@ impl Row {
         to: Kinds::OUTSIDE,
         spends_arrived: false,
         pays_owner: false,
+        step: None,
         payer: Admission::PAYER,
         payee: Admission::ANY,
     };
@@ -517,6 +545,12 @@ impl Op {
     /// The name in logs and dumps.
     pub const fn name(self) -> &'static str {
         self.row().name
+    }
+
+    /// See [`Row::step`].
+    #[inline]
+    pub const fn step(self) -> Option<HoldStep> {
+        self.row().step
     }
 
     /// Whether it moves money between Funding and the outside. PostgreSQL decides it; UBSCore

@@ -11,6 +11,7 @@
 use arrayvec::ArrayVec;
 use domain::code::Code;
 use domain::posting::{Breakdown, LEGS_MAX, Leg, Part, Place, PlaceKind};
+use domain::transfer::op::HoldStep;
 use domain::transfer::{Decision, Op};
 
 use super::posting::{self, Ask, Booking, Change, Refusal, signed};
@@ -28,6 +29,11 @@ pub(super) fn query(ledger: &Ledger, transaction: u128, op: Op, round: u8) -> Op
     let round = if ends(op) { 0 } else { round };
     let found = ledger.outcomes.get_named(transaction, op, round);
     found.filter(|_| op.is_posting()).map(|named| answer(&named))
+}
+
+/// Whether it is a RESERVE.
+fn sets_apart(named: &Named) -> bool {
+    named.op.step() == Some(HoldStep::SetApart)
 }
 
 fn answer(named: &NamedFact) -> NamedAnswer {
@@ -58,9 +64,9 @@ impl Ledger {
         if open.is_some_and(|open| open.order_number != named.order_number) {
             return NamedStep::Violation("another order number than that of the RESERVE");
         }
-        match named.op {
-            Op::Settle => self.step_settle(named, open, parts),
-            Op::Release => self.step_empty_release(named, open),
+        match named.op.step() {
+            Some(HoldStep::Book) => self.step_settle(named, open, parts),
+            Some(HoldStep::GiveBack) => self.step_empty_release(named, open),
             _ if named.order_number < self.watermark => NamedStep::Forgotten,
             _ => self.step_new(named, open, parts),
         }
@@ -91,14 +97,13 @@ impl Ledger {
     /// The refusal of new work behind an end, or behind a later round.
     fn closed_for(&self, named: &Named) -> Option<Code> {
         let found = |op, round| self.counted(named.transaction, op, round).is_some();
-        let mut later = named.round + 1..=ROUND_MAX;
+        let (released, settled) = (found(Op::Release, 0), found(Op::Settle, 0));
+        let mut later = (named.round + 1..=ROUND_MAX).map(|round| found(Op::Reserve, round));
         match () {
             () if self.has_bug(NamedBug::ReserveBehindRelease) => None,
-            () if found(Op::Release, 0) => Some(Code::TransactionAborted),
-            () if found(Op::Settle, 0) => Some(Code::TransactionDecided),
-            () if named.op == Op::Reserve && later.any(|round| found(Op::Reserve, round)) => {
-                Some(Code::TransactionDecided)
-            }
+            () if released => Some(Code::TransactionAborted),
+            () if settled => Some(Code::TransactionDecided),
+            () if sets_apart(named) && later.any(|found| found) => Some(Code::TransactionDecided),
             () => None,
         }
     }
@@ -114,39 +119,55 @@ impl Ledger {
         if named.legs.is_empty() {
             return Err(Refusal { leg: 0, code: Code::InvalidPosting });
         }
-        let rows = match (named.op, open) {
-            (Op::Reserve, Some(_)) => self.rows_of(named.transaction),
+        let rows = match open {
+            Some(_) if sets_apart(named) => self.rows_of(named.transaction),
             _ => Rows::new(),
         };
         for (index, leg) in (0..).zip(&named.legs) {
-            let judged = self.judge_named_leg(leg, &rows, parts);
+            let judged = self.judge_named_leg(named, leg, &rows, parts);
             judged.map_err(|code| Refusal { leg: index, code })?;
         }
         Ok(())
     }
 
-    fn judge_named_leg(&self, leg: &Leg, rows: &Rows, parts: &mut Breakdown) -> Result<(), Code> {
+    fn judge_named_leg(
+        &self,
+        named: &Named,
+        leg: &Leg,
+        rows: &Rows,
+        parts: &mut Breakdown,
+    ) -> Result<(), Code> {
+        let admitted = |place: Place| match place.kind() {
+            PlaceKind::Available | PlaceKind::Frozen => true,
+            PlaceKind::Outside => named.outside,
+            PlaceKind::Hold => false,
+        };
         let kinds = [leg.from.kind(), leg.to.kind()];
-        if kinds.iter().any(|kind| !matches!(kind, PlaceKind::Available | PlaceKind::Frozen)) {
+        // A freeze stands opposite an available amount.
+        let crosses = kinds.contains(&PlaceKind::Outside) && kinds.contains(&PlaceKind::Frozen);
+        if !admitted(leg.from) || !admitted(leg.to) || crosses {
             return Err(Code::InvalidPosting);
         }
-        posting::check_form(Ask::of_service(Op::Post), leg)?;
+        posting::check_form(Ask { outside: true, ..Ask::of_service(Op::Post) }, leg)?;
         if !self.assets.contains_key(&leg.asset) {
             return Err(Code::InvalidAsset);
         }
         posting::check_accounts(self, Op::Post, leg, parts)?;
+        // The outside has no balance, and nothing of it is set apart.
         let (free, short) = match leg.from {
-            Place::Frozen { .. } => (self.frozen(leg.from, leg.asset), Code::InsufficientFrozen),
+            Place::Frozen { .. } => {
+                (Some(self.frozen(leg.from, leg.asset)), Code::InsufficientFrozen)
+            }
             place => {
-                let user = place.user().expect("available");
-                (self.available(user, leg.asset), Code::InsufficientBalance)
+                let free = place.user().map(|user| self.available(user, leg.asset));
+                (free, Code::InsufficientBalance)
             }
         };
-        let has = free + held_by(rows, leg.from, leg.asset);
+        let has = free.map(|free| free + held_by(rows, leg.from, leg.asset));
         let apart = parts.take(leg.from, leg.asset, leg.amount.into(), |_| true);
         parts.bring(leg.to, leg.asset, leg.amount.into(), |_| true);
         match () {
-            () if apart > has => Err(short),
+            () if has.is_some_and(|has| apart > has) => Err(short),
             // A hold is a u64.
             () if apart > u128::from(u64::MAX) => Err(Code::Overflow),
             () => Ok(()),
@@ -165,7 +186,7 @@ impl Ledger {
         if !self.balances.has_sums() {
             return Some(HOLDS_MAX);
         }
-        if named.op == Op::Post {
+        if !sets_apart(named) {
             let full = (places_left == 0).then_some(OUTCOMES_MAX);
             return full.or_else(|| posting::lacks_place(self, Ask::of_transfer(Op::Post), parts));
         }
@@ -249,14 +270,14 @@ impl Ledger {
             found.is_some_and(|found| found.decision == Decision::Success)
         };
         let settled = done(Op::Settle, 0) && !self.has_bug(NamedBug::ReleaseBehindSettle);
+        let mut posted = (1..=ROUND_MAX).map(|round| done(Op::Post, round));
         match open {
             _ if settled => NamedStep::Violation("a RELEASE behind a SETTLE"),
             Some(_) => NamedStep::Append,
             None if named.order_number < self.watermark => NamedStep::Forgotten,
-            None if (1..=ROUND_MAX).any(|round| done(Op::Post, round)) => {
-                NamedStep::Violation("a RELEASE behind a POST")
-            }
-            None if self.outcomes.places_left() == 0 => NamedStep::Full(OUTCOMES_MAX),
+            None if posted.any(|posted| posted) => NamedStep::Violation("a RELEASE behind a POST"),
+            // It may take the places that are kept for ends.
+            None if self.outcomes.ends_left() == 0 => NamedStep::Full(OUTCOMES_MAX),
             None => NamedStep::Append,
         }
     }
@@ -274,9 +295,9 @@ impl Ledger {
         assert_eq!(sequence, self.sequence + 1, "records are applied in order");
         self.sequence = sequence;
         let mut kept = Kept::default();
-        match (named.decision, named.op) {
+        match (named.decision, named.op.step()) {
             (Decision::Refused(_), _) => {}
-            (Decision::Success, Op::Reserve) => {
+            (Decision::Success, Some(HoldStep::SetApart)) => {
                 kept = self.keep_for(parts);
                 self.close_reserve(named.transaction);
                 self.hold_parts(named.transaction, parts, sequence, time_ns);
@@ -284,17 +305,19 @@ impl Ledger {
                     self.bring_early(parts);
                 }
             }
-            (Decision::Success, Op::Settle) => {
+            (Decision::Success, Some(HoldStep::Book)) => {
                 self.close_reserve(named.transaction);
                 self.settle_parts(named.transaction, parts, (sequence, time_ns));
+                self.settle_crossings(&named.legs);
             }
-            (Decision::Success, Op::Release) => {
+            (Decision::Success, Some(HoldStep::GiveBack)) => {
                 self.close_reserve(named.transaction);
                 self.hold_parts(named.transaction, &Breakdown::default(), sequence, time_ns);
             }
             (Decision::Success, _) => {
                 let (ask, record) = (Ask::of_transfer(Op::Post), sequence);
                 posting::book(self, Booking { ask, reference: 0, record, time_ns }, parts);
+                posting::book_crossings(self, &named.legs);
             }
         }
         let fact = NamedFact {
@@ -482,7 +505,17 @@ impl Ledger {
         }
     }
 
-    /// The last successful RESERVE of a transaction, while its holds are open.
+    /// Books the money of the legs of a SETTLE that came from outside, or went there.
+    fn settle_crossings(&mut self, legs: &[Leg]) {
+        if self.has_bug(NamedBug::OutsideForgotten) {
+            let brings = |leg: &&Leg| leg.to != Place::Outside;
+            let legs: ArrayVec<Leg, LEGS_MAX> = legs.iter().filter(brings).copied().collect();
+            return posting::book_crossings(self, &legs);
+        }
+        posting::book_crossings(self, legs);
+    }
+
+    /// The last successful RESERVE of a transaction, while its places are kept.
     fn open_reserve(&self, transaction: u128) -> Option<NamedFact> {
         let reserve = |round| self.outcomes.get_named(transaction, Op::Reserve, round);
         (1..=ROUND_MAX).rev().filter_map(reserve).find(NamedFact::is_open)

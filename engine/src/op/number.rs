@@ -60,7 +60,7 @@ impl Ledger {
             number if number > last => Door::Gap(last + 1),
             number if number <= venue.acknowledged => Door::Forgotten,
             number => match venue.answer(number) {
-                answer if answer.hash == posted.hash() => Door::Known(NumberedAnswer::new(answer)),
+                answer if posted.has_hash(answer.hash) => Door::Known(NumberedAnswer::new(answer)),
                 _ => Door::Violation,
             },
         }
@@ -191,7 +191,7 @@ pub(super) fn apply_release(
 
 fn ask(posted: &Posted) -> Ask {
     let Posted { op, venue, number, .. } = *posted;
-    Ask { op, venue, number, freezes: false }
+    Ask { op, venue, number, freezes: false, outside: false }
 }
 
 fn judge(

@@ -8,6 +8,7 @@ use domain::posting::{ALL, Breakdown, Leg, PLACES_MAX, Place, PlaceKind};
 use domain::transfer::Op;
 use domain::transfer::op::Effect;
 
+use crate::crossed::crossing;
 use crate::fact::HoldFact;
 use crate::holds::{Hold, HoldKey, freeze_key, hold_key};
 use crate::ledger::Ledger;
@@ -23,13 +24,15 @@ pub(super) struct Ask {
     pub(super) number: u64,
     /// Frozen places may be named.
     pub(super) freezes: bool,
+    /// The outside may be named, beside the places of the operation.
+    pub(super) outside: bool,
 }
 
 impl Ask {
     /// An operation of a transfer.
     #[inline]
     pub(super) fn of_transfer(op: Op) -> Ask {
-        Ask { op, venue: 0, number: 0, freezes: false }
+        Ask { op, venue: 0, number: 0, freezes: false, outside: false }
     }
 
     /// An operation of a service.
@@ -149,8 +152,9 @@ pub(super) fn check_form(ask: Ask, leg: &Leg) -> Result<(), Code> {
     // ALL is an amount of a hold; as an amount of a transfer it is a number like others.
     let amount =
         leg.amount != 0 && (leg.amount != ALL || from == PlaceKind::Hold || !ask.op.is_posting());
-    let places = row.from.has(from)
-        && row.to.has(to)
+    let outside = |kind| ask.outside && kind == PlaceKind::Outside;
+    let places = (row.from.has(from) || outside(from))
+        && (row.to.has(to) || outside(to))
         && leg.from != leg.to
         && frozen(leg.from)
         && frozen(leg.to)
@@ -363,15 +367,26 @@ fn owner_of(ledger: &Ledger, key: Option<HoldKey>, parts: &Breakdown) -> u64 {
 /// of the postings.
 #[inline]
 pub(super) fn book_transfer(ledger: &mut Ledger, op: Op, user: u64, asset: u32, amount: u64) {
-    if ledger.status(user).is_none() {
+    let (before, after) = ledger.balances.set_totals(user, asset, |totals| totals.with(op, amount));
+    // Nobody has a balance without an account.
+    if before.is_none() && ledger.status(user).is_none() {
         ledger.set_status(user, AccountStatus::Active);
     }
-    let (before, after) = ledger.balances.set_totals(user, asset, |totals| totals.with(op, amount));
     ledger.exchange(before, after);
     let entry = ledger.assets.get_mut(&asset).expect("an order of an unknown asset is refused");
     // The balance is part of it, and a u128 holds 2^64 of the largest amounts.
     let total = op.row().available.of(entry.total, u128::from(amount));
     entry.total = total.unwrap_or_else(|| panic!("{} and {op} of {amount}", entry.total));
+}
+
+/// Books the money of booked legs that came from outside of Spot, or went there.
+pub(super) fn book_crossings(ledger: &mut Ledger, legs: &[Leg]) {
+    for leg in legs {
+        let brought = crossing(leg);
+        if brought != 0 {
+            ledger.cross(leg.asset, brought);
+        }
+    }
 }
 
 /// Returns whether the balance was made.
@@ -475,7 +490,7 @@ mod tests {
 
     /// A POST of a service, judged and booked.
     fn post(ledger: &mut Ledger, legs: &[(Place, Place, u64)]) -> Result<(), Refusal> {
-        let ask = Ask { op: Op::Post, venue: 0, number: 0, freezes: true };
+        let ask = Ask { freezes: true, ..Ask::of_transfer(Op::Post) };
         let leg = |&(from, to, amount): &(Place, Place, u64)| Leg { from, to, asset: USD, amount };
         let mut legs: Vec<Leg> = legs.iter().map(leg).collect();
         let (mut took_all, mut parts) = (0, Breakdown::default());

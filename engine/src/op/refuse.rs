@@ -9,7 +9,7 @@ use crate::order::Order;
 
 /// Refuses an order that is not recorded yet. Its entry is carried out as that of any order.
 pub(super) fn step(ledger: &Ledger, order: &Order, code: Code) -> Step {
-    order::decide(ledger, order, true, |_parts| impose(order.op, code))
+    order::decide(ledger, order, true, |_funds| impose(order.op, code))
 }
 
 /// The refusal of a new order with `code`.

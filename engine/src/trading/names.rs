@@ -6,21 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use wal::Sequence;
 use wal::memory::Memory;
-use wal::{Identity, Log, Options, Progress, Recovery, Sequence};
 
+use super::lives::{self, Broken, Chance, ensure, follow, left_behind, of_facts};
 use super::transactions::body;
 use super::*;
-use crate::core::{Core, Numbered, Sent};
+use crate::core::{Numbered, Sent};
 use crate::named::{Named, NamedAnswer, NamedBug, NamedPosting};
-use crate::replay::Replay;
 use crate::venue::VenueHalt;
 
 /// Seeds of each test; a planted bug must be found within them.
 const SEEDS: u64 = 60;
 const STEPS: u64 = 400;
-/// Large enough for the reserve of new work.
-const SEGMENT_BYTES: u64 = 128 * 1024;
 const USERS: u64 = 6;
 const WORLD: Places = Places {
     accounts_max: 40,
@@ -37,11 +35,12 @@ const TIGHT: Places = Places {
 /// User, asset and purpose: 0 is the available amount, another one a freeze.
 type Balance = (u64, u32, u16);
 
-/// The amount that a place names.
-fn balance(place: Place, asset: u32) -> Balance {
+/// The amount that a place names; `None` for the outside.
+fn balance(place: Place, asset: u32) -> Option<Balance> {
     match place {
-        Place::Available(user) => (user, asset, 0),
-        Place::Frozen { user, purpose } => (user, asset, purpose),
+        Place::Available(user) => Some((user, asset, 0)),
+        Place::Frozen { user, purpose } => Some((user, asset, purpose)),
+        Place::Outside => None,
         place => panic!("{place:?}"),
     }
 }
@@ -69,6 +68,8 @@ struct Naive {
     deals: BTreeMap<u128, Deal>,
     /// Holds of the venue by number.
     venue: BTreeMap<u64, (u64, u32, u64)>,
+    /// From outside less to the outside, by asset.
+    crossed: BTreeMap<u32, i128>,
     watermark: u64,
 }
 
@@ -87,12 +88,22 @@ fn walk(legs: &[Leg]) -> BTreeMap<Balance, (i128, i128)> {
     let mut walked = BTreeMap::<Balance, (i128, i128)>::new();
     for leg in legs {
         for (place, sign) in [(leg.from, -1), (leg.to, 1)] {
-            let (sum, lowest) = walked.entry(balance(place, leg.asset)).or_default();
+            let Some(key) = balance(place, leg.asset) else { continue };
+            let (sum, lowest) = walked.entry(key).or_default();
             *sum += sign * i128::from(leg.amount);
             *lowest = (*lowest).min(*sum);
         }
     }
     walked
+}
+
+/// The user of a place; `None` for the outside.
+fn user_of(place: Place) -> Option<u64> {
+    match place {
+        Place::Available(user) | Place::Frozen { user, .. } => Some(user),
+        Place::Outside => None,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn units(signed: i128) -> u64 {
@@ -108,31 +119,43 @@ impl Naive {
         }
         for (index, leg) in (0..).zip(legs) {
             let fail = |code| Err((code, index));
-            let key = balance(leg.from, leg.asset);
-            let ((from, _, purpose), (to, ..)) = (key, balance(leg.to, leg.asset));
-            let frozen = purpose != 0;
-            if leg.amount == 0 || leg.from == leg.to {
+            let (from, to) = (user_of(leg.from), user_of(leg.to));
+            let frozen = |place: Place| matches!(place, Place::Frozen { .. });
+            let crosses = from.is_none() || to.is_none();
+            if leg.amount == 0
+                || leg.from == leg.to
+                || (crosses && (frozen(leg.from) || frozen(leg.to)))
+            {
                 return fail(Code::InvalidPosting);
             }
-            let unfreezes = frozen && from == to;
-            match self.accounts.get(&from) {
+            let unfreezes = frozen(leg.from) && from == to;
+            match from.map(|from| (from, self.accounts.get(&from))) {
                 _ if unfreezes => {}
-                None if !made.contains(&from) => return fail(Code::SourceAccountNotFound),
-                Some(AccountStatus::Frozen) => return fail(Code::AccountFrozen),
-                Some(AccountStatus::Disabled) => return fail(Code::AccountDisabled),
+                Some((from, None)) if !made.contains(&from) => {
+                    return fail(Code::SourceAccountNotFound);
+                }
+                Some((_, Some(AccountStatus::Frozen))) => return fail(Code::AccountFrozen),
+                Some((_, Some(AccountStatus::Disabled))) => return fail(Code::AccountDisabled),
                 _ => {}
             }
-            if from != to && self.accounts.get(&to) == Some(&AccountStatus::Disabled) {
+            let payee = to.filter(|_| from != to).and_then(|to| self.accounts.get(&to));
+            if payee == Some(&AccountStatus::Disabled) {
                 return fail(Code::AccountDisabled);
             }
+            made.extend(to);
+            let Some(from) = from else { continue };
+            let key = balance(leg.from, leg.asset).expect("a user's");
             let lowest = walk(&legs[..=usize::from(index)])[&key].1;
             let of = |amounts: &BTreeMap<Balance, u64>| amounts.get(&key).copied().unwrap_or(0);
             if lowest.unsigned_abs() > u128::from(of(&self.available) + of(held)) {
-                let short =
-                    if frozen { Code::InsufficientFrozen } else { Code::InsufficientBalance };
+                let short = if frozen(leg.from) {
+                    Code::InsufficientFrozen
+                } else {
+                    Code::InsufficientBalance
+                };
                 return fail(short);
             }
-            made.extend([from, to]);
+            made.insert(from);
         }
         Ok(())
     }
@@ -233,6 +256,14 @@ impl Naive {
     }
 
     fn move_all(&mut self, legs: &[Leg]) {
+        for leg in legs {
+            let crossed = self.crossed.entry(leg.asset).or_default();
+            *crossed += match (leg.from, leg.to) {
+                (Place::Outside, _) => i128::from(leg.amount),
+                (_, Place::Outside) => -i128::from(leg.amount),
+                _ => 0,
+            };
+        }
         for (balance, (change, _)) in walk(legs) {
             let available = self.available.entry(balance).or_default();
             *available = units(i128::from(*available) + change);
@@ -241,53 +272,30 @@ impl Naive {
     }
 }
 
-/// A broken law.
-#[derive(Debug)]
-struct Broken(String);
-
-fn ensure(right: bool, broken: impl FnOnce() -> String) -> Result<(), Broken> {
-    if right { Ok(()) } else { Err(Broken(broken())) }
-}
-
-struct Chance(u64);
-
 impl Chance {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-
-    fn one_in(&mut self, end: u64) -> bool {
-        self.below(end) == 0
-    }
-
-    fn leg(&mut self) -> Leg {
+    fn payment(&mut self) -> Leg {
         let asset = if self.one_in(3) { BTC } else { USD };
         let (from, to) = (self.below(USERS) + 1, self.below(USERS) + 1);
         let amount = self.below(80) + u64::from(!self.one_in(20));
         let purpose = if self.one_in(3) { 2 } else { 1 };
         // A record has no room for two purposes in a leg.
         let frozen = |user| Place::Frozen { user, purpose };
-        let (from, to) = match self.below(12) {
+        let (from, to) = match self.below(15) {
             0 | 1 => (available(from), frozen(from)),
             2 | 3 => (frozen(from), available(from)),
             4 => (available(from), frozen(to)),
             5 => (frozen(from), available(to)),
+            6 => (Place::Outside, available(to)),
+            7 => (available(from), Place::Outside),
+            8 if self.one_in(8) => (frozen(from), Place::Outside),
             _ => (available(from), available(to)),
         };
         leg(from, to, asset, amount)
     }
 }
 
-/// One process.
-struct Process {
-    core: Core<Memory>,
-    syncer: wal::Syncer<Memory>,
-    preparer: wal::Preparer<Memory>,
-    /// Answers that wait for their record.
-    waiting: Vec<((u128, Op, u8), NamedAnswer)>,
-}
+/// A process with the answers that wait for their record.
+type Process = lives::Process<((u128, Op, u8), NamedAnswer)>;
 
 struct Service {
     chance: Chance,
@@ -309,24 +317,14 @@ impl Service {
     }
 
     fn start(&mut self) -> Result<Process, Broken> {
-        let unreplayed = |error: replay::Error| Broken(format!("a log replays: {error}"));
-        let mut recovery = Recovery::open(self.disk.clone(), 0, 1).expect("no damage");
         let mut ledger = Ledger::new(self.places);
         ledger.named_bug = self.bug;
-        let mut replay = Replay::begin(None, ledger).expect("nothing to load");
-        while let Some(record) = recovery.next().expect("no damage") {
-            replay.take(&record).map_err(unreplayed)?;
-        }
-        let ledger = replay.finish().map_err(unreplayed)?;
-        self.models.split_off(&(ledger.sequence() + 1));
+        let mut process = Process::start(&self.disk, ledger)?;
+        let last = process.core.ledger().sequence();
+        self.models.split_off(&(last + 1));
         for (name, answer) in &self.told {
-            ensure(answer.record <= ledger.sequence(), || format!("{name:?} is taken back"))?;
+            ensure(answer.record <= last, || format!("{name:?} is taken back"))?;
         }
-        let options = Options { segment_bytes: SEGMENT_BYTES, spares_ready: 2 };
-        let (log, _) = recovery.start(Identity(7), options).expect("space");
-        let Log { writer, syncer, preparer, .. } = log;
-        let core = Core::new(ledger, writer);
-        let mut process = Process { core, syncer, preparer, waiting: Vec::new() };
         let symbol = Text::new("ASSET").expect("short");
         for asset in [BTC, USD] {
             self.ask(&mut process, &Asked::RegisterAsset { asset, precision: 8, symbol });
@@ -344,22 +342,10 @@ impl Service {
         let (answer, record) = process.core.decide(command, 7);
         let mut model = self.model();
         if record > before {
-            match (command, answer) {
-                (Asked::Order(order), Answer::Decided(recorded))
-                    if recorded.decision == Decision::Success =>
-                {
-                    model.accounts.entry(order.user).or_insert(AccountStatus::Active);
-                    let balance = model.available.entry((order.user, order.asset, 0)).or_default();
-                    *balance = match order.op.takes() {
-                        true => *balance - order.amount,
-                        false => *balance + order.amount,
-                    };
-                }
-                (Asked::SetStatus { user, status }, _) => {
-                    model.accounts.insert(*user, *status);
-                }
-                (Asked::RaiseWatermark { order_number }, _) => model.watermark = *order_number,
-                _ => {}
+            let key = |user, asset| (user, asset, 0);
+            follow(command, answer, &mut model.available, key, &mut model.accounts);
+            if let Asked::RaiseWatermark { order_number } = command {
+                model.watermark = *order_number;
             }
             self.models.insert(record, model);
         }
@@ -367,9 +353,7 @@ impl Service {
     }
 
     fn sync(&mut self, process: &mut Process) {
-        while process.preparer.tick().expect("memory") == Progress::Busy {}
-        process.syncer.sync().expect("memory");
-        self.told.extend(process.waiting.drain(..));
+        self.told.extend(process.sync());
     }
 
     /// A command of a service, new or sent again.
@@ -399,7 +383,7 @@ impl Service {
                 let mut legs = open.unwrap_or_default();
                 let more = usize::try_from(self.chance.below(4)).expect("small");
                 legs.truncate(16 - more);
-                legs.extend((0..more).map(|_| self.chance.leg()));
+                legs.extend((0..more).map(|_| self.chance.payment()));
                 legs
             }
         };
@@ -513,6 +497,14 @@ impl Service {
             ensure(found == deal.held, || format!("{name}: {found:?} instead of {:?}", deal.held))?;
         }
         let held: usize = model.deals.values().map(|deal| deal.held.len()).sum();
+        let mut crossed = model.crossed.clone();
+        crossed.retain(|_, crossed| *crossed != 0);
+        let stated = ledger.facts().filter_map(|fact| match fact {
+            Fact::Crossed { asset, brought } => Some((asset, brought)),
+            _ => None,
+        });
+        let stated: BTreeMap<u32, i128> = stated.collect();
+        ensure(stated == crossed, || format!("{stated:?} has crossed instead of {crossed:?}"))?;
         let count = held + model.venue.len() + freezes;
         ensure(ledger.hold_count() == count, || format!("{count} holds"))?;
         for (&(name, op, round), answer) in &self.told {
@@ -524,10 +516,7 @@ impl Service {
             let gone = found.is_none() && body(name, 1, &[]).order_number < ledger.watermark();
             ensure(gone || found == Some(*answer), || format!("{name} {op} {round}: {found:?}"))?;
         }
-        let mut builder = Builder::new(Ledger::new(self.places));
-        let added = ledger.facts().try_for_each(|fact| builder.add(fact));
-        let restored = added.and_then(|()| builder.finish(ledger.sequence(), ledger.digest()));
-        let restored = restored.map_err(|error| Broken(format!("the facts add up: {error}")))?;
+        let restored = of_facts(ledger, self.places)?;
         let places =
             |ledger: &Ledger| (ledger.accounts_left(), ledger.balances_left(), ledger.holds_left());
         ensure(places(&restored) == places(ledger), || "a recount of the places".to_owned())
@@ -586,11 +575,7 @@ impl Service {
         let mut lives = 1;
         for _ in 0..STEPS {
             if self.chance.one_in(40) {
-                let Service { chance, disk, .. } = self;
-                *disk = match chance.one_in(2) {
-                    true => disk.kill(),
-                    false => disk.crash(|| chance.one_in(2)),
-                };
+                self.disk = left_behind(&self.disk, &mut self.chance);
                 process = self.start()?;
                 lives += 1;
             }
@@ -610,7 +595,7 @@ fn result(answer: &NamedAnswer) -> Result<(), (Code, u8)> {
 
 fn run(seed: u64, bug: Option<NamedBug>) -> Result<u64, Broken> {
     let mut service = Service {
-        chance: Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1),
+        chance: Chance::new(seed),
         bug,
         places: if seed.is_multiple_of(2) { WORLD } else { TIGHT },
         disk: Memory::new(),
@@ -642,6 +627,7 @@ fn every_planted_bug_of_transactions_is_found() {
         NamedBug::ArrivingIsAvailable,
         NamedBug::PlaceNotKept,
         NamedBug::HalfAPosting,
+        NamedBug::OutsideForgotten,
     ] {
         let lived = |seed| {
             let ran = catch_unwind(AssertUnwindSafe(|| run(seed, Some(bug))));

@@ -176,8 +176,9 @@ fn a_refused_round_changes_nothing_and_a_later_one_may_come() {
         (vec![good, pays(1, 1, 1)], now(Code::InvalidPosting, 1)),
         (vec![pays(1, 2, 0)], now(Code::InvalidPosting, 0)),
         (vec![pays(1, 2, ALL)], now(Code::InvalidPosting, 0)),
-        (vec![bad(Place::Outside, available(1))], now(Code::InvalidPosting, 0)),
-        (vec![bad(available(1), Place::Outside)], now(Code::InvalidPosting, 0)),
+        (vec![bad(Place::Outside, Place::Outside)], now(Code::InvalidPosting, 0)),
+        (vec![bad(frozen(1), Place::Outside)], now(Code::InvalidPosting, 0)),
+        (vec![bad(Place::Outside, frozen(1))], now(Code::InvalidPosting, 0)),
         (vec![bad(frozen(1), available(1))], now(Code::InsufficientFrozen, 0)),
         (vec![bad(frozen(1), frozen(2))], now(Code::InvalidPosting, 0)),
         (vec![bad(Place::Hold(1), available(1))], now(Code::InvalidPosting, 0)),
@@ -323,6 +324,88 @@ fn statuses_stop_no_end_of_a_transaction() {
     }
 }
 
+/// Money of an asset that crossed to Spot, as the facts have it.
+fn crossed(ledger: &Ledger) -> Vec<(u32, i128)> {
+    let crossed = |fact| match fact {
+        Fact::Crossed { asset, brought } => Some((asset, brought)),
+        _ => None,
+    };
+    ledger.facts().filter_map(crossed).collect()
+}
+
+/// GTX-013, of Spot. Goal: legs from outside set nothing apart, legs to the outside all that has
+/// not arrived, and the postings inside Spot still add up to the money that crossed.
+#[test]
+fn legs_from_and_to_the_outside_cross() {
+    let outside = Place::Outside;
+    let legs = [
+        leg(outside, available(1), USD, 100),
+        pays(1, 2, 1_050),
+        leg(available(2), outside, USD, 30),
+        leg(outside, available(9), USD, 7),
+        leg(available(3), outside, USD, 20),
+    ];
+    let mut market = Market::new(PLACES);
+    let total = market.ledger.total(USD);
+    let digest = |market: &Market| {
+        let replayed = market.replayed(PLACES).expect("a log");
+        assert_eq!(replayed.digest(), market.ledger.digest());
+    };
+    assert_eq!(market.name(RESERVE, 1, 1, &legs), NOW);
+    assert_eq!(market.set_apart(1), [(1, 950), (3, 20)]);
+    assert_eq!((crossed(&market.ledger), market.ledger.total(USD)), (vec![], total));
+    assert_eq!(market.name(RESERVE, 2, 1, &[leg(available(1), outside, USD, 51)]), {
+        now(Code::InsufficientBalance, 0)
+    });
+    assert_eq!(market.name(RELEASE, 1, 1, &[]), NOW);
+    assert_eq!((crossed(&market.ledger), market.ledger.total(USD)), (vec![], total));
+    assert_eq!(market.name(RESERVE, 3, 1, &legs), NOW);
+    assert_eq!(market.name(SETTLE, 3, 1, &legs), NOW);
+    assert_eq!(market.usd(), [(50, 0), (2_020, 0), (980, 0), (1_000, 0)]);
+    assert_eq!(market.balance(9, USD), (7, 0));
+    assert_eq!((crossed(&market.ledger), market.ledger.total(USD)), (vec![(USD, 57)], total + 57));
+    digest(&market);
+    // Only from outside: no hold, and its places are kept all the same.
+    let brings = [leg(outside, available(8), USD, 3)];
+    assert_eq!(market.name(RESERVE, 4, 1, &brings), NOW);
+    assert_eq!((market.set_apart(4), market.ledger.hold_count()), (vec![], 0));
+    assert_eq!(market.name(SETTLE, 4, 1, &brings), NOW);
+    assert_eq!(market.name(POST, 5, 1, &[leg(available(8), outside, USD, 60)]), {
+        now(Code::InsufficientBalance, 0)
+    });
+    assert_eq!(market.name(POST, 5, 2, &[leg(available(1), outside, USD, 50)]), NOW);
+    assert_eq!(market.name(POST, 6, 1, &[leg(available(2), outside, USD, 10)]), NOW);
+    assert_eq!((crossed(&market.ledger), market.ledger.total(USD)), (vec![], total));
+    digest(&market);
+    // A frozen user pays nothing out, and a disabled one is paid nothing.
+    market.status(3, AccountStatus::Frozen);
+    market.status(4, AccountStatus::Disabled);
+    let pays_out = [leg(available(3), outside, USD, 1)];
+    assert_eq!(market.name(RESERVE, 7, 1, &pays_out), now(Code::AccountFrozen, 0));
+    let brings = [leg(outside, available(4), USD, 1)];
+    assert_eq!(market.name(RESERVE, 8, 1, &brings), now(Code::AccountDisabled, 0));
+}
+
+/// Goal: a log of an older version, which refused legs from and to the outside, still replays.
+#[test]
+fn a_refusal_of_an_older_version_stands() {
+    let mut market = Market::new(PLACES);
+    let brings = [leg(Place::Outside, available(1), USD, 3)];
+    let mut named = Named::new(RESERVE, &body(1, 1, &brings));
+    named.outside = false;
+    let mut parts = Breakdown::default();
+    assert_eq!(market.ledger.decide_named(&mut named, &mut parts), NamedStep::Append);
+    assert_eq!(named.decision, Decision::Refused(Code::InvalidPosting));
+    let entry = Entry::Named(Box::new(named.clone()));
+    let mut payload = [0; PAYLOAD_BYTES_MAX];
+    let length = entry.encode(&mut payload);
+    market.log.push((entry.kind() as u8, payload[..length].to_vec()));
+    market.ledger.apply_named(&named, &parts, market.ledger.sequence() + 1, 7);
+    assert_eq!(market.replayed(PLACES).expect("a log").digest(), market.ledger.digest());
+    assert_eq!(market.name(RESERVE, 1, 1, &brings), Said::Before(refused(Code::InvalidPosting, 0)));
+    assert_eq!(market.name(RESERVE, 1, 2, &brings), NOW, "a later round is judged by this version");
+}
+
 /// A set-back: a later round may carry fewer legs. It gives back all that they do not need.
 #[test]
 fn a_later_round_may_need_less() {
@@ -428,6 +511,41 @@ fn a_reserve_keeps_every_place_of_its_end() {
     }
 }
 
+/// L13. Goal: new work leaves places for ends without a RESERVE, and evictions make room again.
+/// Method: a full map with two kept places; every kind of new work, ends with and without a
+/// RESERVE; the watermark; a replay that knows of no kept place.
+#[test]
+fn new_work_leaves_the_places_of_ends_without_a_reserve() {
+    let places = Places { outcomes_max: 20, ..PLACES };
+    let mut market = Market::new(places);
+    market.ledger.keep_for_ends(2);
+    let legs = [pays(1, 2, 10)];
+    assert_eq!(market.name(RESERVE, 1, 1, &legs), NOW);
+    while market.ledger.places_left() > 0 {
+        market.order(Op::Deposit, 1, USD, 1);
+    }
+    let full = Said::Full(OUTCOMES_MAX);
+    for (op, round, legs) in [(RESERVE, 1, &legs[..]), (RESERVE, 1, &[]), (POST, 1, &legs)] {
+        assert_eq!(market.name(op, 2, round, legs), full, "{op}: nothing happens");
+    }
+    assert_eq!(market.name(RESERVE, 1, 2, &legs), full);
+    for transaction in [2, 3] {
+        assert_eq!(market.name(RELEASE, transaction, 1, &[]), NOW, "{transaction}");
+        assert_eq!(market.ledger.places_left(), 0);
+    }
+    assert_eq!(market.name(RELEASE, 4, 1, &[]), full, "none is left");
+    assert_eq!(market.name(RELEASE, 1, 1, &[]), NOW, "its RESERVE has kept a place");
+    assert_eq!(market.set_apart(1), []);
+    // A replay knows of no kept place.
+    let replayed = market.replayed(places).expect("a log");
+    assert_eq!(replayed.digest(), market.ledger.digest());
+    // The kept places come first, then those of new work.
+    market.ask(Asked::RaiseWatermark { order_number: order_number(4) });
+    market.ledger.forget_all();
+    assert_eq!(market.ledger.places_left(), 18);
+    assert_eq!(market.name(RESERVE, 5, 1, &legs), NOW);
+}
+
 /// Below the watermark nothing is decided but the end of a RESERVE with open holds.
 #[test]
 fn below_the_watermark_only_an_open_transaction_ends() {
@@ -512,9 +630,9 @@ fn an_edited_transaction_is_found_and_named() {
         })
     };
     let why = "its holds are not those of an open RESERVE";
-    let apart = Some(builder::Error::Transaction { transaction: 1, why });
-    assert_eq!(of_hold(&|hold| HoldFact { transaction: 2, ..hold }), apart);
-    assert_eq!(of_outcome(&|named| NamedFact { kept: Kept::default(), ..named }), apart);
+    let apart = |transaction| Some(builder::Error::Transaction { transaction, why });
+    assert_eq!(of_hold(&|hold| HoldFact { transaction: 2, ..hold }), apart(2));
+    assert_eq!(of_outcome(&|named| NamedFact { kept: Kept::default(), ..named }), apart(1));
     let held = builder::Error::Held { user: 1, asset: USD, held: 100, found: 101 };
     assert_eq!(of_hold(&|hold| HoldFact { amount: hold.amount + 1, ..hold }), Some(held));
     let impossible = |found| match found {
@@ -531,4 +649,11 @@ fn an_edited_transaction_is_found_and_named() {
     }
     let digest = of_outcome(&|named| NamedFact { hash: named.hash + 1, ..named });
     assert!(matches!(digest, Some(builder::Error::Digest { .. })), "{digest:?}");
+    let brings = [leg(Place::Outside, available(1), USD, 3)];
+    assert_eq!(market.name(POST, 2, 1, &brings), NOW);
+    let crossed = restored(&market.ledger, |fact| match fact {
+        Fact::Crossed { asset, brought } => Fact::Crossed { asset, brought: brought - 1 },
+        other => other,
+    });
+    assert_eq!(crossed.err(), Some(builder::Error::Traded { asset: USD, brought: 1 }));
 }

@@ -5,21 +5,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::posting::Posting;
+use wal::Sequence;
 use wal::memory::Memory;
-use wal::{Identity, Log, Options, Progress, Recovery, Sequence};
 
+use super::lives::{self, Broken, Chance, ensure, follow, left_behind, of_facts};
 use super::model::Model;
 use super::*;
-use crate::core::{Core, Numbered, Sent};
-use crate::replay::Replay;
+use crate::core::{Numbered, Sent};
 use crate::venue::{Ending, Reason, VenueHalt};
 
 /// Seeds of each test; a planted bug must be found within them.
 const SEEDS: u64 = 60;
 const STEPS: u64 = 400;
 const WINDOW: usize = 24;
-/// Large enough for the reserve of new work.
-const SEGMENT_BYTES: u64 = 128 * 1024;
 const WORLD: Places = Places {
     accounts_max: 40,
     outcomes_max: 4_000,
@@ -48,28 +46,7 @@ enum Bug {
     PlaceNotKept,
 }
 
-/// A broken law.
-#[derive(Debug)]
-struct Broken(String);
-
-fn ensure(right: bool, broken: impl FnOnce() -> String) -> Result<(), Broken> {
-    if right { Ok(()) } else { Err(Broken(broken())) }
-}
-
-/// Numbers from a seed.
-struct Chance(u64);
-
 impl Chance {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-
-    fn one_in(&mut self, end: u64) -> bool {
-        self.below(end) == 0
-    }
-
     fn amount(&mut self) -> u64 {
         if self.one_in(6) { ALL } else { self.below(60) }
     }
@@ -126,14 +103,8 @@ struct Client {
     acknowledged: u64,
 }
 
-/// One process.
-struct Process {
-    core: Core<Memory>,
-    syncer: wal::Syncer<Memory>,
-    preparer: wal::Preparer<Memory>,
-    /// Answers that wait for their record: venue, number, answer.
-    waiting: Vec<(u32, u64, NumberedAnswer)>,
-}
+/// A process with the answers that wait for their record: venue, number, answer.
+type Process = lives::Process<(u32, u64, NumberedAnswer)>;
 
 struct Trading {
     chance: Chance,
@@ -146,31 +117,16 @@ struct Trading {
     orders: u64,
 }
 
-fn unreplayed(error: replay::Error) -> Broken {
-    Broken(format!("a log replays: {error}"))
-}
-
 fn name() -> Text<32> {
     Text::new("venue").expect("short")
 }
 
 impl Trading {
     fn start(&mut self) -> Result<Process, Broken> {
-        let mut recovery = Recovery::open(self.disk.clone(), 0, 1).expect("no damage");
         let mut ledger = Ledger::new(self.places);
         ledger.holds.keeps_none = self.bug == Some(Bug::PlaceNotKept);
-        let mut replay = Replay::begin(None, ledger).expect("nothing to load");
-        while let Some(record) = recovery.next().expect("no damage") {
-            replay.take(&record).map_err(unreplayed)?;
-        }
-        let ledger = replay.finish().map_err(unreplayed)?;
-        let last = ledger.sequence();
-        self.models.split_off(&(last + 1));
-        let options = Options { segment_bytes: SEGMENT_BYTES, spares_ready: 2 };
-        let (log, _) = recovery.start(Identity(7), options).expect("space");
-        let Log { writer, syncer, preparer, .. } = log;
-        let core = Core::new(ledger, writer);
-        let mut process = Process { core, syncer, preparer, waiting: Vec::new() };
+        let mut process = Process::start(&self.disk, ledger)?;
+        self.models.split_off(&(process.core.ledger().sequence() + 1));
         let symbol = Text::new("ASSET").expect("short");
         for asset in [BTC, USD] {
             self.ask(&mut process, &Asked::RegisterAsset { asset, precision: 8, symbol });
@@ -193,22 +149,8 @@ impl Trading {
         let (answer, record) = process.core.decide(command, 7);
         let mut model = self.model();
         if record > before {
-            match (command, answer) {
-                (Asked::Order(order), Answer::Decided(recorded))
-                    if recorded.decision == Decision::Success =>
-                {
-                    model.accounts.entry(order.user).or_insert(AccountStatus::Active);
-                    let balance = model.available.entry((order.user, order.asset)).or_default();
-                    *balance = match order.op.takes() {
-                        true => *balance - order.amount,
-                        false => *balance + order.amount,
-                    };
-                }
-                (Asked::SetStatus { user, status }, _) => {
-                    model.accounts.insert(*user, *status);
-                }
-                _ => {}
-            }
+            let key = |user, asset| (user, asset);
+            follow(command, answer, &mut model.available, key, &mut model.accounts);
             self.models.insert(record, model);
         }
         answer
@@ -234,9 +176,7 @@ impl Trading {
     }
 
     fn sync(&mut self, process: &mut Process) {
-        while process.preparer.tick().expect("memory") == Progress::Busy {}
-        process.syncer.sync().expect("memory");
-        for (venue, number, answer) in std::mem::take(&mut process.waiting) {
+        for (venue, number, answer) in process.sync() {
             self.clients[index(venue)].told.insert(number, answer);
         }
     }
@@ -395,12 +335,7 @@ impl Trading {
             );
         }
         ensure(holds == model.holds, || format!("{holds:?} instead of {:?}", model.holds))?;
-        let restored = {
-            let mut builder = Builder::new(Ledger::new(self.places));
-            let added = ledger.facts().try_for_each(|fact| builder.add(fact));
-            added.and_then(|()| builder.finish(ledger.sequence(), ledger.digest()))
-        };
-        ensure(restored.is_ok(), || format!("the facts add up: {:?}", restored.err()))
+        of_facts(ledger, self.places).map(drop)
     }
 
     fn step(&mut self, process: &mut Process) -> Result<(), Broken> {
@@ -461,11 +396,7 @@ impl Trading {
         let mut lives = 1;
         for _ in 0..STEPS {
             if self.chance.one_in(40) {
-                let Trading { chance, disk, .. } = self;
-                *disk = match chance.one_in(2) {
-                    true => disk.kill(),
-                    false => disk.crash(|| chance.one_in(2)),
-                };
+                self.disk = left_behind(&self.disk, &mut self.chance);
                 process = self.start()?;
                 lives += 1;
             }
@@ -496,7 +427,7 @@ fn all_before(ledger: &Ledger, posted: &mut Posted) {
 
 fn run(seed: u64, bug: Option<Bug>) -> Result<u64, Broken> {
     let mut trading = Trading {
-        chance: Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1),
+        chance: Chance::new(seed),
         bug,
         places: if seed.is_multiple_of(2) { WORLD } else { TIGHT },
         disk: Memory::new(),

@@ -59,7 +59,7 @@ fn unseen(check: &'static str, what: &str) -> Finding {
 const POSTGRES_MAJOR_MIN: i32 = 14;
 /// Connections of the service beside the pool for reads and one for each worker: Funding, the
 /// audit, the audit's check, the watermark, retention, webhooks, the server's watch, and one
-/// command.
+/// command. Each follower has one more.
 const CONNECTIONS_BESIDE: u64 = 8;
 /// The largest difference of the clocks that a slow answer explains, ms.
 const CLOCKS_APART_MS: u64 = 250;
@@ -69,6 +69,7 @@ const CLOCKS_FAR_APART_MS: u64 = 5_000;
 fn connections_needed(seen: &Seen) -> i64 {
     let config = &seen.config;
     let ours = config.postgres.connections_max + config.coordinator.shards;
+    let ours = ours + config.followers.len();
     i64::try_from(ours as u64 + CONNECTIONS_BESIDE).expect("some hundreds")
 }
 

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ use crate::http::service::{
     TransferLimits, Transfers,
 };
 use crate::http::tls::{HTTP_1_1, Tls};
-use crate::http::wire::EventBody;
+use crate::http::transaction_event::posted;
 use crate::http::{ops, public};
 use crate::postgres::admin::Admin;
 use crate::postgres::audit_reader::AuditReader;
@@ -163,12 +163,13 @@ async fn serve(
     process.keep_keys(keys.rotating());
 
     let mut server = stores::start_embedded(&config).await?;
-    let stopping = process.stopping();
+    let (stopping, silent) = (process.stopping(), process.silent());
     let start = Start {
         config: &config,
         development,
         clock: &process.clock,
         metrics: process.metrics,
+        silent,
         tasks: &mut process.tasks,
     };
     let started = tokio::select! {
@@ -344,6 +345,7 @@ struct Start<'a> {
     development: bool,
     clock: &'a Arc<dyn Clock>,
     metrics: &'static Metrics,
+    silent: Arc<AtomicBool>,
     tasks: &'a mut Tasks,
 }
 
@@ -412,16 +414,17 @@ impl Start<'_> {
             journal: &journal,
         };
         let hub = self.follow_events(&stores, &settings, stopping.clone()).await?;
+        let events = Arc::new(EventIds::new(incarnation.number));
         let watermark = incarnation.watermark.max(log_watermark);
         let coordinator =
-            self.start_coordinator(&stores, &settings, &compared.clean, &hub, watermark);
+            self.start_coordinator(&stores, &settings, &compared.clean, (&hub, &events), watermark);
         let transactions = super::transactions::begin(
             config,
-            &postgres,
-            incarnation.number,
+            (&postgres, incarnation.number),
             (&coordinator, &spot),
             &settings.admin,
-            (self.clock, settings.halt.gate()),
+            (self.clock, settings.halt.gate(), Arc::clone(&self.silent)),
+            (events, hub.clone()),
             self.tasks,
         )?;
         let check = self.watch_stores(compared, &stores, &settings, stopping.clone());
@@ -576,13 +579,12 @@ impl Start<'_> {
         stores: &Both<'_>,
         settings: &Settings,
         clean: &Arc<CleanRounds>,
-        hub: &Option<Arc<Hub>>,
+        (hub, events): (&Option<Arc<Hub>>, &Arc<EventIds>),
         watermark: u64,
     ) -> Arc<Coordinator<Spot, Funding<FlightStore<Database>>>> {
         let (config, catalog) = (self.config, &settings.catalog);
         let shards = u32::try_from(config.coordinator.shards).expect("at most 64");
         let Both { postgres, incarnation, engine, spot, journal } = *stores;
-        let events = Arc::new(EventIds::new(incarnation.number));
         let told = || -> Arc<dyn Told> {
             match hub {
                 Some(hub) => Arc::clone(hub) as Arc<dyn Told>,
@@ -595,7 +597,7 @@ impl Start<'_> {
             let journal = Database::new(address, limits, writer, Arc::clone(catalog));
             let users_max = config.coordinator.users_max / config.coordinator.shards;
             let (catalog, clock, events) =
-                (Arc::clone(catalog), Arc::clone(self.clock), Arc::clone(&events));
+                (Arc::clone(catalog), Arc::clone(self.clock), Arc::clone(events));
             FlightStore::new(journal, catalog, clock, events, told(), users_max)
         };
         let (durable, capacity, vacancy) = (engine.handle(), engine.handle(), engine.handle());
@@ -665,12 +667,11 @@ impl Start<'_> {
             return Ok(None);
         }
         let catalog = Arc::clone(&settings.catalog);
-        let options = webhooks::Options::new(config, at(), incarnation, catalog, EventBody::json);
-        let endpoint = options.as_ref().map(|_| webhooks::ENDPOINT);
+        let endpoint = config.webhooks.url.as_ref().map(|_| webhooks::ENDPOINT);
         let begin = deliveries::begin(address, limits, incarnation, endpoint);
         begin.await.context("begin to deliver events")?;
         let hub = Arc::new(Hub::new(Bounds::from(config)));
-        if let Some(options) = options {
+        for options in webhooks::Options::all(config, at(), incarnation, &catalog, posted) {
             let (hub, clock) = (Arc::clone(&hub), Arc::clone(clock));
             let webhooks = Webhooks::start(options, hub, clock, Box::new(SystemEntropy::default()));
             let webhooks = webhooks.context("start to deliver events")?;

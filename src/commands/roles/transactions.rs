@@ -2,6 +2,7 @@
 //! it: it holds a reference until the last handle is gone.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 
@@ -11,10 +12,12 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::coordinator::Coordinator;
 use crate::entropy::SystemEntropy;
+use crate::events::{Hub, webhooks};
 use crate::gate::Gate;
 use crate::participant::Participants;
 use crate::postgres::admin::Admin;
-use crate::postgres::transactions::database::TransactionDatabase;
+use crate::postgres::flight::EventIds;
+use crate::postgres::transactions::database::{TransactionDatabase, TransactionTold};
 use crate::stores::writer::Postgres;
 use crate::task::Tasks;
 use crate::transactions::parties::Parties;
@@ -27,15 +30,18 @@ use crate::transactions::{Options, TransactionParts, Transactions, start};
 /// The configuration has a secret that cannot sign.
 pub(super) fn begin<F: Adapter>(
     config: &Config,
-    postgres: &Postgres,
-    incarnation: u64,
+    (postgres, incarnation): (&Postgres, u64),
     (coordinator, spot): (&Arc<Coordinator<Spot, F>>, &Arc<Spot>),
     admin: &Admin,
-    (clock, gate): (&Arc<dyn Clock>, Arc<Gate>),
+    (clock, gate, silent): (&Arc<dyn Clock>, Arc<Gate>, Arc<AtomicBool>),
+    (ids, hub): (Arc<EventIds>, Option<Arc<Hub>>),
     tasks: &mut Tasks,
 ) -> anyhow::Result<Transactions> {
     let services = Participants::new(config, Arc::clone(clock)).context("know the participants")?;
-    let store = TransactionDatabase::new(postgres.address.clone(), postgres.limits, incarnation);
+    let endpoint = config.webhooks.url.as_ref().map(|_| webhooks::ENDPOINT.to_owned());
+    let told = TransactionTold { ids, endpoints: Vec::from_iter(endpoint) };
+    let store =
+        TransactionDatabase::new(postgres.address.clone(), postgres.limits, incarnation, told);
     let numbers = coordinator.transaction_numbers();
     let of_transfers = Arc::clone(coordinator);
     let parts = TransactionParts {
@@ -50,6 +56,12 @@ pub(super) fn begin<F: Adapter>(
         gate,
         numbers,
         shortage: Arc::new(move || of_transfers.shortage()),
+        told: Arc::new(move |row| {
+            if let Some(hub) = &hub {
+                hub.transaction_done(row);
+            }
+        }),
+        silent,
         options: Options::from(config),
     };
     let (transactions, inbox) = Transactions::new(config.coordinator.queue_max);

@@ -75,6 +75,7 @@ enum Key {
     /// Transfer, transaction or external operation; operation; round of a posting, else 0.
     Outcome(u128, u8, u8),
     Outside(u32),
+    Crossed(u32),
     Venue(u32),
     /// Venue and number.
     Hold(u32, u64),
@@ -97,6 +98,7 @@ impl Key {
                 Some(Key::Outcome(named.transaction, named.op as u8, named.round))
             }
             Fact::Outside { asset, .. } => Some(Key::Outside(asset)),
+            Fact::Crossed { asset, .. } => Some(Key::Crossed(asset)),
             Fact::Venue(venue) => Some(Key::Venue(venue.id)),
             Fact::Hold(HoldFact { venue: 0, transaction: 0, user, asset, purpose, .. }) => {
                 Some(Key::Freeze(user, asset, purpose))
@@ -121,13 +123,16 @@ impl Key {
             Key::Venue(_) => 5,
             Key::Hold(..) | Key::Transaction(..) | Key::Freeze(..) => 6,
             Key::Answer(..) => 7,
+            Key::Crossed(_) => 8,
         }
     }
 }
 
 /// The classes of keys.
-const CLASSES: [&str; 8] =
-    ["assets", "accounts", "balances", "outcomes", "outside", "venues", "holds", "answers"];
+const CLASSES: [&str; 9] = [
+    "assets", "accounts", "balances", "outcomes", "outside", "venues", "holds", "answers",
+    "crossed",
+];
 
 /// The facts of one key: before and after.
 type Change = (Option<Fact>, Option<Fact>);
@@ -280,6 +285,10 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
             ("withdrawals", outside.withdrawals.into()),
             ("withdrawn", text(assets.amount(*asset, outside.withdrawn))),
         ]),
+        Fact::Crossed { asset, brought } => BTreeMap::from([
+            ("asset", text(assets.name(*asset))),
+            ("brought", text(signed(assets, *asset, *brought))),
+        ]),
         Fact::Venue(venue) => BTreeMap::from([
             ("venue", u64::from(venue.id).into()),
             ("name", text(venue.name.as_str().to_owned())),
@@ -343,6 +352,7 @@ struct Comparison {
     venues: ClassObject,
     holds: ClassObject,
     answers: ClassObject,
+    crossed: ClassObject,
 }
 
 #[derive(Serialize)]
@@ -445,7 +455,7 @@ impl ChangeObject {
 impl Comparison {
     fn new(a: &Side, b: &Side, differences: &Differences) -> Comparison {
         let (known_a, known_b) = (&a.contents.assets, &b.contents.assets);
-        let [assets, accounts, balances, outcomes, outside, venues, holds, answers] =
+        let [assets, accounts, balances, outcomes, outside, venues, holds, answers, crossed] =
             differences.classes.each_ref().map(|class| ClassObject::of(class, known_a, known_b));
         let numbers = a.contents.sums.keys().chain(b.contents.sums.keys());
         let numbers: BTreeSet<u32> = numbers.copied().collect();
@@ -471,6 +481,7 @@ impl Comparison {
             venues,
             holds,
             answers,
+            crossed,
         }
     }
 
@@ -499,8 +510,9 @@ impl Comparison {
             }
         }
         let Comparison { assets, accounts, balances, outcomes, outside, .. } = self;
-        let Comparison { venues, holds, answers, .. } = self;
-        let classes = [assets, accounts, balances, outcomes, outside, venues, holds, answers];
+        let Comparison { venues, holds, answers, crossed, .. } = self;
+        let classes =
+            [assets, accounts, balances, outcomes, outside, venues, holds, answers, crossed];
         for (name, class) in CLASSES.into_iter().zip(classes) {
             let ClassObject { added, removed, changed, shown, more } = class;
             writeln!(out, "{name} added={added} removed={removed} changed={changed}")?;

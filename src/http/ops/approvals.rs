@@ -57,6 +57,12 @@ pub(super) async fn ask(service: &Service, wanted: Wanted<'_>) -> Outcome {
     if is_keyed && approval.request != request {
         return Err(Code::IdemKeyConflict.into());
     }
+    if action == Action::Transaction && approval.request != request {
+        let message = format!("Your other request about it waits: {}.", approval.approval_id);
+        return Err(
+            Refusal::because(Code::InvalidRequest, message).with_status(StatusCode::CONFLICT)
+        );
+    }
     let (approval_id, maker) = (&approval.approval_id, caller.user);
     warn!(approval_id, action = action.name(), subject, %maker, "an action waits for an approval");
     Ok(json(StatusCode::ACCEPTED, &ApprovalBody::from(approval), request_id))

@@ -9,6 +9,7 @@ use super::audit_note::AuditNote;
 use super::external::External;
 use super::freezes::OperatorFreeze;
 use super::halts::{SeenHalt, resume_now};
+use super::transactions::Attended;
 use super::{holds, transactions, transfers};
 use crate::approval::{Action, State};
 use crate::crash;
@@ -62,7 +63,10 @@ async fn carry_out(service: &Service, approval: &Approval, decided: Decided) -> 
             let external: External = parse(approval.request.as_bytes())?;
             external.carry_out(&service.transfers, note).await
         }
-        Action::Transaction => transactions::abort_now(service, &approval.subject, note).await,
+        Action::Transaction => {
+            let wanted: Attended = parse(approval.request.as_bytes())?;
+            transactions::carry_out(service, &approval.subject, wanted, note).await
+        }
         Action::Hold if approval.request == "{}" => {
             holds::release_now(service, &approval.subject, note).await
         }

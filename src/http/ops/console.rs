@@ -50,6 +50,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("find.js", SCRIPT, include_str!("console/find.js")),
     ("stops.js", SCRIPT, include_str!("console/stops.js")),
     ("transfer.js", SCRIPT, include_str!("console/transfer.js")),
+    ("transaction.js", SCRIPT, include_str!("console/transaction.js")),
 ];
 
 /// The path of the page.

@@ -1,4 +1,5 @@
-//! Holds: found, and released if their venue is closed.
+//! Holds of both stores: found, and those of Spot released if their venue is closed. A hold of a
+//! transaction ends with it.
 
 use std::sync::Arc;
 
@@ -22,10 +23,13 @@ use crate::http::auth;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, number, parameters, query};
 use crate::http::service::{Intake, Service, Transfers};
+use crate::postgres::reads::Reads;
+use crate::postgres::reads::holds::{FundingHoldFilter, FundingHoldRow};
 use domain::account::UserId;
 use domain::amount::units_text;
 use domain::asset::{Asset, AssetId, Catalog};
 use domain::code::Code;
+use domain::transfer::Participant;
 
 /// Reads of the table for one answer, 256 rows each. A page may have fewer holds than its limit
 /// and still a cursor.
@@ -36,8 +40,10 @@ const NS_PER_MS: u64 = 1_000_000;
 #[derive(Serialize)]
 struct HoldBody {
     /// `venue:number`, or `transaction:user:asset number`, with `:purpose` if it is taken from a
-    /// freeze; null for a freeze.
+    /// freeze, on Funding with `FUNDING:` before it; null for a freeze.
     id: Option<String>,
+    /// FUNDING or SPOT.
+    account: &'static str,
     /// Of a hold of a transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     transaction: Option<String>,
@@ -48,12 +54,39 @@ struct HoldBody {
     user_id: u64,
     asset: String,
     amount: String,
-    reference: u64,
-    sequence: u64,
+    /// Of Spot: the owner's own number.
+    reference: Option<u64>,
+    /// Of Spot: the record of the log that made it.
+    sequence: Option<u64>,
     at: Timestamp,
 }
 
+/// The beginning of the id of a hold of Funding; its key follows.
+const FUNDING: &str = "FUNDING:";
+/// User, asset and key of a hold of Funding.
+type FundingPlace = (u64, AssetId, String);
+/// The beginning of a cursor among the holds of Funding; a key with points follows.
+const FUNDING_CURSOR: &str = "funding.";
+
 impl HoldBody {
+    fn of_funding(hold: &FundingHoldRow, catalog: &Catalog) -> HoldBody {
+        let transaction = transaction_of(&hold.key).map(|(name, ..)| Ulid(name).to_string());
+        HoldBody {
+            id: Some(format!("{FUNDING}{}", hold.key)),
+            account: Participant::Funding.account(),
+            transaction,
+            venue: None,
+            number: None,
+            purpose: (hold.purpose != 0).then_some(hold.purpose),
+            user_id: hold.user,
+            asset: symbol(hold.asset, catalog),
+            amount: units_text(hold.amount.into(), catalog.precision(hold.asset)),
+            reference: None,
+            sequence: None,
+            at: hold.at,
+        }
+    }
+
     fn new(hold: &HoldFact, catalog: &Catalog) -> HoldBody {
         let of_venue = hold.venue != 0;
         let transaction = (hold.transaction != 0).then(|| Ulid(hold.transaction).to_string());
@@ -67,6 +100,7 @@ impl HoldBody {
         };
         HoldBody {
             id,
+            account: Participant::Spot.account(),
             venue: of_venue.then_some(hold.venue),
             number: of_venue.then_some(hold.number),
             purpose: (hold.purpose != 0).then_some(hold.purpose),
@@ -74,8 +108,8 @@ impl HoldBody {
             user_id: hold.user,
             asset: symbol(asset, catalog),
             amount: units_text(hold.amount, catalog.precision(asset)),
-            reference: hold.reference,
-            sequence: hold.record,
+            reference: Some(hold.reference),
+            sequence: Some(hold.record),
             at: Timestamp::from_nanosecond(hold.time_ns.into()).expect("any u64 of ns is in range"),
         }
     }
@@ -117,8 +151,77 @@ impl Filter {
     }
 }
 
-/// `GET /admin/v1/holds`: holds and freezes, of a user also each balance with `exact`. A hold that
-/// is there during the whole listing is in it.
+/// The words of a list.
+struct Asked {
+    filter: Filter,
+    /// On this account alone.
+    account: Option<Participant>,
+    /// Holds on a page.
+    limit: usize,
+    /// The position in the table of Spot to go on below.
+    before: usize,
+    /// The page begins among the holds of Funding, behind this one.
+    in_funding: Option<Option<FundingPlace>>,
+}
+
+impl Asked {
+    /// Reads a query. `now_ns`: the service's clock.
+    fn parse(text: &str, catalog: &Catalog, now_ns: u64) -> Result<Asked, Refusal> {
+        let names = ["account", "user", "asset", "venue", "purpose", "older_ms", "limit", "cursor"];
+        let [account, user, asset, venue, purpose, older_ms, limit, cursor] =
+            parameters(text, names)?;
+        let account = account.map(|name| {
+            let stores = [Participant::Funding, Participant::Spot];
+            let store = stores.into_iter().find(|store| store.account() == name);
+            store.ok_or_else(|| invalid("account must be FUNDING or SPOT."))
+        });
+        let user = user.map(|text| {
+            let user = auth::user_id(&text).and_then(UserId::new);
+            user.ok_or_else(|| invalid("There is no such user."))
+        });
+        let asset = asset.map(|symbol| catalog.by_symbol(&symbol).ok_or(Code::InvalidAsset));
+        let whole = |name: &str, text: Option<&str>| match text.map(str::parse::<u64>) {
+            None => Ok(None),
+            Some(Ok(number)) => Ok(Some(number)),
+            Some(Err(_)) => Err(invalid(format!("{name} must be a whole number."))),
+        };
+        let venue = venue.map(|text| number("venue", &text, 1..=u32::MAX)).transpose()?;
+        let purpose = purpose.map(|text| number("purpose", &text, 1..=u16::MAX.into()));
+        let older_ms = whole("older_ms", older_ms.as_deref())?;
+        let limit = limit.map(|text| number("limit", &text, 1..=LIMIT_MAX)).transpose()?;
+        let behind = cursor.as_deref().and_then(|text| text.strip_prefix(FUNDING_CURSOR));
+        let in_funding = behind.map(funding_place).transpose()?;
+        let before = match in_funding {
+            Some(_) => None,
+            None => whole("cursor", cursor.as_deref())?,
+        };
+        let older_ns = older_ms.unwrap_or(0).saturating_mul(NS_PER_MS);
+        let purpose = purpose.transpose()?;
+        Ok(Asked {
+            filter: Filter {
+                user: user.transpose()?,
+                asset: asset.transpose()?.map(|asset| asset.id),
+                venue,
+                purpose: purpose.map(|purpose| u16::try_from(purpose).expect("in range")),
+                until_ns: now_ns.saturating_sub(older_ns),
+            },
+            account: account.transpose()?,
+            limit: usize::try_from(limit.unwrap_or(LIMIT_DEFAULT)).expect("small"),
+            before: before.map_or(usize::MAX, |at| usize::try_from(at).unwrap_or(usize::MAX)),
+            in_funding,
+        })
+    }
+
+    /// Whether holds of this account are asked for. The hold of a venue is on Spot.
+    fn is_of(&self, store: Participant) -> bool {
+        let only_spot = self.filter.venue.is_some();
+        self.account.is_none_or(|account| account == store)
+            && (store == Participant::Spot || !only_spot)
+    }
+}
+
+/// `GET /admin/v1/holds`: holds and freezes, of a user also each Spot balance with `exact`. A hold
+/// that is there during the whole listing is in it. Those of Funding stand behind those of Spot.
 pub(super) async fn list(
     intake: &Intake,
     transfers: &Transfers,
@@ -126,40 +229,26 @@ pub(super) async fn list(
     call: &Call,
 ) -> Outcome {
     intake.authenticate_viewer(call)?;
-    let names = ["user", "asset", "venue", "purpose", "older_ms", "limit", "cursor"];
-    let text = call.request.uri().query().unwrap_or("");
-    let [user, asset, venue, purpose, older_ms, limit, cursor] = parameters(text, names)?;
     let catalog = transfers.reads.catalog();
-    let user = user.map(|text| {
-        let user = auth::user_id(&text).and_then(UserId::new);
-        user.ok_or_else(|| invalid("There is no such user."))
-    });
-    let asset = asset.map(|symbol| catalog.by_symbol(&symbol).ok_or(Code::InvalidAsset));
-    let whole = |name: &str, text: Option<&str>| match text.map(str::parse::<u64>) {
-        None => Ok(None),
-        Some(Ok(number)) => Ok(Some(number)),
-        Some(Err(_)) => Err(invalid(format!("{name} must be a whole number."))),
-    };
-    let venue = venue.map(|text| number("venue", &text, 1..=u32::MAX)).transpose()?;
-    let purpose = purpose.map(|text| number("purpose", &text, 1..=u16::MAX.into())).transpose()?;
-    let older_ms = whole("older_ms", older_ms.as_deref())?;
-    let limit = limit.map(|text| number("limit", &text, 1..=LIMIT_MAX)).transpose()?;
-    let limit = usize::try_from(limit.unwrap_or(LIMIT_DEFAULT)).expect("small");
-    let cursor = whole("cursor", cursor.as_deref())?;
-    let older_ns = older_ms.unwrap_or(0).saturating_mul(NS_PER_MS);
-    let filter = Filter {
-        user: user.transpose()?,
-        asset: asset.transpose()?.map(|asset| asset.id),
-        venue,
-        purpose: purpose.map(|purpose| u16::try_from(purpose).expect("in range")),
-        until_ns: transfers.clock.now_ns().saturating_sub(older_ns),
-    };
-    let before = cursor.map_or(usize::MAX, |cursor| usize::try_from(cursor).unwrap_or(usize::MAX));
-    let balances = match filter.user {
-        Some(user) => Some(recount(spot, user, filter.asset, &catalog).await?),
+    let text = call.request.uri().query().unwrap_or("");
+    let asked = Asked::parse(text, &catalog, transfers.clock.now_ns())?;
+    let balances = match asked.filter.user {
+        Some(user) => Some(recount(spot, user, asked.filter.asset, &catalog).await?),
         None => None,
     };
-    let (holds, next) = find(spot, &filter, before, limit).await?;
+    let (on_spot, next) = match asked.is_of(Participant::Spot) && asked.in_funding.is_none() {
+        true => find(spot, &asked.filter, asked.before, asked.limit).await?,
+        false => (Vec::new(), None),
+    };
+    let mut holds: Vec<HoldBody> =
+        on_spot.iter().map(|hold| HoldBody::new(hold, &catalog)).collect();
+    let mut next_cursor = next.map(|next| next.to_string());
+    if next_cursor.is_none() && asked.is_of(Participant::Funding) {
+        let room = asked.limit - holds.len();
+        let (more, next) = find_funding(&transfers.reads, asked, room).await?;
+        holds.extend(more.iter().map(|hold| HoldBody::of_funding(hold, &catalog)));
+        next_cursor = next;
+    }
     #[derive(Serialize)]
     struct Body {
         holds: Vec<HoldBody>,
@@ -167,12 +256,46 @@ pub(super) async fn list(
         #[serde(skip_serializing_if = "Option::is_none")]
         balances: Option<Vec<BalanceBody>>,
     }
-    let holds = holds.iter().map(|hold| HoldBody::new(hold, &catalog)).collect();
-    let next_cursor = next.map(|next| next.to_string());
     Ok(json(StatusCode::OK, &Body { holds, next_cursor, balances }, &call.request_id))
 }
 
-/// `GET /admin/v1/holds/{hold}`: one hold of a venue or of a transaction.
+/// The place in a cursor, behind its beginning. `None`: before the first hold.
+fn funding_place(text: &str) -> Result<Option<FundingPlace>, Refusal> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let key = text.replace('.', ":");
+    match transaction_of(&key) {
+        Some((_, user, asset, _)) => Ok(Some((user, AssetId(asset), key))),
+        None => Err(invalid("cursor must be the next_cursor of an earlier answer.")),
+    }
+}
+
+/// At most `room` holds of Funding, and the cursor to go on with.
+async fn find_funding(
+    reads: &Reads,
+    asked: Asked,
+    room: usize,
+) -> Result<(Vec<FundingHoldRow>, Option<String>), Refusal> {
+    let Asked { filter, in_funding, .. } = asked;
+    let wanted = FundingHoldFilter {
+        user: filter.user,
+        asset: filter.asset,
+        purpose: filter.purpose,
+        until: Timestamp::from_nanosecond(filter.until_ns.into()).expect("any u64 is in range"),
+        after: in_funding.flatten(),
+        // One more: whether there is another page.
+        limit: room + 1,
+    };
+    let mut found = reads.funding_holds(&wanted).await.map_err(postgres_away)?;
+    let more = found.len() > room;
+    found.truncate(room);
+    let last = found.last().map_or(String::new(), |last| last.key.replace(':', "."));
+    Ok((found, more.then(|| format!("{FUNDING_CURSOR}{last}"))))
+}
+
+/// `GET /admin/v1/holds/{hold}`: one hold of a venue or of a transaction. Without `FUNDING:` before
+/// it, the name of a transaction's hold means that on Spot, or else that on Funding.
 pub(super) async fn show(
     intake: &Intake,
     transfers: &Transfers,
@@ -182,7 +305,15 @@ pub(super) async fn show(
 ) -> Outcome {
     intake.authenticate_viewer(call)?;
     query(call, "")?;
-    let wanted = transaction_of(id);
+    let catalog = transfers.reads.catalog();
+    let (key, only_funding) = match id.strip_prefix(FUNDING) {
+        Some(key) => (key, true),
+        None => (id, false),
+    };
+    let wanted = transaction_of(key);
+    if only_funding && wanted.is_none() {
+        return Err(Code::HoldNotFound.into());
+    }
     let look = match wanted {
         Some((transaction, ..)) => Look::Transaction { transaction },
         None => {
@@ -190,15 +321,23 @@ pub(super) async fn show(
             Look::Hold { venue, number }
         }
     };
-    let page = spot.look(look).await;
-    let page = page.map_err(|_| Refusal::away("UBSCore"))?;
+    let holds = match only_funding {
+        true => Vec::new(),
+        false => spot.look(look).await.map_err(|_| Refusal::away("UBSCore"))?.holds,
+    };
     let is_wanted = |hold: &&HoldFact| {
         wanted.is_none_or(|(_, user, asset, purpose)| {
             (hold.user, hold.asset, hold.purpose) == (user, asset, purpose)
         })
     };
-    let hold = page.holds.iter().find(is_wanted).ok_or(Code::HoldNotFound)?;
-    let body = HoldBody::new(hold, &transfers.reads.catalog());
+    let body = match holds.iter().find(is_wanted) {
+        Some(hold) => HoldBody::new(hold, &catalog),
+        None if wanted.is_some() => {
+            let hold = transfers.reads.funding_hold(key).await.map_err(postgres_away)?;
+            HoldBody::of_funding(&hold.ok_or(Code::HoldNotFound)?, &catalog)
+        }
+        None => return Err(Code::HoldNotFound.into()),
+    };
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }
 
@@ -274,10 +413,10 @@ fn hold_of(id: &str) -> Result<(u32, u64), Refusal> {
         Some((venue.parse::<u32>().ok()?, number.parse::<u64>().ok()?))
     });
     let known = parts.filter(|(venue, number)| *venue > 0 && *number > 0);
-    if transaction_of(id).is_some() {
-        return Err(invalid(
-            "The hold of a transaction ends with it. Next: ubscore transaction abort.",
-        ));
+    if let Some((name, ..)) = transaction_of(id.strip_prefix(FUNDING).unwrap_or(id)) {
+        let name = Ulid(name);
+        let what = "The hold of a transaction ends with it. Next: ubscore transaction abort";
+        return Err(invalid(format!("{what} {name}.")));
     }
     known.ok_or_else(|| invalid("The hold must be named as venue:number."))
 }

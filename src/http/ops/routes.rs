@@ -56,6 +56,8 @@ pub(super) enum Ops {
     Transaction,
     RetryTransaction,
     AbortTransaction,
+    ResolveTransaction,
+    AbandonBranch,
     Grants,
     Grant,
     Revoke,
@@ -169,6 +171,16 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/transactions/{transaction_id}/abort",
             method: Method::POST,
             route: Ops::AbortTransaction,
+        },
+        Route {
+            pattern: "/admin/v1/transactions/{transaction_id}/resolve",
+            method: Method::POST,
+            route: Ops::ResolveTransaction,
+        },
+        Route {
+            pattern: "/admin/v1/transactions/{transaction_id}/abandon",
+            method: Method::POST,
+            route: Ops::AbandonBranch,
         },
     ];
     Routes::new(TABLE)

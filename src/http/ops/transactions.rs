@@ -1,5 +1,6 @@
 //! Transactions, for operators: find those that do not end, see the party that has not answered,
-//! have all parties asked at once, and abort one that is not decided.
+//! have all parties asked at once, abort one that is not decided, have its last participant decide,
+//! and end the branch of a service that can never be reached.
 
 use std::sync::Arc;
 
@@ -20,8 +21,9 @@ use crate::http::service::{Caller, Intake, Service, Transfers};
 use crate::http::transaction_answer::{position, transaction_state};
 use crate::http::transaction_body::{TransactionOperatorBody, TransactionShownBody};
 use crate::postgres::reads::transactions::TransactionFilter;
-use crate::transaction::{TransactionRow, TransactionState, TransactionVerdict};
-use crate::transactions::TransactionReply;
+use crate::transaction::{Did, TransactionRow, TransactionState, TransactionVerdict};
+use crate::transactions::abandon::Judged;
+use crate::transactions::{Abandon, TransactionReply};
 use domain::code::Code;
 use domain::transfer::{Cid, ReqId};
 
@@ -159,26 +161,175 @@ pub(super) async fn abort(service: Arc<Service>, parameters: Vec<String>, call: 
     let (caller, row, note) = attended(&service, &parameters[0], call).await?;
     let undecided = row.state.verdict().is_none();
     if undecided && service.approvals.need(Action::Transaction) {
-        let wish = approvals::Wanted {
-            action: Action::Transaction,
-            subject: &row.id.to_string(),
-            request: "{}".to_owned(),
-            caller,
-            reason: &note.reason,
-            request_id: &note.request_id,
-        };
-        return approvals::ask(&service, wish).await;
+        return ask(&service, (caller, &row, &note), &Attended::default()).await;
     }
-    carry_out(&service, row, note).await
+    abort_now(&service, row, note).await
 }
 
-/// Aborts in the name of both operators.
-pub(super) async fn abort_now(service: &Service, id: &str, note: AuditNote) -> Outcome {
+/// `POST …/resolve`: the last participant records a refusal unless it has decided, and its answer
+/// is taken.
+pub(super) async fn resolve(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
+    let (caller, row, note) = attended(&service, &parameters[0], call).await?;
+    check_deciding(&row)?;
+    if service.approvals.need(Action::Transaction) {
+        let wanted = Attended { resolve: true, abandon: None };
+        return ask(&service, (caller, &row, &note), &wanted).await;
+    }
+    resolve_now(&service, row, note).await
+}
+
+/// `POST …/abandon`: the end of a service's branch by the word of operators. It always needs two.
+pub(super) async fn abandon(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
+    let request_id = call.request_id.clone();
+    let caller = service.intake.authenticate_admin(&call)?;
+    query(&call, "")?;
+    let AbandonDraft { reason, participant, round, did } = service.intake.json_body(call).await?;
+    check_reason(&reason)?;
+    let row = find(&service.transfers, &parameters[0]).await?;
+    let wanted = Abandoned { participant, round, did };
+    let note = AuditNote { actor: actor(caller), reason, request_id };
+    match wanted.word(&note)?.judge(&row)? {
+        Judged::Already => Ok(told(&service.transfers, &done(row), &note)),
+        Judged::Move(_) => {
+            let wanted = Attended { resolve: false, abandon: Some(wanted) };
+            ask(&service, (caller, &row, &note), &wanted).await
+        }
+    }
+}
+
+/// Asks for the approval of an action.
+async fn ask(
+    service: &Service,
+    (caller, row, note): (Caller, &TransactionRow, &AuditNote),
+    wanted: &Attended,
+) -> Outcome {
+    let subject = match &wanted.abandon {
+        Some(Abandoned { participant, round, .. }) => format!("{}:{participant}:{round}", row.id),
+        None => row.id.to_string(),
+    };
+    let wish = approvals::Wanted {
+        action: Action::Transaction,
+        subject: &subject,
+        request: serde_json::to_string(wanted).expect("plain words"),
+        caller,
+        reason: &note.reason,
+        request_id: &note.request_id,
+    };
+    approvals::ask(service, wish).await
+}
+
+/// An action about a transaction, as an approval keeps it: an abort, unless it says more.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Attended {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    resolve: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    abandon: Option<Abandoned>,
+}
+
+/// The branch that ends by the word of operators.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Abandoned {
+    participant: String,
+    round: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    did: Option<String>,
+}
+
+impl Abandoned {
+    /// The wish, in the name of the note's operators.
+    fn word(&self, note: &AuditNote) -> Result<Abandon, Refusal> {
+        let did = match self.did.as_deref() {
+            None => None,
+            Some(name) => match Did::from_name(name) {
+                Some(did) => Some(did),
+                None => return Err(invalid("did must be committed or refused.")),
+            },
+        };
+        Ok(Abandon {
+            participant: self.participant.clone(),
+            round: self.round,
+            did,
+            by: note.actor.clone(),
+            reason: note.reason.clone(),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AbandonDraft {
+    reason: String,
+    participant: String,
+    round: u8,
+    #[serde(default)]
+    did: Option<String>,
+}
+
+/// Carries an action out in the name of both operators. `subject`: a transaction, or a branch.
+pub(super) async fn carry_out(
+    service: &Service,
+    subject: &str,
+    wanted: Attended,
+    note: AuditNote,
+) -> Outcome {
+    let id = subject.split(':').next().unwrap_or_default();
     let row = find(&service.transfers, id).await?;
-    carry_out(service, row, note).await
+    match wanted {
+        Attended { abandon: Some(wanted), .. } => abandon_now(service, row, &wanted, note).await,
+        Attended { resolve: true, .. } => resolve_now(service, row, note).await,
+        Attended { .. } => abort_now(service, row, note).await,
+    }
 }
 
-async fn carry_out(service: &Service, row: TransactionRow, note: AuditNote) -> Outcome {
+fn check_deciding(row: &TransactionRow) -> Result<(), Refusal> {
+    if row.state == TransactionState::Deciding {
+        return Ok(());
+    }
+    let message = format!("The transaction is {}, and not DECIDING.", row.state.name());
+    Err(Refusal::because(Code::NotResolvable, message))
+}
+
+async fn resolve_now(service: &Service, row: TransactionRow, note: AuditNote) -> Outcome {
+    check_deciding(&row)?;
+    audit(&service.transfers, &row, "transaction resolve", &note).await?;
+    let wait = service.transfers.limits.transfer_wait;
+    let reply = service.transactions.worker.resolve(row.id, wait).await?;
+    Ok(told(&service.transfers, &reply, &note))
+}
+
+async fn abandon_now(
+    service: &Service,
+    row: TransactionRow,
+    wanted: &Abandoned,
+    note: AuditNote,
+) -> Outcome {
+    let Service { transfers, transactions, .. } = service;
+    let word = wanted.word(&note)?;
+    // A repeat behind its end is answered alike.
+    if word.judge(&row)? == Judged::Already {
+        return Ok(told(transfers, &done(row), &note));
+    }
+    let action = match word.did {
+        None => format!("branch abandon {}:{}", word.participant, word.round),
+        Some(did) => {
+            format!("branch abandon {}:{}, {}", word.participant, word.round, did.name())
+        }
+    };
+    audit(transfers, &row, &action, &note).await?;
+    let wait = transfers.limits.transfer_wait;
+    let reply = transactions.worker.abandon(row.id, word, wait).await?;
+    Ok(told(transfers, &reply, &note))
+}
+
+/// The answer about a row that stands as it is wanted.
+fn done(row: TransactionRow) -> TransactionReply {
+    TransactionReply { row, replayed: true, settled: true }
+}
+
+async fn abort_now(service: &Service, row: TransactionRow, note: AuditNote) -> Outcome {
     let Service { transfers, transactions, .. } = service;
     if row.state.verdict() == Some(TransactionVerdict::Commit) {
         let message = format!("The transaction is {}.", row.state.name());

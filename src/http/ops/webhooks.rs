@@ -22,7 +22,10 @@ struct LetterBody {
     /// Text: many JSON readers lose digits of a number this large.
     event_id: String,
     endpoint: String,
-    req_id: String,
+    /// Null for a transaction.
+    req_id: Option<String>,
+    /// Null for a transfer.
+    transaction_id: Option<String>,
     state: &'static str,
     at: Timestamp,
     attempts: u32,
@@ -32,11 +35,13 @@ struct LetterBody {
 
 impl From<DeadLetter> for LetterBody {
     fn from(letter: DeadLetter) -> LetterBody {
+        let of = |wanted: bool| (letter.of_transaction == wanted).then(|| letter.req_id.clone());
         LetterBody {
             event_id: letter.event_id.to_string(),
+            req_id: of(false),
+            transaction_id: of(true),
             endpoint: letter.endpoint,
-            req_id: letter.req_id,
-            state: letter.state.name(),
+            state: letter.state,
             at: letter.at,
             attempts: letter.attempts,
             error: letter.last_error,

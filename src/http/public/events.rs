@@ -1,8 +1,10 @@
-//! `GET /api/v1/events`: a user's own transfers as they move, as server-sent events.
+//! `GET /api/v1/events`: a user's own transfers as they move, and the ends of transactions with
+//! legs of this user, as server-sent events.
 //!
 //! A stream sends committed events only: no crash takes one back, and GET answers the same state or
 //! a later one. A client continues an ended stream by the last id that it has received. Each event
-//! is sent at least once.
+//! is sent at least once. Events of transactions are always read in PostgreSQL: the hub only says
+//! that there is one.
 //!
 //! Source: "Server-sent events" of the HTML standard.
 
@@ -23,16 +25,17 @@ use tracing::{debug, warn};
 
 use crate::clock::{Clock, Sleep};
 use crate::coordinator::worker::shard_of;
-use crate::events::{Full, Place};
+use crate::events::{Full, Place, Pushed};
 use crate::http::answer::Content;
 use crate::http::auth::Verifier;
-use crate::http::event_id::event_id;
+use crate::http::event_id::stream_id;
 use crate::http::refusal::{Outcome, Refusal, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::request_id::X_REQUEST_ID;
 use crate::http::service::{Caller, Streams};
+use crate::http::transaction_event::TransactionEventBody;
 use crate::http::wire::EventBody;
-use crate::postgres::events::{Event, Missed};
+use crate::postgres::events::{Event, EventCursor, Missed, UserEvent};
 use crate::postgres::reads::Reads;
 use crate::telemetry::{self, chain};
 use domain::code::Code;
@@ -67,7 +70,7 @@ pub(super) async fn follow(streams: &Streams, caller: Caller, call: Call) -> Out
         None => None,
     };
     let after = query(&call, "after")?;
-    let after = given.or(after.as_deref()).map(event_id).transpose()?;
+    let after = given.or(after.as_deref()).map(stream_id).transpose()?;
     let place = hub.enter(caller.user).map_err(|full| {
         let message = match full {
             Full::User => "This user has reached the limit of open streams. Close one.",
@@ -77,11 +80,18 @@ pub(super) async fn follow(streams: &Streams, caller: Caller, call: Call) -> Out
         Refusal { message: Some(message.to_owned()), ..Shortage::Streams.into() }
     })?;
     let shard = shard_of(caller.user, streams.shards);
-    let position = streams.reads.position(shard, after).await.map_err(postgres_away)?;
+    let of_transfer = after.map(|after| after.transfer);
+    let position = streams.reads.position(caller.user, shard, of_transfer).await;
+    let position = position.map_err(postgres_away)?;
     // The id is sent before any event: a client that is cut off early continues from here.
-    let last = after.filter(|_| position.known).unwrap_or(position.last);
+    let last = match after {
+        None => position.last,
+        Some(after) if position.known => after,
+        Some(after) => EventCursor { transfer: position.last.transfer, ..after },
+    };
     let mut head = format!("retry: {RETRY_MS}\nid: {last}\n");
     if let Some(after) = after.filter(|_| !position.known) {
+        let (after, last) = (after.transfer, last.transfer);
         debug!(user = %caller.user, after, "a stream cannot be continued: its event is deleted");
         // The list has all that the client missed: every later event is committed after it.
         let gap = json!({"after": after.to_string(), "last": last.to_string(), "read": LIST});
@@ -125,15 +135,15 @@ enum Phase {
     /// It reads the events that it has missed.
     Behind(Missed),
     /// It reads the events that came during the last read. Newer ones wait in the queue.
-    Joining(Missed, mpsc::Receiver<Arc<Event>>),
+    Joining(Missed, mpsc::Receiver<Pushed>),
     /// It waits for events in the queue.
-    Live(mpsc::Receiver<Arc<Event>>),
+    Live(mpsc::Receiver<Pushed>),
 }
 
 /// Why a stream wakes up.
 enum Woken {
-    Read(Result<Option<Vec<Event>>, crate::postgres::Error>),
-    Event(Option<Arc<Event>>),
+    Read(Result<Option<Vec<UserEvent>>, crate::postgres::Error>),
+    Event(Option<Pushed>),
     Idle,
     Expired,
     Closing,
@@ -144,8 +154,8 @@ struct Stream {
     closing: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
     expiry: Sleep,
     head: Option<String>,
-    /// The last event that was sent, or that the client knows to be skipped.
-    last: i64,
+    /// The last events that were sent, or that the client knows to be skipped.
+    last: EventCursor,
     phase: Phase,
     heartbeat: Duration,
     /// When the last text was sent, monotonic ns, and the longest time that the client took for
@@ -189,6 +199,19 @@ impl Stream {
                 Woken::Event(None) if self.longest_stall > self.heartbeat => {
                     return self.end("slow");
                 }
+                // Events of transfers wait in the queue meanwhile.
+                Woken::Event(Some(Pushed::Transaction)) => {
+                    let (user, shard) = (self.place.user(), self.shard);
+                    self.phase = match self.phase {
+                        Phase::Live(events) => {
+                            let missed = Missed::transactions_after(user, shard, self.last);
+                            Phase::Joining(missed, events)
+                        }
+                        // Only a live stream looks into its queue.
+                        phase @ (Phase::Behind(_) | Phase::Joining(..)) => phase,
+                    };
+                    continue;
+                }
                 // More events at once than the queue holds, and the client is fast enough.
                 Woken::Event(None) => {
                     self.phase =
@@ -196,13 +219,15 @@ impl Stream {
                     continue;
                 }
                 // Read in PostgreSQL before it came through the queue.
-                Woken::Event(Some(event)) if event.id <= self.last => continue,
-                Woken::Event(Some(event)) => self.send(&[&event]),
+                Woken::Event(Some(Pushed::Transfer(event))) if event.id <= self.last.transfer => {
+                    continue;
+                }
+                Woken::Event(Some(Pushed::Transfer(event))) => self.transfer(&event),
                 Woken::Read(Err(error)) => {
                     warn!(error = chain(&error), "a stream of events cannot be read on");
                     return self.end("unavailable");
                 }
-                Woken::Read(Ok(Some(page))) => self.send(&page.iter().collect::<Vec<_>>()),
+                Woken::Read(Ok(Some(page))) => page.iter().map(|event| self.send(event)).collect(),
                 Woken::Read(Ok(None)) => {
                     self.phase = match self.phase {
                         Phase::Behind(_) => {
@@ -224,18 +249,25 @@ impl Stream {
         }
     }
 
-    /// Events as text, in the order of their ids.
-    fn send(&mut self, events: &[&Event]) -> String {
+    /// One event as text.
+    fn send(&mut self, event: &UserEvent) -> String {
+        let event = match event {
+            UserEvent::Transfer(event) => return self.transfer(event),
+            UserEvent::Transaction(event) => event,
+        };
+        debug_assert!(event.id > self.last.transaction, "ids only grow");
+        self.last.transaction = event.id;
         let catalog = self.reads.catalog();
-        let mut text = String::new();
-        for event in events {
-            let (id, data) = (event.id, EventBody::json(event, &catalog));
-            write!(text, "id: {id}\nevent: transfer\ndata: {data}\n\n")
-                .expect("a string takes all");
-            debug_assert!(id > self.last, "ids only grow");
-            self.last = id;
-        }
-        text
+        let data = TransactionEventBody::json(event, self.place.user(), &catalog);
+        format!("id: {}\nevent: transaction\ndata: {data}\n\n", self.last)
+    }
+
+    /// The same of a transfer.
+    fn transfer(&mut self, event: &Event) -> String {
+        debug_assert!(event.id > self.last.transfer, "ids only grow");
+        self.last.transfer = event.id;
+        let data = EventBody::json(event, &self.reads.catalog());
+        format!("id: {}\nevent: transfer\ndata: {data}\n\n", self.last)
     }
 
     /// The last text: why the stream ends. The client continues by the last id.

@@ -20,7 +20,7 @@ use crate::http::service::{Service, Transfers};
 use crate::http::transaction_answer::{position, told, transaction_state};
 use crate::http::transaction_body::{TransactionBody, TransactionsBody};
 use crate::postgres::reads::transactions::TransactionFilter;
-use crate::transaction::{ROUNDS_MAX, TransactionName};
+use crate::transaction::{ROUNDS_MAX, TransactionName, TransactionState};
 use crate::transactions::{TransactionAnswer, TransactionRefusal};
 use crate::validation::transaction::{
     AbortDraft, CommitDraft, PrepareDraft, RoundForm, TransactionDraft, transaction_name,
@@ -38,7 +38,7 @@ pub(super) async fn answer(
     let owner = service.intake.authenticate_service(&call)?;
     let tx_id = tx_id.unwrap_or_default();
     match route {
-        Public::ListTransactions => list(&service.transfers, owner, &call).await,
+        Public::ListTransactions => list(service, owner, &call).await,
         Public::GetTransaction => get(service, owner, tx_id, &call).await,
         Public::Prepare => {
             query(&call, "")?;
@@ -89,6 +89,8 @@ pub(in crate::http) async fn round(
         Some(Refusal::from(Code::ServiceHalted))
     } else {
         let first = form.check_participants(&transactions.participants);
+        let first = first.and(form.check_outside(&transactions.outside_owners));
+        let first = first.and_then(|()| form.check_followers(&transactions.followers));
         let all = first.and(checked.as_ref().map(drop).map_err(Clone::clone));
         let all = all.and(form.check_purposes(&transactions.purposes));
         all.and(form.check_assets(&catalog)).err().map(Refusal::from)
@@ -193,9 +195,17 @@ async fn get(service: &Service, owner: Owner, tx_id: &str, call: &Call) -> Outco
 }
 
 /// `GET /api/v1/transactions`: the owner's own ones, newest first.
-async fn list(transfers: &Transfers, owner: Owner, call: &Call) -> Outcome {
+async fn list(service: &Service, owner: Owner, call: &Call) -> Outcome {
+    let Service { transfers, transactions, .. } = service;
     let filter = parse(call.request.uri().query().unwrap_or(""), owner)?;
-    let page = transfers.reads.transactions(&filter).await.map_err(postgres_away)?;
+    let mut page = transfers.reads.transactions(&filter).await.map_err(postgres_away)?;
+    for row in &mut page.transactions {
+        // A crash may still take this decision back: the worker shows it once it is sealed.
+        if row.state == TransactionState::Committed && !row.sealed {
+            let reply = transactions.worker.get(row.name.clone(), Duration::ZERO).await?;
+            *row = reply.row;
+        }
+    }
     let body = TransactionsBody {
         transactions: page.transactions.iter().map(TransactionBody::from).collect(),
         next_cursor: page.next.map(|next| next.to_string()),

@@ -4,16 +4,56 @@
 use std::collections::BTreeMap;
 
 use tokio_postgres::Client;
+use wal::Sequence;
 
-use super::{AuditReader, Findings, SWEEP_ROWS};
+use super::{AuditReader, Findings, SNAPSHOT, SWEEP_ROWS};
 use crate::postgres::Error;
-use crate::postgres::columns::{Id, bigint};
+use crate::postgres::booked::{self, BookedPart, BookedSums};
+use crate::postgres::columns::{self, Id, bigint};
 use crate::postgres::transactions::rows::{transactions_from_rows, with_branches};
-use crate::transaction::TransactionRow;
-use domain::transfer::ReqId;
+use crate::transaction::{BranchState, Party, TransactionRow, TransactionState};
+use domain::asset::AssetId;
+use domain::transfer::{Participant, ReqId};
 
 /// Transactions read by one statement.
 const ROWS_PER_READ: usize = 1_000;
+
+/// The part of Spot in a transaction, as its row has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpotPart {
+    /// The transaction.
+    pub transaction: ReqId,
+    /// Its position in the order of accepts.
+    pub order_number: u64,
+    /// Where the transaction stands.
+    pub state: TransactionState,
+    /// Round and state of each branch on Spot.
+    pub branches: Vec<(u8, BranchState)>,
+}
+
+impl SpotPart {
+    /// The part in a whole row.
+    pub fn of(row: &TransactionRow) -> SpotPart {
+        let party = Party::Store(Participant::Spot);
+        let branches = row.branches.iter().filter(|branch| branch.party == party);
+        SpotPart {
+            transaction: row.id,
+            order_number: row.order_number,
+            state: row.state,
+            branches: branches.map(|branch| (branch.round, branch.state)).collect(),
+        }
+    }
+}
+
+/// The transactions that the next round looks at again, beside the part of its sweep: those that
+/// may have changed since this one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recent {
+    /// The highest order number so far; `None` at first: the sweep comes to all of them.
+    last: Option<i64>,
+    /// Unfinished ones.
+    open: Vec<ReqId>,
+}
 
 impl AuditReader {
     /// The rows of these transactions.
@@ -41,28 +81,19 @@ impl AuditReader {
         Ok(found)
     }
 
-    /// Assets of which confirmed transactions have brought more or less to Funding than they have
-    /// taken, as sentences. Nothing is known while one is being confirmed.
+    /// The sums of all transactions, and the parts of those that may be half booked beside Spot up
+    /// to record `behind`, in one snapshot.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn unequal_transactions(&mut self) -> Result<Vec<String>, Error> {
+    /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+    pub async fn booked(
+        &mut self,
+        behind: Sequence,
+    ) -> Result<(BTreeMap<AssetId, BookedSums>, Vec<BookedPart>), Error> {
         let client = self.client().await?;
-        let sums = "SELECT asset_id, sum(moved)::text FROM ( \
-               SELECT asset_id, transaction_brought - transaction_taken AS moved FROM watermark_totals \
-               UNION ALL \
-               SELECT asset_id, brought - taken FROM funding_holds WHERE state = 40 \
-                  AND order_number >= (SELECT watermark FROM engine_state)) AS parts \
-             WHERE NOT EXISTS (SELECT FROM transactions_tb WHERE state = 30) \
-             GROUP BY asset_id HAVING sum(moved) <> 0 ORDER BY asset_id";
-        let mut found = Vec::new();
-        for row in client.query(sums, &[]).await? {
-            let (asset, moved): (i32, &str) = (row.try_get(0)?, row.try_get(1)?);
-            found.push(format!(
-                "asset {asset}: on Funding, transactions have brought {moved} smallest units more \
-                 than they have taken"
-            ));
-        }
+        client.batch_execute(SNAPSHOT).await?;
+        let found = (booked::sums(&client).await?, booked::parts(&client, behind).await?);
+        client.batch_execute("COMMIT").await?;
         self.client = Some(client);
         Ok(found)
     }
@@ -114,6 +145,57 @@ pub(super) async fn next_transactions(client: &Client, after: i64) -> Result<(i6
         most = most.max(rows);
     }
     Ok((until, most))
+}
+
+/// The parts of Spot to be compared with UBSCore: of transactions with order numbers above `after`,
+/// up to `until`, of the unfinished ones, and of those that may have changed since the last round.
+/// Below the watermark UBSCore may have forgotten, so only branches that are not over are read.
+/// Returns the next round's [`Recent`] as well.
+///
+/// # Errors
+/// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
+pub(super) async fn spot_parts(
+    client: &Client,
+    recent: &Recent,
+    (after, until): (i64, i64),
+) -> Result<(Vec<SpotPart>, Recent), Error> {
+    // Read before the rows: a later one is above it. One that commits late below it is left to the
+    // sweep.
+    let last = "SELECT COALESCE(max(order_number), 0) FROM transactions_tb";
+    let last: i64 = client.query_one(last, &[]).await?.try_get(0)?;
+    let parts = "WITH chosen AS ( \
+           SELECT transaction_id FROM transactions_tb WHERE order_number > $1 AND order_number <= $2 \
+           UNION SELECT transaction_id FROM transactions_tb WHERE state NOT IN (40, -20) \
+           UNION (SELECT transaction_id FROM transactions_tb WHERE order_number > $3 \
+                   ORDER BY order_number LIMIT $4) \
+           UNION SELECT unnest($5::uuid[])) \
+         SELECT t.transaction_id, t.order_number, t.state, b.round, b.state \
+           FROM chosen JOIN transactions_tb t USING (transaction_id) \
+           JOIN transaction_branches b USING (transaction_id) \
+          WHERE b.participant = 'SPOT' \
+            AND (b.state IN (10, 20) OR t.order_number >= (SELECT watermark FROM engine_state)) \
+          ORDER BY t.order_number, b.round";
+    let (from, open) = (recent.last.unwrap_or(i64::MAX), Id::all(&recent.open));
+    let mut found = Vec::<SpotPart>::new();
+    for row in client.query(parts, &[&after, &until, &from, &SWEEP_ROWS, &open]).await? {
+        let bad = |what: &str| Error::Row { table: "transactions_tb", what: what.to_owned() };
+        let transaction = columns::req_id(&row, 0)?.ok_or_else(|| bad("transaction_id"))?;
+        if found.last().is_none_or(|last| last.transaction != transaction) {
+            let state = TransactionState::from_number(row.try_get(2)?);
+            found.push(SpotPart {
+                transaction,
+                order_number: columns::count(&row, 1, "transactions_tb")?,
+                state: state.ok_or_else(|| bad("state"))?,
+                branches: Vec::new(),
+            });
+        }
+        let round = u8::try_from(row.try_get::<_, i16>(3)?).map_err(|_| bad("round"))?;
+        let state = BranchState::from_number(row.try_get(4)?).ok_or_else(|| bad("state"))?;
+        found.last_mut().expect("pushed above").branches.push((round, state));
+    }
+    let open = found.iter().filter(|part| !part.state.is_terminal());
+    let open = open.map(|part| part.transaction).collect();
+    Ok((found, Recent { last: Some(last), open }))
 }
 
 /// Compares transactions and holds with these order numbers, in one snapshot. Each difference names

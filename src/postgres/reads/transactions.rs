@@ -4,14 +4,18 @@
 //! A caller's decision that is not sealed may be lost in a crash: see
 //! [`TransactionRow::sealed`].
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 
 use super::Reads;
 use crate::postgres::Error;
 use crate::postgres::columns::{Id, bigint};
+use crate::postgres::events::TransactionEvent;
 use crate::postgres::transactions::rows::{transactions_from_rows, with_branches};
 use crate::transaction::{TransactionName, TransactionRow, TransactionState};
+use domain::account::UserId;
 use domain::transfer::ReqId;
 
 /// Which transactions.
@@ -56,6 +60,30 @@ pub struct CallerGrant {
     pub owner: String,
     /// Since when, by PostgreSQL's clock.
     pub at: Timestamp,
+}
+
+/// The transactions with these ids: $1.
+pub(in crate::postgres) const TRANSACTIONS_OF_EVENTS: &str =
+    "SELECT * FROM transactions_tb WHERE transaction_id = ANY ($1)";
+
+/// Events in their order, each with its transaction.
+///
+/// # Errors
+/// A transaction is gone.
+pub(in crate::postgres) fn events_of(
+    events: &[(i64, Id)],
+    rows: Vec<TransactionRow>,
+) -> Result<Vec<TransactionEvent>, Error> {
+    let rows: BTreeMap<Id, TransactionRow> =
+        rows.into_iter().map(|row| (Id::of(row.id), row)).collect();
+    let event = |(id, of): &(i64, Id)| match rows.get(of) {
+        Some(row) => Ok(TransactionEvent { id: *id, at: row.updated_at, transaction: row.clone() }),
+        None => {
+            let what = format!("the transaction of event {id} is gone");
+            Err(Error::Row { table: "transactions_tb", what })
+        }
+    };
+    events.iter().map(event).collect()
 }
 
 impl Reads {
@@ -148,6 +176,33 @@ impl Reads {
             Ok(CallerGrant { role: row.try_get(0)?, owner: row.try_get(1)?, at: row.try_get(2)? })
         };
         rows.iter().map(grant).collect()
+    }
+
+    /// The next events of a user's transactions after an event, at most `rows`, in the order of
+    /// their ids.
+    ///
+    /// # Errors
+    /// As [`Reads::transaction`].
+    pub async fn transaction_events(
+        &self,
+        user: UserId,
+        after: i64,
+        rows: usize,
+    ) -> Result<Vec<TransactionEvent>, Error> {
+        let limit = i32::try_from(rows).unwrap_or(i32::MAX);
+        let events = "SELECT event_id, transaction_id FROM transaction_events_after($1, $2, $3)";
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached(events).await?;
+        let found = client.query(&statement, &[&user.bigint(), &after, &limit]).await?;
+        drop(client);
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        let named = found.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        let named = named.collect::<Result<Vec<(i64, Id)>, Error>>()?;
+        let ids: Vec<Id> = named.iter().map(|(_, id)| *id).collect();
+        let rows = self.chosen(TRANSACTIONS_OF_EVENTS, &[&ids]).await?;
+        events_of(&named, rows)
     }
 
     async fn chosen(

@@ -127,6 +127,12 @@ const PASSAGES: &str = "transaction_passage(CASE $3::smallint WHEN 40 THEN 30 WH
             THEN transaction_passage($3::smallint, clock_timestamp(), 'repair', $2::text) \
             ELSE '[]'::jsonb END";
 
+/// Writes the event for the users of its legs. They may have had it before. Endpoints get none: the
+/// ids of this process are those of its flights.
+const TELL: &str = "SELECT transaction_tell($1, \
+       GREATEST((SELECT incarnation << 40 FROM engine_state), \
+                (SELECT max(event_id) + 1 FROM transaction_events)), clock_timestamp(), '{}')";
+
 /// Writes a row for a transaction that has none. Returns the number of rows.
 async fn insert(transaction: &Transaction<'_>, repair: &TransactionRepair) -> Result<u64, Error> {
     let TransactionRepair { bring, time_ns, .. } = repair;
@@ -154,6 +160,9 @@ async fn insert(transaction: &Transaction<'_>, repair: &TransactionRepair) -> Re
     let rows = transaction.execute(&insert, values).await?;
     if rows == 1 {
         write_branch(transaction, repair).await?;
+        if repair.bring == Bring::Done {
+            transaction.execute(TELL, &[&id]).await?;
+        }
     }
     Ok(rows)
 }

@@ -112,7 +112,8 @@ BEGIN
     IF v_coarse IS NULL OR v_now - v_fine >= LEAST(p_keep_ms, p_dead_keep_ms) / 16 THEN
         INSERT INTO events_sightings
         SELECT last, v_now, v_coarse IS NULL
-          FROM (SELECT max(event_first + event_count - 1) AS last FROM journal_last) AS l
+          FROM (SELECT GREATEST((SELECT max(event_first + event_count - 1) FROM journal_last),
+                                (SELECT max(event_id) FROM transaction_events)) AS last) AS l
          WHERE last > (SELECT COALESCE(max(event_id), 0) FROM events_sightings);
     END IF;
     -- Events below these ids are older than p_keep_ms and p_dead_keep_ms.

@@ -60,6 +60,19 @@ BEGIN
         RAISE EXCEPTION 'the decision about transaction % stands', ulid_text(OLD.transaction_id)
             USING ERRCODE = 'UB003';
     END IF;
+    IF OLD.stores_ended_at IS DISTINCT FROM NEW.stores_ended_at THEN
+        IF OLD.stores_ended_at IS NOT NULL THEN
+            RAISE EXCEPTION 'the end of Funding and Spot in transaction % stands',
+                ulid_text(OLD.transaction_id) USING ERRCODE = 'UB003';
+        END IF;
+        PERFORM FROM transaction_branches
+          WHERE transaction_id = NEW.transaction_id AND participant IN ('FUNDING', 'SPOT')
+            AND state IN (10, 20);
+        IF FOUND THEN
+            RAISE EXCEPTION 'Funding or Spot has not ended in transaction %',
+                ulid_text(OLD.transaction_id) USING ERRCODE = 'UB003';
+        END IF;
+    END IF;
     RETURN NEW;
 END
 $$;
@@ -91,7 +104,8 @@ $$;
 CREATE TRIGGER branches_guard BEFORE UPDATE ON transaction_branches
     FOR EACH ROW EXECUTE FUNCTION branches_guard();
 CREATE TRIGGER branches_identity_guard
-    BEFORE UPDATE OF transaction_id, round, participant, last, fingerprint, legs, payload
+    BEFORE UPDATE OF transaction_id, round, participant, last, fingerprint, legs, payload,
+                     followers
     ON transaction_branches FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER branches_delete_guard BEFORE DELETE ON transaction_branches
     FOR EACH ROW EXECUTE FUNCTION row_guard();
@@ -114,7 +128,8 @@ $$;
 CREATE FUNCTION transaction_accept(
     p_incarnation BIGINT, p_id UUID, p_order_number BIGINT, p_owner TEXT, p_tx_id TEXT,
     p_round SMALLINT, p_decide SMALLINT, p_at TIMESTAMPTZ, p_expires_at TIMESTAMPTZ,
-    p_fingerprint BYTEA, p_participants TEXT[], p_last BOOLEAN[], p_legs TEXT[], p_payloads TEXT[])
+    p_fingerprint BYTEA, p_participants TEXT[], p_last BOOLEAN[], p_legs TEXT[], p_payloads TEXT[],
+    p_followers TEXT[])
 RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
     v_there  transactions_tb%ROWTYPE;
@@ -176,9 +191,9 @@ BEGIN
          WHERE transaction_id = v_there.transaction_id;
     END IF;
     INSERT INTO transaction_branches (transaction_id, participant, round, state, last, fingerprint,
-                                      legs, payload, updated_at)
+                                      legs, payload, updated_at, followers)
     SELECT v_there.transaction_id, b.participant, p_round, 10, b.last, p_fingerprint,
-           b.legs::jsonb, b.payload::json, p_at
+           b.legs::jsonb, b.payload::json, p_at, p_followers
       FROM unnest(p_participants, p_last, p_legs, p_payloads)
            AS b (participant, last, legs, payload);
     RETURN v_answer;
@@ -208,75 +223,241 @@ BEGIN
 END
 $$;
 
--- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove.
--- Returns one letter for each: 'm' moved, 'c' it has another state or other rounds, 'h' a foreign
--- session holds it.
-CREATE FUNCTION transaction_record(p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB)
+-- Writes the event of a transaction that is DONE, in the commit of that passage: a row for each
+-- user of a leg that was booked, and deliveries to p_endpoints and to the followers of the rounds
+-- that count. src/events/webhooks.rs has the prefix of the followers' endpoints too.
+CREATE FUNCTION transaction_tell(
+    p_id UUID, p_event_id BIGINT, p_at TIMESTAMPTZ, p_endpoints TEXT[])
+RETURNS VOID LANGUAGE plpgsql AS $$
+BEGIN
+    -- Streams continue behind the last id that they have read, so ids must rise with the commits. A
+    -- call that its process has given up may still be running, and must not commit behind a later
+    -- one.
+    PERFORM pg_advisory_xact_lock(hashtext('transaction_events'));
+    IF p_event_id <= (SELECT max(event_id) FROM transaction_events) THEN
+        RAISE EXCEPTION 'event % of transaction % comes after a later one',
+            p_event_id, ulid_text(p_id) USING ERRCODE = 'UB004';
+    END IF;
+    INSERT INTO transaction_events (event_id, user_id, transaction_id)
+    SELECT DISTINCT p_event_id, side.user_id, p_id
+      FROM transaction_branches b
+     CROSS JOIN LATERAL jsonb_to_recordset(b.legs) AS l ("from" JSONB, "to" JSONB)
+     CROSS JOIN LATERAL (VALUES (leg_user(l."from", b.participant)),
+                                (leg_user(l."to", b.participant))) AS side (user_id)
+     WHERE b.transaction_id = p_id AND b.state = 40 AND side.user_id IS NOT NULL;
+    INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, next_at, kind)
+    SELECT listeners.endpoint, p_event_id, p_id, '{40}', p_at, clock_timestamp(), 2
+      FROM (SELECT unnest(p_endpoints)
+            UNION
+            SELECT 'follower.' || follower
+              FROM transaction_branches b CROSS JOIN unnest(b.followers) AS follower
+             WHERE b.transaction_id = p_id AND b.state = 40) AS listeners (endpoint);
+END
+$$;
+
+-- The first events of a user's transactions after p_event.
+CREATE FUNCTION transaction_events_after(p_user BIGINT, p_event BIGINT, p_rows INTEGER)
+RETURNS TABLE (event_id BIGINT, transaction_id UUID)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+BEGIN
+    RETURN QUERY SELECT e.event_id, e.transaction_id FROM transaction_events e
+                  WHERE e.user_id = p_user AND e.event_id > p_event
+                  ORDER BY e.event_id LIMIT p_rows;
+END
+$$;
+
+-- The last one, 0 before the first.
+CREATE FUNCTION transaction_events_last(p_user BIGINT) RETURNS BIGINT
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+BEGIN
+    RETURN COALESCE((SELECT max(e.event_id) FROM transaction_events e WHERE e.user_id = p_user), 0);
+END
+$$;
+
+-- Writes moves, all in one commit. p_moves: an array of objects with the fields of TransactionMove;
+-- at most one of a transaction may fit its row. p_event_first: the id of the first transaction that
+-- gets DONE; the next ones follow it. p_endpoints: those that get the event of each. Returns one
+-- letter for each move: 'm' moved, 'c' it has another state or other rounds, 'h' a foreign session
+-- holds it.
+CREATE FUNCTION transaction_record(
+    p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB, p_event_first BIGINT,
+    p_endpoints TEXT[])
 RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
-    v_move    RECORD;
-    v_state   SMALLINT;
-    v_rounds  SMALLINT;
-    v_decides BOOLEAN;
-    v_results TEXT := '';
+    v_event   BIGINT := p_event_first;
+    v_done    UUID;
+    v_ids     UUID[];
+    v_locked  UUID[];
+    v_fitting BIGINT[];  -- the places of the moves that fit, from 1
 BEGIN
     PERFORM fence_incarnation(p_incarnation);
-    FOR v_move IN
-        SELECT m.* FROM jsonb_array_elements(p_moves) WITH ORDINALITY AS e (move, place)
-         CROSS JOIN LATERAL jsonb_to_record(e.move)
-               AS m (id UUID, rounds SMALLINT, before SMALLINT, after SMALLINT, author TEXT,
-                     code SMALLINT, detail TEXT, seal BOOLEAN, branches JSONB)
-         ORDER BY e.place
+    SELECT array_agg((e.move ->> 'id')::uuid ORDER BY e.place) INTO v_ids
+      FROM jsonb_array_elements(p_moves) WITH ORDINALITY AS e (move, place);
+    SELECT COALESCE(array_agg(l.transaction_id), '{}') INTO v_locked
+      FROM (SELECT transaction_id FROM transactions_tb
+             WHERE transaction_id = ANY (v_ids) FOR UPDATE SKIP LOCKED) AS l;
+    -- A statement of its own: it sees what was committed before the locks.
+    SELECT COALESCE(array_agg(m.place), '{}') INTO v_fitting
+      FROM ROWS FROM (jsonb_to_recordset(p_moves)
+                      AS (id UUID, rounds SMALLINT, before SMALLINT, branches JSONB))
+           WITH ORDINALITY AS m (id, rounds, before, branches, place)
+      JOIN transactions_tb t ON t.transaction_id = m.id
+     WHERE m.id = ANY (v_locked) AND (t.state, t.rounds) = (m.before, m.rounds)
+       AND NOT EXISTS (
+           SELECT FROM jsonb_to_recordset(m.branches)
+                       AS p (party TEXT, round SMALLINT, before SMALLINT)
+            WHERE NOT EXISTS (SELECT FROM transaction_branches b
+                               WHERE b.transaction_id = m.id AND b.round = p.round
+                                 AND b.participant = p.party AND b.state = p.before));
+    IF cardinality(v_fitting) <> (SELECT count(DISTINCT v_ids[f.place])
+                                    FROM unnest(v_fitting) AS f (place)) THEN
+        RAISE EXCEPTION 'two moves of one transaction in one commit';
+    END IF;
+    UPDATE transaction_branches b
+       SET state = p.after, updated_at = p_at, code = COALESCE(p.code, b.code),
+           leg = COALESCE(p.leg, b.leg),
+           participant_code = COALESCE(p.participant_code, b.participant_code),
+           log_sequence = COALESCE(p.log_sequence, b.log_sequence)
+      FROM ROWS FROM (jsonb_to_recordset(p_moves) AS (id UUID, branches JSONB))
+           WITH ORDINALITY AS m (id, branches, place)
+     CROSS JOIN LATERAL jsonb_to_recordset(m.branches)
+           AS p (party TEXT, round SMALLINT, after SMALLINT, code SMALLINT, leg SMALLINT,
+                 participant_code TEXT, log_sequence BIGINT)
+     WHERE m.place = ANY (v_fitting)
+       AND b.transaction_id = m.id AND b.round = p.round AND b.participant = p.party;
+    UPDATE transactions_tb t
+       SET state = m.after, updated_at = p_at, incarnation = p_incarnation,
+           sealed = t.sealed OR d.decides OR m.seal,
+           decided_at = CASE WHEN d.decides THEN p_at ELSE t.decided_at END,
+           decided_by = CASE WHEN d.decides THEN m.author ELSE t.decided_by END,
+           code = CASE WHEN d.decides THEN m.code ELSE t.code END,
+           detail = COALESCE(m.detail, t.detail),
+           finished_at = CASE WHEN m.after IN (40, -20) THEN p_at END,
+           -- From now on the watermark may pass: see watermark_raise.
+           stores_ended_at = CASE WHEN m.stores_ended THEN COALESCE(t.stores_ended_at, p_at)
+                                  ELSE t.stores_ended_at END,
+           history = t.history
+               || CASE WHEN m.note IS NOT NULL
+                       THEN transaction_passage(m.before, p_at, m.note_by, m.note)
+                       ELSE '[]' END
+               -- A decision that is carried out in the same commit has its passage too.
+               || CASE WHEN d.decides AND m.after IN (40, -20)
+                       THEN transaction_passage(
+                               CASE m.after WHEN 40 THEN 30 ELSE -10 END::smallint,
+                               p_at, m.author, m.detail)
+                       ELSE '[]' END
+               || CASE WHEN m.after <> m.before
+                       THEN transaction_passage(m.after, p_at, m.author, m.detail)
+                       ELSE '[]' END
+      FROM ROWS FROM (jsonb_to_recordset(p_moves)
+                      AS (id UUID, before SMALLINT, after SMALLINT, author TEXT, code SMALLINT,
+                          detail TEXT, seal BOOLEAN, stores_ended BOOLEAN, note_by TEXT,
+                          note TEXT))
+           WITH ORDINALITY AS m (id, before, after, author, code, detail, seal, stores_ended,
+                                 note_by, note, place)
+     CROSS JOIN LATERAL (SELECT m.before IN (0, 20) AND m.after NOT IN (0, 20)) AS d (decides)
+     WHERE m.place = ANY (v_fitting) AND t.transaction_id = m.id;
+    FOR v_done IN
+        SELECT m.id
+          FROM ROWS FROM (jsonb_to_recordset(p_moves) AS (id UUID, after SMALLINT))
+               WITH ORDINALITY AS m (id, after, place)
+         WHERE m.place = ANY (v_fitting) AND m.after = 40 ORDER BY m.place
     LOOP
-        SELECT state, rounds INTO v_state, v_rounds FROM transactions_tb
-         WHERE transaction_id = v_move.id FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-            PERFORM FROM transactions_tb WHERE transaction_id = v_move.id;
-            v_results := v_results || CASE WHEN FOUND THEN 'h' ELSE 'c' END;
-            CONTINUE;
-        END IF;
-        PERFORM FROM jsonb_to_recordset(v_move.branches)
-                     AS m (party TEXT, round SMALLINT, before SMALLINT)
-          WHERE NOT EXISTS (SELECT FROM transaction_branches b
-                             WHERE b.transaction_id = v_move.id AND b.round = m.round
-                               AND b.participant = m.party AND b.state = m.before);
-        IF FOUND OR (v_state, v_rounds) IS DISTINCT FROM (v_move.before, v_move.rounds) THEN
-            v_results := v_results || 'c';
-            CONTINUE;
-        END IF;
-        UPDATE transaction_branches b
-           SET state = m.after, updated_at = p_at, code = COALESCE(m.code, b.code),
-               leg = COALESCE(m.leg, b.leg),
-               participant_code = COALESCE(m.participant_code, b.participant_code),
-               log_sequence = COALESCE(m.log_sequence, b.log_sequence)
-          FROM jsonb_to_recordset(v_move.branches)
-               AS m (party TEXT, round SMALLINT, after SMALLINT, code SMALLINT, leg SMALLINT,
-                     participant_code TEXT, log_sequence BIGINT)
-         WHERE b.transaction_id = v_move.id AND b.round = m.round AND b.participant = m.party;
-        v_decides := v_state IN (0, 20) AND v_move.after NOT IN (0, 20);
-        UPDATE transactions_tb
-           SET state = v_move.after, updated_at = p_at, incarnation = p_incarnation,
-               sealed = sealed OR v_decides OR v_move.seal,
-               decided_at = CASE WHEN v_decides THEN p_at ELSE decided_at END,
-               decided_by = CASE WHEN v_decides THEN v_move.author ELSE decided_by END,
-               code = CASE WHEN v_decides THEN v_move.code ELSE code END,
-               detail = COALESCE(v_move.detail, detail),
-               finished_at = CASE WHEN v_move.after IN (40, -20) THEN p_at END,
-               history = history
-                   -- A decision that is carried out in the same commit has its passage too.
-                   || CASE WHEN v_decides AND v_move.after IN (40, -20)
-                           THEN transaction_passage(
-                                   CASE v_move.after WHEN 40 THEN 30 ELSE -10 END::smallint,
-                                   p_at, v_move.author, v_move.detail)
-                           ELSE '[]' END
-                   || CASE WHEN v_move.after <> v_state
-                           THEN transaction_passage(
-                                   v_move.after, p_at, v_move.author, v_move.detail)
-                           ELSE '[]' END
-         WHERE transaction_id = v_move.id;
-        v_results := v_results || 'm';
+        PERFORM transaction_tell(v_done, v_event, p_at, p_endpoints);
+        v_event := v_event + 1;
     END LOOP;
-    RETURN v_results;
+    RETURN (
+        SELECT string_agg(
+                   CASE WHEN i.place = ANY (v_fitting) THEN 'm'
+                        WHEN i.id = ANY (v_locked) THEN 'c'
+                        WHEN EXISTS (SELECT FROM transactions_tb t WHERE t.transaction_id = i.id)
+                        THEN 'h' ELSE 'c' END, '' ORDER BY i.place)
+          FROM unnest(v_ids) WITH ORDINALITY AS i (id, place));
+END
+$$;
+
+-- Accepts rounds, all in one commit. The arrays before p_places have one element for each round,
+-- those from it on one for each branch; p_places: the round of each branch, counted from 1;
+-- p_followers: a JSON array for each round. Returns
+-- the word of transaction_accept for each. New transactions are written together.
+CREATE FUNCTION transaction_accepts(
+    p_incarnation BIGINT, p_ids UUID[], p_order_numbers BIGINT[], p_owners TEXT[], p_tx_ids TEXT[],
+    p_rounds SMALLINT[], p_decides SMALLINT[], p_ats TIMESTAMPTZ[], p_expiries TIMESTAMPTZ[],
+    p_fingerprints BYTEA[], p_followers TEXT[], p_places INTEGER[], p_participants TEXT[],
+    p_last BOOLEAN[], p_legs TEXT[], p_payloads TEXT[])
+RETURNS TEXT[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_new     UUID[];
+    v_answer  TEXT;
+    v_answers TEXT[] := '{}';
+BEGIN
+    PERFORM fence_incarnation(p_incarnation);
+    -- The conditions of transaction_accept. It tells of those that do not fit, or that are there.
+    WITH made AS (
+        INSERT INTO transactions_tb (transaction_id, order_number, owner, tx_id, state, decide,
+                                     rounds, incarnation, created_at, updated_at, expires_at,
+                                     history)
+        SELECT a.id, a.order_number, a.owner, a.tx_id, 0, a.decide, 1, p_incarnation, a.at, a.at,
+               a.expires_at, transaction_passage(0::smallint, a.at, a.owner, NULL)
+          FROM unnest(p_ids, p_order_numbers, p_owners, p_tx_ids, p_rounds, p_decides, p_ats,
+                      p_expiries)
+               AS a (id, order_number, owner, tx_id, round, decide, at, expires_at)
+         WHERE a.round = 1 AND a.order_number >= (SELECT watermark FROM engine_state)
+           -- An insert would wait for a session that holds the row of this name.
+           AND NOT EXISTS (SELECT FROM transactions_tb t
+                            WHERE t.owner IN (a.owner, '?') AND t.tx_id = a.tx_id)
+        ON CONFLICT DO NOTHING
+        RETURNING transaction_id)
+    SELECT COALESCE(array_agg(made.transaction_id), '{}') INTO v_new FROM made;
+    INSERT INTO transaction_branches (transaction_id, participant, round, state, last, fingerprint,
+                                      legs, payload, followers, updated_at)
+    SELECT p_ids[b.place], b.participant, 1, 10, b.last, p_fingerprints[b.place], b.legs::jsonb,
+           b.payload::json,
+           ARRAY(SELECT jsonb_array_elements_text(p_followers[b.place]::jsonb)), p_ats[b.place]
+      FROM unnest(p_places, p_participants, p_last, p_legs, p_payloads)
+           AS b (place, participant, last, legs, payload)
+     WHERE p_ids[b.place] = ANY (v_new);
+    FOR v_place IN 1 .. cardinality(p_ids) LOOP
+        v_answer := 'new';
+        IF p_ids[v_place] <> ALL (v_new) THEN
+            SELECT transaction_accept(
+                       p_incarnation, p_ids[v_place], p_order_numbers[v_place], p_owners[v_place],
+                       p_tx_ids[v_place], p_rounds[v_place], p_decides[v_place], p_ats[v_place],
+                       p_expiries[v_place], p_fingerprints[v_place], array_agg(b.participant),
+                       array_agg(b.last), array_agg(b.legs), array_agg(b.payload),
+                       ARRAY(SELECT jsonb_array_elements_text(p_followers[v_place]::jsonb)))
+              INTO v_answer
+              FROM unnest(p_places, p_participants, p_last, p_legs, p_payloads)
+                   AS b (place, participant, last, legs, payload)
+             WHERE b.place = v_place;
+        END IF;
+        v_answers := array_append(v_answers, v_answer);
+    END LOOP;
+    RETURN v_answers;
+END
+$$;
+
+-- One flight of the worker: moves and then rounds, in one commit. See transaction_record and
+-- transaction_accepts.
+CREATE FUNCTION transaction_flight(
+    p_incarnation BIGINT, p_at TIMESTAMPTZ, p_moves JSONB, p_ids UUID[], p_order_numbers BIGINT[],
+    p_owners TEXT[], p_tx_ids TEXT[], p_rounds SMALLINT[], p_decides SMALLINT[],
+    p_ats TIMESTAMPTZ[], p_expiries TIMESTAMPTZ[], p_fingerprints BYTEA[], p_followers TEXT[],
+    p_places INTEGER[], p_participants TEXT[], p_last BOOLEAN[], p_legs TEXT[], p_payloads TEXT[],
+    p_event_first BIGINT, p_endpoints TEXT[],
+    OUT moved TEXT, OUT accepted TEXT[]) LANGUAGE plpgsql AS $$
+BEGIN
+    moved := '';
+    accepted := '{}';
+    IF p_moves <> '[]' THEN
+        moved := transaction_record(p_incarnation, p_at, p_moves, p_event_first, p_endpoints);
+    END IF;
+    IF cardinality(p_ids) > 0 THEN
+        accepted := transaction_accepts(
+            p_incarnation, p_ids, p_order_numbers, p_owners, p_tx_ids, p_rounds, p_decides, p_ats,
+            p_expiries, p_fingerprints, p_followers, p_places, p_participants, p_last, p_legs,
+            p_payloads);
+    END IF;
 END
 $$;
 
@@ -336,20 +517,6 @@ BEGIN
 END
 $$;
 
--- The user of a leg's place in a branch of p_participant; NULL for a place that is not the store's
--- own. A plain number is the store's own available balance.
-CREATE FUNCTION leg_user(p_place JSONB, p_participant TEXT) RETURNS BIGINT
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN jsonb_typeof(p_place) = 'number' THEN p_place::bigint
-                WHEN p_place ->> 'account' = p_participant THEN (p_place ->> 'user')::bigint END
-$$;
-
--- The purpose of a leg's place, 0 for an available balance.
-CREATE FUNCTION leg_purpose(p_place JSONB) RETURNS INTEGER LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN jsonb_typeof(p_place) = 'object'
-                THEN COALESCE((p_place ->> 'purpose')::integer, 0) ELSE 0 END
-$$;
-
 -- The places of Funding that a confirmed transaction has booked: paid and received by each.
 CREATE FUNCTION transaction_booked(p_id UUID)
 RETURNS TABLE (user_id BIGINT, asset_id INTEGER, purpose INTEGER, taken NUMERIC, brought NUMERIC)
@@ -377,11 +544,12 @@ BEGIN
     WITH done AS (
         SELECT ulid_text(t.transaction_id) AS id, t.order_number, b.*
           FROM transactions_tb t CROSS JOIN LATERAL transaction_booked(t.transaction_id) AS b
-         WHERE t.order_number > p_after AND t.order_number <= p_until AND t.state = 40
+         WHERE t.order_number > p_after AND t.order_number <= p_until
+           AND transaction_is_booked(t.state, t.stores_ended_at)
     )
     SELECT d.id, d.user_id, d.asset_id,
-           CASE WHEN h.hold_key IS NULL THEN 'is DONE, and Funding has no hold of it'
-                ELSE format('is DONE with %s paid and %s received, and its hold in Funding is in '
+           CASE WHEN h.hold_key IS NULL THEN 'is booked, and Funding has no hold of it'
+                ELSE format('is booked with %s paid and %s received, and its hold in Funding is in '
                             'state %s with %s and %s',
                             d.taken, d.brought, h.state, h.taken, h.brought) END
       FROM done d
@@ -410,6 +578,8 @@ BEGIN
       FROM held h
       LEFT JOIN transactions_tb t ON t.transaction_id = ulid_uuid(h.id)
      WHERE t.state IS NULL OR t.state = -20
+        -- A service may still owe the cancel of its own branch.
+        OR t.state = -10 AND t.stores_ended_at IS NOT NULL
         OR h.state = 40 AND t.state NOT IN (30, 40)
         OR t.state = 40
            AND NOT EXISTS (SELECT FROM transaction_booked(t.transaction_id) AS b
@@ -420,6 +590,58 @@ BEGIN
 END
 $$;
 
+-- Transactions that a read of both stores may see half booked: those that are being confirmed, and
+-- those that Spot has booked behind record p_behind. By asset: the change of Funding by the holds
+-- that are settled, the change of Spot by its legs from and to its outside, and of a booked one
+-- (done) the money from outside of both stores less that to it.
+CREATE FUNCTION transaction_bookings(p_behind BIGINT)
+RETURNS TABLE (transaction_id UUID, order_number BIGINT, done BOOLEAN, asset_id INTEGER,
+               funding NUMERIC, spot NUMERIC, outside NUMERIC)
+LANGUAGE sql STABLE AS $$
+    WITH moving AS MATERIALIZED (
+        SELECT t.transaction_id AS id, t.order_number, FALSE AS done FROM transactions_tb t
+         WHERE t.state NOT IN (40, -20) AND t.state = 30
+           AND NOT transaction_is_booked(t.state, t.stores_ended_at)
+        UNION
+        SELECT t.transaction_id, t.order_number, TRUE
+          FROM transaction_branches b JOIN transactions_tb t USING (transaction_id)
+         WHERE b.participant = 'SPOT' AND b.state = 40 AND b.log_sequence > p_behind
+           AND transaction_is_booked(t.state, t.stores_ended_at)
+    ), legs AS MATERIALIZED (
+        SELECT m.id, b.participant, l."from", l."to", l.asset, l.amount
+          FROM moving m JOIN transaction_branches b ON b.transaction_id = m.id
+         CROSS JOIN LATERAL jsonb_to_recordset(b.legs)
+               AS l ("from" JSONB, "to" JSONB, asset INTEGER, amount NUMERIC)
+         -- The legs of a refused round do not count, even before they are set back.
+         WHERE b.state = 40
+            OR b.state = 20
+               AND NOT EXISTS (SELECT FROM transaction_branches o
+                                WHERE o.transaction_id = b.transaction_id AND o.round = b.round
+                                  AND o.state = -10)
+    ), places AS (
+        SELECT DISTINCT legs.id, place.user_id, legs.asset
+          FROM legs CROSS JOIN LATERAL (VALUES (leg_user("from", 'FUNDING')),
+                                               (leg_user("to", 'FUNDING'))) AS place (user_id)
+         WHERE participant = 'FUNDING' AND place.user_id IS NOT NULL
+    ), parts AS (
+        SELECT p.id, p.asset, h.brought::numeric - h.taken AS funding, 0 AS spot, 0 AS outside
+          FROM places p
+          JOIN funding_holds h
+            ON h.hold_key = ulid_text(p.id) || ':' || p.user_id || ':' || p.asset AND h.state = 40
+        UNION ALL
+        SELECT id, asset, 0,
+               CASE WHEN leg_user("from", 'SPOT') IS NULL THEN amount
+                    WHEN leg_user("to", 'SPOT') IS NULL THEN -amount ELSE 0 END, 0
+          FROM legs WHERE participant = 'SPOT'
+        UNION ALL
+        SELECT m.id, o.asset_id, 0, 0, o.deposited - o.withdrawn
+          FROM moving m CROSS JOIN LATERAL transaction_outside(m.id) AS o WHERE m.done
+    )
+    SELECT m.id, m.order_number, m.done, p.asset, sum(p.funding), sum(p.spot), sum(p.outside)
+      FROM moving m JOIN parts p USING (id)
+     GROUP BY m.id, m.order_number, m.done, p.asset
+$$;
+
 -- Transactions as people read them. The key finds one:
 -- SELECT * FROM transactions WHERE owner = '...' AND tx_id = '...'
 CREATE VIEW transactions AS
@@ -427,7 +649,7 @@ CREATE VIEW transactions AS
            transaction_state_name(state) AS state,
            CASE decide WHEN 1 THEN 'coordinator' WHEN 2 THEN 'caller' ELSE 'last' END AS decide,
            decided_by, decided_at, expires_at, rounds, code_name(code) AS code, detail, sealed,
-           created_at, updated_at, finished_at, history
+           created_at, updated_at, stores_ended_at, finished_at, history
       FROM transactions_tb;
 
 CREATE VIEW branches AS

@@ -50,15 +50,14 @@ BEGIN
 END
 $$;
 
--- Raises the watermark towards p_target, over at most p_rows transfers, external operations and
 -- Raises the watermark towards p_target, over at most p_rows transfers, external operations, holds
 -- of Funding and transactions. p_target comes from watermark_observe. The totals follow in the same
 -- transaction.
 --
--- It stops before a transfer or a transaction that is not terminal, or became so within p_keep_ms
--- by this server's clock. A row with a time of the future does not stop it: while the clock ran
--- ahead, rows got such times. p_target covers them, because everything below it has been terminal
--- for p_keep_ms of lived time.
+-- It stops before a transfer that is not terminal, and before a transaction that Funding or Spot
+-- has not ended, or that became so within p_keep_ms by this server's clock. A row with a time of
+-- the future does not stop it: while the clock ran ahead, rows got such times. p_target covers
+-- them, because everything below it has been so for p_keep_ms of lived time.
 --
 -- It takes no table lock. Nothing below p_target can change: a number that is in use in a worker,
 -- from its first moment until its row is terminal or proven absent, is at or above p_target.
@@ -117,9 +116,11 @@ BEGIN
     SELECT min(order_number) INTO v_held
       FROM transactions_tb
      WHERE order_number >= v_old AND order_number < v_new
-       AND (state NOT IN (40, -20)
-            OR updated_at BETWEEN clock_timestamp() - p_keep_ms * interval '1 millisecond'
-                              AND clock_timestamp());
+       -- Its services may owe their answers for long: they are asked by other names.
+       AND (stores_ended_at IS NULL AND state NOT IN (40, -20)
+            OR COALESCE(stores_ended_at, updated_at)
+               BETWEEN clock_timestamp() - p_keep_ms * interval '1 millisecond'
+                   AND clock_timestamp());
     IF v_held IS NOT NULL THEN
         v_new := v_held;
         o_more := FALSE;
@@ -158,6 +159,9 @@ BEGIN
       FROM transactions_tb WHERE order_number >= v_old AND order_number < v_new;
 
     INSERT INTO watermark_totals AS totals
+           (user_id, asset_id, funding_withdrawn, funding_deposited, funding_refunded,
+            spot_withdrawn, spot_deposited, spot_refunded, external_deposited, external_withdrawn,
+            transaction_taken, transaction_brought, transaction_deposited, transaction_withdrawn)
     SELECT user_id, asset_id,
            COALESCE(sum(amount) FILTER (WHERE place = 'funding' AND op = 1), 0),
            COALESCE(sum(amount) FILTER (WHERE place = 'funding' AND op = 2), 0),
@@ -168,7 +172,9 @@ BEGIN
            COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 4), 0),
            COALESCE(sum(amount) FILTER (WHERE place = 'outside' AND op = 5), 0),
            COALESCE(sum(amount) FILTER (WHERE place = 'hold' AND op = 1), 0),
-           COALESCE(sum(amount) FILTER (WHERE place = 'hold' AND op = 2), 0)
+           COALESCE(sum(amount) FILTER (WHERE place = 'hold' AND op = 2), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'world' AND op = 4), 0),
+           COALESCE(sum(amount) FILTER (WHERE place = 'world' AND op = 5), 0)
       FROM (
         SELECT t.user_id, t.asset_id, 'funding' AS place, done.op, t.amount
           FROM transfers_tb t
@@ -189,6 +195,14 @@ BEGIN
           FROM funding_holds h
          CROSS JOIN LATERAL (VALUES (1::SMALLINT, h.taken), (2, h.brought)) AS moved (op, amount)
          WHERE h.order_number >= v_old AND h.order_number < v_new AND moved.amount > 0
+        UNION ALL
+        SELECT o.user_id, o.asset_id, 'world', moved.op, moved.amount
+          FROM transactions_tb t
+         CROSS JOIN LATERAL transaction_outside(t.transaction_id) AS o
+         CROSS JOIN LATERAL (VALUES (4::SMALLINT, o.deposited), (5, o.withdrawn))
+               AS moved (op, amount)
+         WHERE t.order_number >= v_old AND t.order_number < v_new
+           AND transaction_is_booked(t.state, t.stores_ended_at) AND moved.amount > 0
       ) AS passed
      GROUP BY user_id, asset_id ORDER BY user_id, asset_id
     ON CONFLICT (user_id, asset_id) DO UPDATE SET
@@ -201,7 +215,9 @@ BEGIN
         external_deposited = totals.external_deposited + EXCLUDED.external_deposited,
         external_withdrawn = totals.external_withdrawn + EXCLUDED.external_withdrawn,
         transaction_taken   = totals.transaction_taken   + EXCLUDED.transaction_taken,
-        transaction_brought = totals.transaction_brought + EXCLUDED.transaction_brought;
+        transaction_brought = totals.transaction_brought + EXCLUDED.transaction_brought,
+        transaction_deposited = totals.transaction_deposited + EXCLUDED.transaction_deposited,
+        transaction_withdrawn = totals.transaction_withdrawn + EXCLUDED.transaction_withdrawn;
 
     IF NOT v_halted AND v_new > v_old THEN
         -- The workers promise that no flight brings a number below p_target. This is the same
@@ -272,6 +288,13 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
           FROM engine_state e CROSS JOIN funding_holds h
          CROSS JOIN LATERAL (VALUES (1, h.taken), (2, h.brought)) AS moved (op, amount)
          WHERE h.order_number < e.watermark AND moved.amount > 0
+        UNION ALL
+        SELECT o.user_id, o.asset_id, 'world' || moved.op, moved.amount
+          FROM engine_state e CROSS JOIN transactions_tb t
+         CROSS JOIN LATERAL transaction_outside(t.transaction_id) AS o
+         CROSS JOIN LATERAL (VALUES (4, o.deposited), (5, o.withdrawn)) AS moved (op, amount)
+         WHERE t.order_number < e.watermark AND moved.amount > 0
+           AND transaction_is_booked(t.state, t.stores_ended_at)
     ), totals AS (
         SELECT w.user_id, w.asset_id, parts.part, parts.amount
           FROM watermark_totals w CROSS JOIN LATERAL (VALUES
@@ -279,7 +302,8 @@ RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC) LANGUAGE sq
             ('funding3', funding_refunded), ('spot1', spot_withdrawn),
             ('spot2', spot_deposited), ('spot3', spot_refunded),
             ('outside4', external_deposited), ('outside5', external_withdrawn),
-            ('hold1', transaction_taken), ('hold2', transaction_brought))
+            ('hold1', transaction_taken), ('hold2', transaction_brought),
+            ('world4', transaction_deposited), ('world5', transaction_withdrawn))
             AS parts (part, amount)
     )
     SELECT DISTINCT ON (user_id, asset_id) user_id, asset_id, SUM(kept) - SUM(counted) FROM (

@@ -1,5 +1,5 @@
 -- Webhook deliveries: one event on its way to one endpoint. The deliveries of one transfer go one
--- after the other.
+-- after the other. Those of a transaction are written with its end (transaction_tell).
 --
 -- Rows are found first (OFFSET 0, or a window) and then changed by their ctid, for which there is
 -- one plan. Every function here holds webhook_fence, or is called under it, so no other transaction

@@ -1,28 +1,30 @@
-//! Transactions in PostgreSQL: each write is one statement, and so one commit. It begins with the
-//! fence, and compares the state that it goes from.
+//! Transactions in PostgreSQL: each flight is one statement, and so one commit and one round trip.
+//! It begins with the fence, and compares the states that it goes from.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
-use serde::Serialize;
-use tokio::time::timeout;
+use jiff::Timestamp;
 use tokio_postgres::error::Severity;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tracing::info;
 
+use super::columns::{RoundColumns, expiry, micros, moves_text, sayable};
 use super::held::holder;
-use super::rows::{transactions_from_rows, with_branches};
+use super::judged::{judged, new_row, out_of_form, refused};
+use super::rows::{readable, with_branches};
 use super::{
-    Accepted, MoveResult, RoundAccept, TransactionError, TransactionMove, TransactionStore,
+    Accepted, Found, Landed, MoveResult, RoundAccept, TransactionError, TransactionMove,
+    TransactionStore, UnfinishedPage, UnreadableRow,
 };
 use crate::postgres::columns::{Id, bigint, code_number};
+use crate::postgres::connection::within;
+use crate::postgres::flight::EventIds;
 use crate::postgres::{Address, Error, Limits, Verdict, connect_by_keys, is_going_away, verdict};
 use crate::telemetry;
-use crate::transaction::{
-    Branch, Decider, ROUNDS_MAX, TransactionName, TransactionPassage, TransactionRound,
-    TransactionRow, TransactionState, write_legs,
-};
+use crate::transaction::{TransactionName, TransactionRow, TransactionState};
 use domain::code::Code;
 use domain::transfer::ReqId;
 
@@ -36,13 +38,22 @@ pub struct TransactionDatabase {
     config: Address,
     limits: Limits,
     incarnation: i64,
+    told: TransactionTold,
     session: Option<Session>,
+}
+
+/// The events that are written with the end of a transaction.
+#[derive(Clone, Debug)]
+pub struct TransactionTold {
+    /// Their ids, shared with the flights of this process.
+    pub ids: Arc<EventIds>,
+    /// The endpoints that are told of each transaction, beside its followers.
+    pub endpoints: Vec<String>,
 }
 
 struct Session {
     client: Client,
-    accept: Statement,
-    record: Statement,
+    flight: Statement,
     cancel: Statement,
     find: Statement,
     unfinished: Statement,
@@ -52,15 +63,20 @@ struct Session {
 impl Session {
     async fn open(config: &Address, limits: &Limits) -> Result<Session, Error> {
         let client = connect_by_keys(config, limits).await?;
-        let call = |name: &str, count: usize| {
-            let values: Vec<String> = (1..=count).map(|place| format!("${place}")).collect();
-            format!("SELECT {name}({})", values.join(", "))
+        let values = |from: usize, to: usize| {
+            let values: Vec<String> = (from..=to).map(|place| format!("${place}")).collect();
+            values.join(", ")
         };
-        let accept = client.prepare(&call("transaction_accept", 14)).await?;
-        let record = "SELECT transaction_record($1, $2, $3::text::jsonb)";
-        let record = client.prepare(record).await?;
-        let cancel = client.prepare(&call("transaction_cancel_unknown", 11)).await?;
-        let find = "SELECT * FROM transactions_tb WHERE owner = $1 AND tx_id = $2";
+        let flight = format!(
+            "SELECT moved, accepted FROM transaction_flight($1, $2, $3::text::jsonb, {})",
+            values(4, 20)
+        );
+        let flight = client.prepare(&flight).await?;
+        let cancel = format!("SELECT transaction_cancel_unknown({})", values(1, 11));
+        let cancel = client.prepare(&cancel).await?;
+        let find = "SELECT t.* FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::text[])) \
+                           AS n (owner, tx_id) \
+                      JOIN transactions_tb t ON (t.owner, t.tx_id) = (n.owner, n.tx_id)";
         let find = client.prepare(&with_branches(find, "ASC")).await?;
         let unfinished = "SELECT * FROM transactions_tb \
                            WHERE state NOT IN (40, -20) AND order_number > $1 \
@@ -69,15 +85,21 @@ impl Session {
         let decided = "SELECT transaction_id FROM transactions_tb \
                         WHERE state = 30 AND NOT sealed ORDER BY order_number";
         let decided = client.prepare(decided).await?;
-        Ok(Session { client, accept, record, cancel, find, unfinished, decided })
+        Ok(Session { client, flight, cancel, find, unfinished, decided })
     }
 }
 
 impl TransactionDatabase {
     /// Connects with the first call.
-    pub fn new(config: Address, limits: Limits, incarnation: u64) -> TransactionDatabase {
+    pub fn new(
+        config: Address,
+        limits: Limits,
+        incarnation: u64,
+        told: TransactionTold,
+    ) -> TransactionDatabase {
         let limits = Limits { lock_timeout: limits.lock_timeout.min(LOCK_TIMEOUT), ..limits };
-        TransactionDatabase { config, limits, incarnation: bigint(incarnation), session: None }
+        let incarnation = bigint(incarnation);
+        TransactionDatabase { config, limits, incarnation, told, session: None }
     }
 
     /// Runs a call over the session. A call of unknown end, or one that was given up, ends it.
@@ -91,14 +113,13 @@ impl TransactionDatabase {
             Some(session) if !session.client.is_closed() => session,
             Some(_) | None => {
                 let limit = limit + self.limits.connect_timeout;
-                let opened = timeout(limit, Session::open(&self.config, &self.limits)).await;
-                let opened = opened.unwrap_or(Err(Error::Timeout(limit)));
-                opened.map_err(not_begun)?
+                let opened = within(limit, Session::open(&self.config, &self.limits)).await;
+                opened.unwrap_or_else(Err).map_err(not_begun)?
             }
         };
-        let done = match timeout(limit, call(&session)).await {
+        let done = match within(limit, call(&session)).await {
             Ok(done) => done.map_err(failure),
-            Err(_elapsed) => Err(TransactionError::Unknown(format!("no answer in {limit:?}"))),
+            Err(late) => Err(TransactionError::Unknown(telemetry::chain(&late).to_string())),
         };
         // A statement that PostgreSQL has refused leaves nothing behind.
         if !matches!(done, Err(TransactionError::Unknown(_))) {
@@ -107,76 +128,107 @@ impl TransactionDatabase {
         done
     }
 
-    async fn found(
-        session: &Session,
-        name: &TransactionName,
-    ) -> Result<Option<TransactionRow>, Error> {
-        let values: [&(dyn ToSql + Sync); 2] = [&name.owner, &name.tx_id.as_str()];
-        let rows = session.client.query(&session.find, &values).await?;
-        Ok(transactions_from_rows(&rows)?.pop())
+    /// Writes a flight. Returns the letters of the moves and the words of the rounds.
+    async fn write(
+        &mut self,
+        moves: &[TransactionMove],
+        accepts: &[&RoundAccept],
+        at: Timestamp,
+    ) -> Result<(String, Vec<String>), TransactionError> {
+        if moves.is_empty() && accepts.is_empty() {
+            return Ok((String::new(), Vec::new()));
+        }
+        let (words, columns) = (moves_text(moves), RoundColumns::of(accepts));
+        let (incarnation, at) = (self.incarnation, micros(at));
+        let done = moves.iter().filter(|one| one.to == TransactionState::Done).count();
+        let TransactionTold { ids, endpoints } = self.told.clone();
+        let event_first = bigint(ids.take(done));
+        let (letters, answers) = self
+            .over(async |session| {
+                let mut values: Vec<&(dyn ToSql + Sync)> = vec![&incarnation, &at, &words];
+                values.extend(columns.values());
+                values.extend::<[&(dyn ToSql + Sync); 2]>([&event_first, &endpoints]);
+                let row = session.client.query_one(&session.flight, &values).await?;
+                Ok((row.try_get::<_, String>(0)?, row.try_get::<_, Vec<String>>(1)?))
+            })
+            .await?;
+        if (letters.len(), answers.len()) != (moves.len(), accepts.len()) {
+            let (found, asked) = (letters.len() + answers.len(), moves.len() + accepts.len());
+            return Err(TransactionError::Unknown(format!("{found} results for {asked} words")));
+        }
+        Ok((letters, answers))
+    }
+
+    /// The answers to rounds that were written or met a row. One read finds all rows.
+    async fn answers(
+        &mut self,
+        accepts: &[&RoundAccept],
+        words: &[String],
+    ) -> Vec<Result<Accepted, TransactionError>> {
+        let is_known = |word: &&String| !matches!(word.as_str(), "new" | "number");
+        let met = accepts.iter().zip(words).filter(|(_, word)| is_known(word));
+        let names: Vec<&TransactionName> = met.map(|(accept, _)| &accept.round.name).collect();
+        // The rounds may be written: no failure of this read is a refusal.
+        let mut rows = self.find_all(&names).await.map_err(maybe_written).map(Vec::into_iter);
+        let mut answers = Vec::with_capacity(accepts.len());
+        for (accept, word) in accepts.iter().zip(words) {
+            let row = match (word.as_str(), &mut rows) {
+                ("new", _) => {
+                    let row = Box::new(new_row(accept));
+                    answers.push(Ok(Accepted::Taken { row, replayed: false }));
+                    continue;
+                }
+                ("number", _) => {
+                    answers.push(Err(useless(accept.order_number)));
+                    continue;
+                }
+                (_, Ok(rows)) => rows.next().expect("one a name"),
+                (_, Err(error)) => Err(TransactionError::Unknown(error.to_string())),
+            };
+            answers.push(match row {
+                Ok(row) => {
+                    let held = match (&row, word.as_str()) {
+                        (Some(row), "held") => Some(self.holder(row.id).await),
+                        _ => None,
+                    };
+                    judged(word, &accept.round, row, held)
+                }
+                Err(error) => Err(error),
+            });
+        }
+        answers
     }
 }
 
 impl TransactionStore for TransactionDatabase {
-    async fn accept(&mut self, accept: &RoundAccept) -> Result<Accepted, TransactionError> {
-        let round = &accept.round;
-        let branches = round.branches();
-        if let Some(detail) = out_of_form(round, &branches) {
-            return Ok(refused(Code::InvalidRequest, detail, None));
-        }
-        let incarnation = self.incarnation;
-        let answer = self.over(async |session| write_round(session, incarnation, accept).await);
-        let answer = answer.await?;
-        if answer == "new" {
-            return Ok(Accepted::Taken { row: Box::new(new_row(accept)), replayed: false });
-        }
-        if answer == "number" {
-            return Err(useless(accept.order_number));
-        }
-        let name = &round.name;
-        let found = self.over(async |session| {
-            let row = Self::found(session, name).await?;
-            let held = match (&row, answer.as_str()) {
-                (Some(row), "held") => Some(holder(&session.client, row.id).await?),
-                _ => None,
-            };
-            Ok((row, held))
-        });
-        // The round may be written: no failure of this read is a refusal.
-        let (row, held) = found.await.map_err(maybe_written)?;
-        judged(&answer, round, row, held)
-    }
-
-    async fn record(
+    async fn flight(
         &mut self,
         moves: &[TransactionMove],
+        accepts: &[&RoundAccept],
         at: Timestamp,
-    ) -> Result<Vec<MoveResult>, TransactionError> {
-        if moves.is_empty() {
-            return Ok(Vec::new());
+    ) -> Result<Landed, TransactionError> {
+        let bad = |accept: &&RoundAccept| out_of_form(&accept.round, &accept.round.branches());
+        let (mut sent, mut unsent) = (Vec::new(), Vec::new());
+        for (place, accept) in accepts.iter().enumerate() {
+            match bad(accept) {
+                None => sent.push(*accept),
+                Some(detail) => unsent.push((place, refused(Code::InvalidRequest, detail, None))),
+            }
         }
-        let words: Vec<MoveWords> = moves.iter().map(MoveWords::of).collect();
-        let words = serde_json::to_string(&words).expect("plain words");
-        let incarnation = self.incarnation;
-        let letters = self.over(async |session| {
-            let values: [&(dyn ToSql + Sync); 3] = [&incarnation, &micros(at), &words];
-            let row = session.client.query_one(&session.record, &values).await?;
-            Ok(row.try_get::<_, String>(0)?)
-        });
-        let letters = letters.await?;
-        if letters.len() != moves.len() {
-            let what = format!("{} results for {} moves", letters.len(), moves.len());
-            return Err(TransactionError::Unknown(what));
+        let (letters, words) = self.write(moves, &sent, at).await?;
+        let mut accepted = self.answers(&sent, &words).await;
+        for (place, refused) in unsent {
+            accepted.insert(place, Ok(refused));
         }
-        let mut results = Vec::with_capacity(moves.len());
+        let mut moved = Vec::with_capacity(moves.len());
         for (letter, one) in letters.chars().zip(moves) {
-            results.push(match letter {
+            moved.push(match letter {
                 'm' => MoveResult::Moved,
                 'h' => MoveResult::Held(self.holder(one.id).await),
                 _ => MoveResult::Changed,
             });
         }
-        Ok(results)
+        Ok(Landed { moved, accepted })
     }
 
     async fn cancel_unknown(
@@ -210,22 +262,52 @@ impl TransactionStore for TransactionDatabase {
         found.ok_or_else(|| useless(*order_number))
     }
 
-    async fn find(
+    async fn find_all(
         &mut self,
-        name: &TransactionName,
-    ) -> Result<Option<TransactionRow>, TransactionError> {
-        self.over(async |session| Self::found(session, name).await).await
+        names: &[&TransactionName],
+    ) -> Result<Vec<Found>, TransactionError> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let owners: Vec<&str> = names.iter().map(|name| name.owner.as_str()).collect();
+        let tx_ids: Vec<&str> = names.iter().map(|name| name.tx_id.as_str()).collect();
+        let rows = self.over(async |session| {
+            let values: [&(dyn ToSql + Sync); 2] = [&owners, &tx_ids];
+            Ok(session.client.query(&session.find, &values).await?)
+        });
+        let rows = rows.await?;
+        let page = readable(&rows).map_err(failure)?;
+        let found: HashMap<&TransactionName, &TransactionRow> =
+            page.rows.iter().map(|row| (&row.name, row)).collect();
+        let unreadable: HashMap<(&str, &str), &UnreadableRow> = page
+            .unreadable
+            .iter()
+            .map(|bad| ((bad.owner.as_str(), bad.tx_id.as_str()), bad))
+            .collect();
+        let one = |name: &&TransactionName| match found.get(name) {
+            Some(row) => Ok(Some((*row).clone())),
+            None => match unreadable.get(&(name.owner.as_str(), name.tx_id.as_str())) {
+                Some(bad) => Err(TransactionError::Unreadable(bad.what.clone())),
+                None => Ok(None),
+            },
+        };
+        Ok(names.iter().map(one).collect())
     }
 
     async fn unfinished(
         &mut self,
         above: u64,
         limit: usize,
-    ) -> Result<Vec<TransactionRow>, TransactionError> {
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    ) -> Result<UnfinishedPage, TransactionError> {
+        let most = i64::try_from(limit).unwrap_or(i64::MAX);
         self.over(async |session| {
-            let values: [&(dyn ToSql + Sync); 2] = [&bigint(above), &limit];
-            transactions_from_rows(&session.client.query(&session.unfinished, &values).await?)
+            let values: [&(dyn ToSql + Sync); 2] = [&bigint(above), &most];
+            let mut page = readable(&session.client.query(&session.unfinished, &values).await?)?;
+            let last = page.rows.iter().map(|row| row.order_number);
+            let last = last.chain(page.unreadable.iter().map(|row| row.order_number)).max();
+            let is_full = page.rows.len() + page.unreadable.len() >= limit;
+            page.next = last.filter(|_| is_full);
+            Ok(page)
         })
         .await
     }
@@ -249,43 +331,13 @@ impl TransactionDatabase {
     }
 }
 
-/// Writes a round. Returns the word of `transaction_accept`.
-async fn write_round(
-    session: &Session,
-    incarnation: i64,
-    accept: &RoundAccept,
-) -> Result<String, Error> {
-    let RoundAccept { round, id, order_number, at } = accept;
-    let branches = round.branches();
-    let parties: Vec<&str> = branches.iter().map(|branch| branch.party.name()).collect();
-    let last: Vec<bool> = branches.iter().map(|branch| branch.last).collect();
-    let legs = branches.iter().map(|branch| write_legs(&branch.party, &branch.legs));
-    let legs: Vec<String> = legs.collect();
-    let payloads: Vec<String> = branches.iter().map(|branch| branch.payload.to_string()).collect();
-    let values: &Values<'_> = &[
-        &incarnation,
-        &Id::of(*id),
-        &bigint(*order_number),
-        &round.name.owner,
-        &round.name.tx_id.as_str(),
-        &i16::from(round.round),
-        &round.decider.number(),
-        &micros(*at),
-        &expiry(*at, round.ttl_ms),
-        &round.fingerprint.as_slice(),
-        &parties,
-        &last,
-        &legs,
-        &payloads,
-    ];
-    Ok(session.client.query_one(&session.accept, values).await?.try_get(0)?)
-}
-
 /// The failure of a call behind a write that was committed.
 fn maybe_written(error: TransactionError) -> TransactionError {
     match error {
         TransactionError::Refused(why) => TransactionError::Unknown(why),
-        TransactionError::Superseded | TransactionError::Unknown(_) => error,
+        TransactionError::Superseded
+        | TransactionError::Unknown(_)
+        | TransactionError::Unreadable(_) => error,
     }
 }
 
@@ -293,207 +345,6 @@ fn maybe_written(error: TransactionError) -> TransactionError {
 fn useless(order_number: u64) -> TransactionError {
     let what = format!("order number {order_number} is below the watermark, or in use");
     TransactionError::Refused(what)
-}
-
-/// Why a round cannot be written at all.
-fn out_of_form(round: &TransactionRound, branches: &[Branch]) -> Option<String> {
-    let number = round.round;
-    if !(1..=ROUNDS_MAX).contains(&number) {
-        return Some(format!("round {number}: a transaction has rounds 1 to {ROUNDS_MAX}"));
-    }
-    branches.is_empty().then(|| format!("round {number} has no leg and no participant"))
-}
-
-fn refused(code: Code, detail: String, row: Option<TransactionRow>) -> Accepted {
-    Accepted::Refused { code, detail, row: row.map(Box::new) }
-}
-
-/// The answer to a round that met a row.
-fn judged(
-    answer: &str,
-    round: &TransactionRound,
-    row: Option<TransactionRow>,
-    held: Option<String>,
-) -> Result<Accepted, TransactionError> {
-    let number = round.round;
-    let Some(row) = row else {
-        return match answer {
-            "order" => {
-                let detail = format!("round {number} of a transaction without a first round");
-                Ok(refused(Code::InvalidRequest, detail, None))
-            }
-            "repaired" => {
-                let detail = "a transaction with this tx_id was written again from the log, which \
-                              does not name owners: ask an operator";
-                Ok(refused(Code::TxIdConflict, detail.to_owned(), None))
-            }
-            // Its row is never deleted.
-            _ => Err(TransactionError::Unknown("a row was there, and is gone".to_owned())),
-        };
-    };
-    let next = row.rounds + 1;
-    let (code, detail) = match answer {
-        "taken" => return Ok(Accepted::Taken { row: Box::new(row), replayed: false }),
-        "repeated" => return Ok(Accepted::Taken { row: Box::new(row), replayed: true }),
-        "conflict" => (Code::TxIdConflict, differing(&row, round)),
-        "decided" => (Code::TransactionDecided, format!("it is {}", row.state.name())),
-        "aborted" => match row.code {
-            Some(Code::TransactionExpired) => {
-                (Code::TransactionExpired, "it was aborted for its age".to_owned())
-            }
-            _ => (Code::TransactionAborted, format!("it is {}", row.state.name())),
-        },
-        "rounds" => {
-            let decider = row.decider.name();
-            let caller = Decider::Caller.name();
-            let detail =
-                format!("it is decided by {decider}: only with {caller} there is round {number}");
-            (Code::InvalidRequest, detail)
-        }
-        "order" => (Code::InvalidRequest, format!("round {number}, and the next one is {next}")),
-        "untried" => {
-            (Code::TransactionUntried, format!("a round before round {number} is being tried"))
-        }
-        "held" => {
-            let held = held.unwrap_or_default();
-            (Code::Overloaded, format!("a session of the caller holds the transaction: {held}"))
-        }
-        other => return Err(TransactionError::Unknown(format!("the answer {other:?}"))),
-    };
-    Ok(refused(code, detail, Some(row)))
-}
-
-/// The fields in which a round differs from the one that was accepted, for people.
-fn differing(row: &TransactionRow, round: &TransactionRound) -> String {
-    let there: Vec<&Branch> =
-        row.branches.iter().filter(|branch| branch.round == round.round).collect();
-    let asked = round.branches();
-    let mut fields = Vec::new();
-    let first = round.round == 1;
-    let ttl = row.expires_at.duration_since(row.created_at).as_millis();
-    if first && row.decider != round.decider {
-        fields.push("decide".to_owned());
-    }
-    if first && u128::from(round.ttl_ms) != ttl.unsigned_abs() {
-        fields.push("ttl_ms".to_owned());
-    }
-    for branch in &asked {
-        match there.iter().find(|other| other.party == branch.party) {
-            Some(other) if other.legs != branch.legs => {
-                fields.push(format!("legs of {}", branch.party.name()));
-            }
-            Some(other) if other.payload != branch.payload || other.last != branch.last => {
-                fields.push(format!("participant {}", branch.party.name()));
-            }
-            Some(_) => {}
-            None => fields.push(format!("{} is new", branch.party.name())),
-        }
-    }
-    let missing = there.iter().filter(|other| !asked.iter().any(|one| one.party == other.party));
-    fields.extend(missing.map(|other| format!("{} is missing", other.party.name())));
-    match fields.is_empty() {
-        true => format!("round {} was accepted with another body", round.round),
-        false => {
-            format!("round {} was accepted with another body: {}", round.round, fields.join(", "))
-        }
-    }
-}
-
-/// A new transaction as PostgreSQL has it, times to the microsecond.
-fn new_row(accept: &RoundAccept) -> TransactionRow {
-    let RoundAccept { round, id, order_number, at } = accept;
-    let at = micros(*at);
-    let passage = TransactionPassage {
-        state: TransactionState::Open.name().to_owned(),
-        at,
-        by: round.name.owner.clone(),
-        reason: None,
-    };
-    TransactionRow {
-        id: *id,
-        order_number: *order_number,
-        name: round.name.clone(),
-        state: TransactionState::Open,
-        decider: round.decider,
-        decided_by: None,
-        expires_at: expiry(at, round.ttl_ms),
-        rounds: 1,
-        code: None,
-        detail: None,
-        sealed: false,
-        branches: round.branches(),
-        history: vec![passage],
-        created_at: at,
-        updated_at: at,
-    }
-}
-
-/// A time as PostgreSQL keeps it.
-fn micros(at: Timestamp) -> Timestamp {
-    Timestamp::from_microsecond(at.as_microsecond()).expect("it is one")
-}
-
-/// The time beyond which an undecided transaction is aborted.
-fn expiry(at: Timestamp, ttl_ms: u64) -> Timestamp {
-    let ttl = SignedDuration::from_millis(i64::try_from(ttl_ms).unwrap_or(i64::MAX));
-    micros(at).checked_add(ttl).unwrap_or(Timestamp::MAX)
-}
-
-/// Text that PostgreSQL can keep: it has no zero byte.
-fn sayable(text: &str) -> String {
-    text.replace('\0', "\u{FFFD}")
-}
-
-/// A [`TransactionMove`] as `transaction_record` reads it.
-#[derive(Serialize)]
-struct MoveWords {
-    id: String,
-    rounds: u8,
-    before: i16,
-    after: i16,
-    author: String,
-    code: Option<i16>,
-    detail: Option<String>,
-    seal: bool,
-    branches: Vec<BranchWords>,
-}
-
-#[derive(Serialize)]
-struct BranchWords {
-    party: String,
-    round: u8,
-    before: i16,
-    after: i16,
-    code: Option<i16>,
-    leg: Option<u8>,
-    participant_code: Option<String>,
-    log_sequence: Option<u64>,
-}
-
-impl MoveWords {
-    fn of(one: &TransactionMove) -> MoveWords {
-        let branches = one.branches.iter().map(|branch| BranchWords {
-            party: branch.party.name().to_owned(),
-            round: branch.round,
-            before: branch.from.number(),
-            after: branch.to.number(),
-            code: branch.code.map(code_number),
-            leg: branch.leg,
-            participant_code: branch.participant_code.as_deref().map(sayable),
-            log_sequence: branch.log_sequence,
-        });
-        MoveWords {
-            id: format!("{:032x}", one.id.number()),
-            rounds: one.rounds,
-            before: one.from.number(),
-            after: one.to.number(),
-            author: sayable(&one.by),
-            code: one.code.map(code_number),
-            detail: one.detail.as_deref().map(sayable),
-            seal: one.seal,
-            branches: branches.collect(),
-        }
-    }
 }
 
 /// The meaning of an error before anything was sent.

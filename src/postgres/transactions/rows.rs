@@ -3,8 +3,10 @@
 use jiff::Timestamp;
 use tokio_postgres::Row;
 
+use super::{UnfinishedPage, UnreadableRow};
 use crate::postgres::Error;
 use crate::postgres::columns;
+use crate::telemetry;
 use crate::transaction::{
     Branch, BranchState, Decider, Party, TransactionName, TransactionRow, TransactionState,
     read_legs,
@@ -14,7 +16,7 @@ use domain::transfer::{Cid, Participant};
 /// The table in errors.
 const TABLE: &str = "transactions_tb";
 /// Where the columns of the branch begin.
-const BRANCH_FROM: usize = 17;
+const BRANCH_FROM: usize = 18;
 
 /// A statement that reads transactions with their branches, a row for each branch, and one for a
 /// transaction that has none. `chosen`: a select of rows of `transactions_tb`. `order`: `ASC` or
@@ -24,6 +26,7 @@ pub(in crate::postgres) fn with_branches(chosen: &str, order: &str) -> String {
         "SELECT t.transaction_id, t.order_number, t.owner, t.tx_id, t.state, t.decide, \
                 t.decided_by, t.expires_at, t.rounds, t.code, t.detail, t.sealed, \
                 t.history::text, t.created_at, t.updated_at, t.decided_at, t.finished_at, \
+                t.stores_ended_at IS NOT NULL, \
                 b.participant, b.round, b.state, b.last, b.legs::text, b.payload::text, b.code, \
                 b.leg, b.participant_code, b.log_sequence \
            FROM ({chosen}) AS t LEFT JOIN transaction_branches b USING (transaction_id) \
@@ -38,27 +41,63 @@ pub(in crate::postgres) fn with_branches(chosen: &str, order: &str) -> String {
 pub(in crate::postgres) fn transactions_from_rows(
     rows: &[Row],
 ) -> Result<Vec<TransactionRow>, Error> {
-    let mut all = Vec::<TransactionRow>::new();
-    for row in rows {
-        let order_number = columns::count(row, 1, TABLE)?;
-        if all.last().is_none_or(|last| last.order_number != order_number) {
-            all.push(transaction_from_row(row)?);
+    grouped(rows)?.into_iter().map(|(_, rows)| one_from_rows(rows)).collect()
+}
+
+/// The same, with the transactions that cannot be read apart from the others.
+///
+/// # Errors
+/// [`Error`]: a row has no order number.
+pub(super) fn readable(rows: &[Row]) -> Result<UnfinishedPage, Error> {
+    let mut page = UnfinishedPage::default();
+    for (order_number, rows) in grouped(rows)? {
+        match one_from_rows(rows) {
+            Ok(row) => page.rows.push(row),
+            Err(error) => {
+                let row = &rows[0];
+                let text = |column| row.try_get::<_, String>(column).unwrap_or_default();
+                page.unreadable.push(UnreadableRow {
+                    id: columns::req_id(row, 0).ok().flatten(),
+                    order_number,
+                    owner: text(2),
+                    tx_id: text(3),
+                    what: telemetry::chain(&error).to_string(),
+                });
+            }
         }
-        let last = all.last_mut().expect("pushed above");
+    }
+    Ok(page)
+}
+
+/// The rows of each transaction, with its order number.
+fn grouped(rows: &[Row]) -> Result<Vec<(u64, &[Row])>, Error> {
+    let numbers: Vec<u64> =
+        rows.iter().map(|row| columns::count(row, 1, TABLE)).collect::<Result<_, _>>()?;
+    let mut from = 0;
+    let groups = numbers.chunk_by(|one, next| one == next).map(|numbers| {
+        let group = &rows[from..from + numbers.len()];
+        from += numbers.len();
+        (numbers[0], group)
+    });
+    Ok(groups.collect())
+}
+
+/// One transaction from all of its rows.
+fn one_from_rows(rows: &[Row]) -> Result<TransactionRow, Error> {
+    let mut transaction = transaction_from_row(&rows[0])?;
+    for row in rows {
         if row.try_get::<_, Option<&str>>(BRANCH_FROM)?.is_some() {
             let branch = branch_from_row(row).map_err(|error| match error {
                 Error::Row { table, what } => {
-                    Error::Row { table, what: format!("{}: {what}", last.id) }
+                    Error::Row { table, what: format!("{}: {what}", transaction.id) }
                 }
                 other => other,
             })?;
-            last.branches.push(branch);
+            transaction.branches.push(branch);
         }
     }
-    for transaction in &mut all {
-        transaction.branches.sort_by_cached_key(place);
-    }
-    Ok(all)
+    transaction.branches.sort_by_cached_key(place);
+    Ok(transaction)
 }
 
 /// The place of a branch: by round, FUNDING, SPOT, services by name, the last participant.
@@ -92,6 +131,7 @@ fn transaction_from_row(row: &Row) -> Result<TransactionRow, Error> {
         code: columns::code(row, 9, TABLE)?,
         detail: row.try_get(10)?,
         sealed: row.try_get(11)?,
+        stores_ended: row.try_get(17)?,
         branches: Vec::new(),
         history: serde_json::from_str(history)
             .map_err(|error| bad(&format!("history: {error}")))?,

@@ -12,7 +12,7 @@ use super::time::VirtualClock;
 use super::world::{USERS, World};
 use crate::clock::Clock;
 use crate::entropy::Entropy;
-use crate::transaction::{Decider, TransactionLeg, TransactionName, TransactionRound};
+use crate::transaction::{Decider, LegPlace, TransactionLeg, TransactionName, TransactionRound};
 use crate::transactions::example::{between, place};
 use crate::transactions::{TransactionAnswer, Transactions};
 
@@ -61,10 +61,33 @@ impl Client<'_> {
         (0..count).map(|_| one(&mut self.chance)).collect()
     }
 
+    /// Legs between the stores, and from and to the outside of both.
+    fn crossing_legs(&mut self) -> Vec<TransactionLeg> {
+        let (funding, spot) = (Participant::Funding, Participant::Spot);
+        let one = |chance: &mut Chance| {
+            let (user, other) = (1 + chance.below(USERS), 1 + chance.below(USERS));
+            let (from, to) = match chance.below(4) {
+                0 => (place(funding, user), place(spot, other)),
+                1 => (place(spot, user), place(funding, other)),
+                2 => (LegPlace::Outside, place(funding, user)),
+                _ => (place(funding, user), LegPlace::Outside),
+            };
+            between(from, to, 1 + chance.below(300))
+        };
+        (0..self.chance.below(3)).map(|_| one(&mut self.chance)).collect()
+    }
+
     fn round(&mut self, name: &TransactionName, round: u8, decider: Decider) -> TransactionRound {
         let payload = serde_json::json!({ "round": round });
         let mut legs = self.legs(Participant::Funding, 3);
         legs.extend(self.legs(Participant::Spot, 3));
+        legs.extend(self.crossing_legs());
+        // Any order: a leg may pass on the money of one that comes behind it in the other store.
+        for index in (1..legs.len()).rev() {
+            let places = u64::try_from(index).expect("few") + 1;
+            let other = self.chance.below(places);
+            legs.swap(index, usize::try_from(other).expect("few"));
+        }
         let mut services = Vec::new();
         for service in ["coupons", "envelopes"] {
             if self.chance.percent(25) {
@@ -83,6 +106,7 @@ impl Client<'_> {
             legs,
             services,
             last,
+            followers: Vec::new(),
             fingerprint: self.chance.u128().to_be_bytes(),
         }
     }

@@ -12,7 +12,8 @@ use domain::transfer::ReqId;
 
 use super::is_service;
 use crate::transaction::{
-    BranchState, Party, TransactionName, TransactionRow, TransactionState, TransactionVerdict,
+    Branch, BranchState, LegPlace, Party, TransactionName, TransactionRow, TransactionState,
+    TransactionVerdict,
 };
 use crate::transactions::rounds::is_used_up;
 use domain::transfer::Participant;
@@ -38,11 +39,22 @@ pub(super) enum Bug {
     LateTry,
     /// Spot reserves behind its release.
     LateReserve,
+    /// A failure behind a write is told as a refusal of the write.
+    WrittenIsRefused,
+    /// The row does not keep that both stores have ended.
+    EndNotNoted,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 5] =
-        [Bug::AbortByAbsence, Bug::UntriedCommit, Bug::NoLock, Bug::LateTry, Bug::LateReserve];
+    pub(super) const ALL: [Bug; 7] = [
+        Bug::AbortByAbsence,
+        Bug::UntriedCommit,
+        Bug::NoLock,
+        Bug::LateTry,
+        Bug::LateReserve,
+        Bug::WrittenIsRefused,
+        Bug::EndNotNoted,
+    ];
 }
 
 /// A user and an asset.
@@ -81,6 +93,8 @@ pub(super) struct World {
     spot: BTreeMap<Holder, u128>,
     reserves: BTreeMap<ReqId, Reserve>,
     services: BTreeMap<String, ServiceRecord>,
+    /// The watermark may be here, of any process so far: the stores know nothing below it.
+    passed: u64,
     /// The first broken law.
     broken: Option<String>,
     /// Names with an abort that was answered as done.
@@ -115,6 +129,7 @@ impl World {
             spot: start,
             reserves: BTreeMap::new(),
             services: BTreeMap::new(),
+            passed: 0,
             broken: None,
             told_aborted: Vec::new(),
             told_committed: Vec::new(),
@@ -171,10 +186,20 @@ impl World {
     /// `over`: the watermark may pass every number below it.
     pub(super) fn check_numbers(&mut self, over: Option<u64>) {
         let Some(over) = over else { return };
-        let open = |row: &&TransactionRow| !row.state.is_terminal() && row.order_number < over;
+        self.passed = self.passed.max(over);
+        let open = |row: &&TransactionRow| {
+            !row.state.is_terminal() && !row.stores_ended && row.order_number < over
+        };
         if let Some(row) = self.rows.values().find(open) {
             let what = format!("the watermark passes {} with order {}", row.id, row.order_number);
             self.broke(what);
+        }
+    }
+
+    /// A store is asked about a transaction with this order number.
+    fn check_asked(&mut self, order_number: u64) {
+        if order_number < self.passed {
+            self.broke(format!("a store is asked about {order_number}, below the watermark"));
         }
     }
 
@@ -228,10 +253,31 @@ impl World {
         if self.funding != funding {
             return Err(BrokenLaw(format!("Funding has {:?}, must be {funding:?}", self.funding)));
         }
+        let total = |balances: &BTreeMap<Holder, u128>| balances.values().sum::<u128>();
+        let (there, came) = (total(&self.funding) + total(&self.spot), self.came());
+        let begun = total(&World::new(None).funding) + total(&World::new(None).spot);
+        if i128::try_from(there).ok() != i128::try_from(begun).ok().map(|begun| begun + came) {
+            let broken = format!("{there} units in both stores, {begun} before and {came} came");
+            return Err(BrokenLaw(broken));
+        }
         if self.spot != spot {
             return Err(BrokenLaw(format!("Spot has {:?}, must be {spot:?}", self.spot)));
         }
         Ok(())
+    }
+
+    /// Money that transactions have brought from outside of both stores, less all that they took
+    /// there.
+    fn came(&self) -> i128 {
+        let done = self.rows.values().filter(|row| row.state == TransactionState::Done);
+        let confirmed = |branch: &&Branch| branch.state == BranchState::Confirmed;
+        let branches = done.flat_map(|row| row.branches.iter().filter(confirmed));
+        let legs = branches.flat_map(|branch| &branch.legs).map(|leg| match (leg.from, leg.to) {
+            (LegPlace::Outside, _) => i128::from(leg.amount),
+            (_, LegPlace::Outside) => -i128::from(leg.amount),
+            _ => 0,
+        });
+        legs.sum()
     }
 
     /// A transaction is booked by all of its parties or by none.

@@ -83,7 +83,8 @@ fn the_next_steps_of_each_state_are_those_of_the_table() {
         (Decider::Last, Deciding, &[T, T, T, N], "commit bank 1"),
         (Decider::Last, Deciding, &[T, T, T, C], "COMMITTED by bank"),
         (Decider::Last, Deciding, &[T, T, T, R], "ABORTED PARTICIPANT_REFUSED by bank"),
-        (Decider::Last, Committed, &[T, T, T, C], "confirm FUNDING 1"),
+        (Decider::Last, Committed, &[T, T, T, C], "confirm FUNDING 1, confirm SPOT 1"),
+        (Decider::Caller, Committed, &[T, C, T], "confirm FUNDING 1"),
         (Decider::Caller, Committed, &[C, T, T], "confirm SPOT 1"),
         (Decider::Caller, Committed, &[C, C, T], "confirm coupons 1"),
         (Decider::Caller, Committed, &[C, C, C], "DONE by coordinator"),
@@ -122,6 +123,33 @@ fn the_next_steps_of_each_state_are_those_of_the_table() {
     assert_eq!(steps(&spot_alone, known), "confirm FUNDING 2");
     known.note_released();
     assert_eq!(steps(&spot_alone, known), "confirm SPOT 2");
+}
+
+/// RCV-008. Goal: once the row says that both stores have ended, neither is asked, with nothing
+/// known in memory. Method: rows in which a new process would ask again, without the mark and with
+/// it.
+#[test]
+fn behind_the_mark_no_store_is_asked() {
+    use BranchState::{Cancelled as X, Confirmed as C, Refused as R, Tried as T};
+    use TransactionState::{Aborted, Committed};
+    let funding = |round| (FUNDING, round, vec![leg(1, 2, 5)]);
+    let coupons = || branch(Party::Service("coupons".to_owned()), 2, Vec::new());
+    for (state, states, before, behind) in [
+        (Committed, [R, C, T], "set back FUNDING 1", "confirm coupons 2"),
+        (Aborted, [X, X, T], "cancel FUNDING 2", "cancel coupons 2"),
+        (Aborted, [R, X, T], "cancel FUNDING 2", "cancel coupons 2"),
+        (Committed, [C, C, C], "DONE by coordinator", "DONE by coordinator"),
+    ] {
+        let mut row = row(&[funding(1), (SPOT, 2, vec![leg(1, 2, 5)])]);
+        row.branches.push(coupons());
+        let mut row = with(row, state, &states);
+        row.sealed = true;
+        assert_eq!(steps(&row, Known::default()), before, "{state:?} {states:?}");
+        row.stores_ended = true;
+        assert_eq!(steps(&row, Known::default()), behind, "{state:?} {states:?}");
+        assert!(is_booked(&row, Known::default()));
+        assert!(!must_note_ended(&row, Known::default()), "it is noted");
+    }
 }
 
 /// GTX-011. A refused round of legs alone is taken back, and leaves the rest to the caller.
@@ -237,6 +265,8 @@ fn check_order(row: &TransactionRow, question: &Question) -> Result<(), TestCase
     let all = |store, states: &[BranchState]| states.contains(&state(store));
     let before: &[Participant] = match question.party {
         Party::Store(Participant::Funding) => &[],
+        // Both stores are asked to confirm at once.
+        Party::Store(Participant::Spot) if question.word == Word::Confirm => &[],
         Party::Store(Participant::Spot) => &[FUNDING],
         Party::Service(_) => &[FUNDING, SPOT],
     };

@@ -118,6 +118,11 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         self.note_doubt(&question, &heard);
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.asking.remove(&place(&question));
+        if question.word == Word::Cancel {
+            // To resolve is to ask for the cancel once. A participant that cannot is asked on for
+            // its commit.
+            entry.resolving = false;
+        }
         self.woken.insert(id);
         if let Heard::Unknown { why } = &heard {
             let count = entry.tries.get(&question).map_or(0, |tries| tries.count) + 1;

@@ -10,7 +10,9 @@ use tracing::warn;
 use super::{Done, Running, Work, Worker, after, ns};
 use crate::crash;
 use crate::postgres::Superseded;
-use crate::postgres::transactions::{Accepted, RoundAccept, TransactionError, TransactionStore};
+use crate::postgres::transactions::{
+    Accepted, Found, RoundAccept, TransactionError, TransactionStore,
+};
 use crate::transaction::{
     Decider, TransactionName, TransactionRound, TransactionRow, TransactionState,
     TransactionVerdict,
@@ -18,7 +20,7 @@ use crate::transaction::{
 use crate::transactions::branches::Branches;
 use crate::transactions::entry::{Waiter, Want, Wish, answer, is_unproven, may_commit, no_proof};
 use crate::transactions::handle::{
-    TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal, TransactionReply,
+    TransactionAnswer, TransactionAsk, TransactionMessage, TransactionRefusal,
 };
 use crate::transactions::rounds;
 use crate::transactions::step::{BY_AGE, Known};
@@ -31,15 +33,15 @@ const GIVEN_UP_MS: u64 = 30_000;
 #[derive(Debug)]
 pub(super) struct Client {
     /// Until when it waits for the awaited thing, monotonic ns.
-    until_ns: u64,
+    pub(super) until_ns: u64,
     /// Until when it waits for the store, monotonic ns.
-    late_ns: u64,
-    reply: oneshot::Sender<TransactionAnswer>,
+    pub(super) late_ns: u64,
+    pub(super) reply: oneshot::Sender<TransactionAnswer>,
 }
 
 impl Client {
     /// A client that has hung up is no error. None is told a decision before its seal.
-    fn answer(self, answer: TransactionAnswer) {
+    pub(super) fn answer(self, answer: TransactionAnswer) {
         let row = match &answer {
             Ok(reply) => Some(&reply.row),
             Err(refusal) => refusal.row.as_deref(),
@@ -61,6 +63,38 @@ pub(super) struct Pending {
     is_repeat: bool,
     /// An earlier try may have been carried out.
     maybe: bool,
+    /// A flight with others was refused: it has one of its own.
+    alone: bool,
+}
+
+impl Pending {
+    pub(super) fn accept(&self) -> &RoundAccept {
+        &self.accept
+    }
+
+    pub(super) fn name(&self) -> &TransactionName {
+        &self.accept.round.name
+    }
+
+    /// Whether an earlier try of it may have been carried out.
+    pub(super) fn is_sent(&self) -> bool {
+        self.maybe
+    }
+
+    /// Whether it needs a flight of its own.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// Whether it ends a name instead of taking a round.
+    pub(super) fn is_abort(&self) -> bool {
+        self.abort.is_some()
+    }
+
+    pub(super) fn alone(mut self) -> Pending {
+        self.alone = true;
+        self
+    }
 }
 
 /// The reason for a search.
@@ -74,8 +108,8 @@ enum Purpose {
         by: String,
         reason: Option<String>,
     },
-    /// Nothing new is taken, for want of this or while halted, but this may be a repeat.
-    Round(Box<TransactionRound>, Option<Shortage>),
+    /// Nothing new is taken, for want of room or while halted, but this may be a repeat.
+    Round(Box<TransactionRound>),
 }
 
 /// A row that is searched by its name.
@@ -92,6 +126,28 @@ impl Sought {
     }
 }
 
+/// The thing that has no room for a round.
+#[derive(Clone, Copy, Debug)]
+enum Lack {
+    /// So many transactions are unfinished as may be.
+    Active,
+    /// Something of UBSCore, or of the workers of transfers.
+    Of(Shortage),
+}
+
+impl Lack {
+    /// The answer. Nothing was written.
+    fn answer(self) -> TransactionAnswer {
+        let detail = match self {
+            Lack::Active => {
+                "Too many transactions are unfinished (transactions.active_max). Retry later."
+            }
+            Lack::Of(shortage) => shortage.message(),
+        };
+        Err(TransactionRefusal::because(Code::Overloaded, detail))
+    }
+}
+
 fn halted() -> TransactionAnswer {
     Err(Code::ServiceHalted.into())
 }
@@ -100,6 +156,12 @@ fn halted() -> TransactionAnswer {
 fn silent(unknown: bool) -> TransactionAnswer {
     let detail = "PostgreSQL does not answer.";
     Err(TransactionRefusal { unknown, ..TransactionRefusal::because(Code::SystemError, detail) })
+}
+
+/// The row stands, and is none that the service writes. It may have everything that was asked for.
+fn unreadable(error: &TransactionError) -> TransactionAnswer {
+    let refusal = TransactionRefusal::because(Code::SystemError, error.to_string());
+    Err(TransactionRefusal { unknown: true, ..refusal })
 }
 
 impl<S: TransactionStore, B: Branches> Worker<S, B> {
@@ -123,6 +185,8 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             TransactionAsk::Get(name) => self.seek(name, Purpose::Get, client),
             // An operator is shown the row as it stands.
             TransactionAsk::Retry(id) => drop(client.reply.send(self.retry(id))),
+            TransactionAsk::Resolve(id) => self.resolve(id, client),
+            TransactionAsk::Abandon(id, abandon) => self.abandon(id, abandon, client),
         }
     }
 
@@ -130,42 +194,38 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         self.work.push_back(Work::Find(Box::new(Sought { name, purpose, client })));
     }
 
-    /// Forgets every back-off of a transaction.
-    fn retry(&mut self, id: ReqId) -> TransactionAnswer {
-        let Some(entry) = self.entries.get_mut(&id) else {
-            return Err(Code::TransactionNotFound.into());
-        };
-        entry.tries.clear();
-        entry.records.due_ns = 0;
-        self.woken.insert(id);
-        Ok(TransactionReply { row: entry.row.clone(), replayed: false, settled: false })
-    }
-
     fn on_round(&mut self, round: Box<TransactionRound>, client: Client) {
-        let known = self.names.get(&round.name).and_then(|id| self.entries.get(id));
-        let shortage = match known {
-            None => self.shortage(&round),
-            // A later round of Spot takes places of its own.
-            Some(known) if known.row.rounds < round.round && has_spot(&round) => {
-                (self.parts.shortage)()
-            }
-            Some(_) => None,
-        };
-        if shortage.is_some() || self.parts.gate.is_closed() {
+        if self.lack(&round).is_some() || self.parts.gate.is_closed() {
             let name = round.name.clone();
-            self.seek(name, Purpose::Round(round, shortage), client);
+            self.seek(name, Purpose::Round(round), client);
             return;
         }
         self.accept(*round, client, false);
     }
 
-    /// The thing that has no room for one more transaction.
-    fn shortage(&self, round: &TransactionRound) -> Option<Shortage> {
-        let waiting = self.work.iter().filter(|work| matches!(work, Work::Accept(_))).count();
-        if self.entries.len() + waiting >= self.parts.options.active_max {
-            return Some(Shortage::Worker);
+    /// The thing that has no room for this round.
+    ///
+    /// UBSCore keeps an outcome place for the end of each of `active_max` transactions, and none of
+    /// them goes to new work. So at most so many are under way. A round of Spot needs places for
+    /// new work besides: for its RESERVE, and for the end that the RESERVE keeps.
+    fn lack(&self, round: &TransactionRound) -> Option<Lack> {
+        match self.names.get(&round.name).and_then(|id| self.entries.get(id)) {
+            None if self.active() >= self.parts.options.active_max => return Some(Lack::Active),
+            // A repeat.
+            Some(known) if known.row.rounds >= round.round => return None,
+            _ => {}
         }
-        if has_spot(round) { (self.parts.shortage)() } else { None }
+        if has_spot(round) { (self.parts.shortage)().map(Lack::Of) } else { None }
+    }
+
+    /// Unfinished transactions, with those that are being written.
+    fn active(&self) -> usize {
+        let is_new = |work: &&Work| match work {
+            Work::Accept(pending) => !self.names.contains_key(pending.name()),
+            _ => false,
+        };
+        let waiting = self.work.iter().filter(is_new).count();
+        self.entries.len() + waiting + self.flying
     }
 
     /// Sends a round to the store. Its number is published before. `is_repeat`: the row has it.
@@ -193,7 +253,8 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         let (id, at, since_ns) = (self.new_id(), self.now(), self.now_ns());
         let accept = RoundAccept { round, id, order_number, at };
         let client = Some(client);
-        let pending = Pending { accept, abort, client, since_ns, is_repeat, maybe: false };
+        let (maybe, alone) = (false, false);
+        let pending = Pending { accept, abort, client, since_ns, is_repeat, maybe, alone };
         self.work.push_back(Work::Accept(Box::new(pending)));
     }
 
@@ -201,8 +262,45 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         ReqId::generate(self.parts.clock.now_ns(), self.parts.entropy.u128())
     }
 
-    /// Begins to write a pending row. `None`: it is refused, because the service is halted.
-    pub(super) fn begin_accept(
+    /// Takes rounds that wait, at most so many. `alone`: those that need a flight of their own.
+    /// While the service is halted, new ones are refused.
+    pub(super) fn take_accepts(
+        &mut self,
+        most: usize,
+        alone: bool,
+        is_halted: bool,
+    ) -> Vec<Pending> {
+        if !self.work.iter().any(|work| matches!(work, Work::Accept(_))) {
+            return Vec::new();
+        }
+        let now_ns = self.now_ns();
+        let (mut taken, mut kept) = (Vec::new(), Vec::with_capacity(self.work.len()));
+        for work in std::mem::take(&mut self.work) {
+            match work {
+                Work::Accept(mut pending)
+                    if taken.len() < most && pending.alone == alone && !pending.is_abort() =>
+                {
+                    if pending.maybe && now_ns - pending.since_ns > ns(GIVEN_UP_MS) {
+                        let tx_id = pending.name().tx_id.as_str();
+                        warn!(tx_id, "the end of a round is unknown: it is given up");
+                        pending.abort = Some((BY_AGE.to_owned(), None));
+                        kept.push(Work::Accept(pending));
+                    } else if is_halted && !pending.maybe && !pending.is_repeat {
+                        self.drop_pending(*pending, halted());
+                    } else {
+                        taken.push(*pending);
+                    }
+                }
+                work => kept.push(work),
+            }
+        }
+        self.work.extend(kept);
+        taken
+    }
+
+    /// Begins to end a name that nothing stands under. `None`: it is refused, because the service
+    /// is halted.
+    pub(super) fn begin_cancel(
         &mut self,
         mut store: S,
         mut pending: Box<Pending>,
@@ -213,33 +311,18 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             self.drop_pending(*pending, halted());
             return None;
         }
-        let given_up = pending.maybe && self.now_ns() - pending.since_ns > ns(GIVEN_UP_MS);
-        if given_up && pending.abort.is_none() {
-            let name = &pending.accept.round.name;
-            warn!(tx_id = name.tx_id.as_str(), "the end of a round is unknown: it is given up");
-            pending.abort = Some((BY_AGE.to_owned(), None));
-        }
         Some(Box::pin(async move {
             let _moving = pass;
             crash::point("transaction_before_accept");
-            let done = match &pending.abort {
-                None => {
-                    let accepted = store.accept(&pending.accept).await;
-                    Done::Accepted(pending, accepted)
-                }
-                Some((by, reason)) => {
-                    let (by, reason) = (by.clone(), reason.clone());
-                    let accept = &pending.accept;
-                    let cancelled = store.cancel_unknown(accept, &by, reason.as_deref()).await;
-                    Done::Cancelled(pending, cancelled)
-                }
-            };
-            (store, done)
+            let (by, reason) = pending.abort.take().unwrap_or_default();
+            let cancelled = store.cancel_unknown(&pending.accept, &by, reason.as_deref()).await;
+            pending.abort = Some((by, reason));
+            (store, Done::Cancelled(pending, cancelled))
         }))
     }
 
-    /// Nothing was written under this number.
-    fn release_number(&mut self, order_number: u64) {
+    /// The watermark may pass this number: nothing was written under it, or both stores have ended.
+    pub(super) fn release_number(&mut self, order_number: u64) {
         self.numbers_in_use.remove(&order_number);
         self.publish();
     }
@@ -251,15 +334,14 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         }
     }
 
-    /// # Errors
-    /// [`Superseded`].
+    /// The answer to one round of a flight.
     pub(super) fn on_accepted(
         &mut self,
-        mut pending: Box<Pending>,
+        pending: Pending,
         result: Result<Accepted, TransactionError>,
-    ) -> Result<(), Superseded> {
+    ) {
         let (ours, number) = (pending.accept.id, pending.accept.order_number);
-        match self.result(result)? {
+        match result {
             Ok(Accepted::Taken { row, replayed }) => {
                 crash::point("transaction_after_accept");
                 if row.order_number != number {
@@ -277,22 +359,37 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
                 }
                 let detail = Some(detail);
                 let refusal = TransactionRefusal { code, detail, row, unknown: false };
-                self.drop_pending(*pending, Err(refusal));
+                self.drop_pending(pending, Err(refusal));
             }
-            Err(TransactionError::Refused(_)) if !pending.maybe => {
-                self.outage = (0, 0);
-                self.drop_pending(*pending, silent(false));
+            Err(error @ TransactionError::Unreadable(_)) => {
+                self.drop_pending(pending, unreadable(&error));
             }
-            Err(_) => {
-                pending.maybe = true;
-                // Its row may have a round that the memory lacks: nothing is decided before a read.
-                if let Some(id) = self.names.get(&pending.accept.round.name).copied() {
-                    self.make_stale(id);
-                }
-                self.work.push_front(Work::Accept(pending));
+            Err(TransactionError::Refused(_)) => self.on_refused(pending),
+            Err(error) => {
+                self.note_outage(&error);
+                self.send_again(pending);
             }
         }
-        Ok(())
+    }
+
+    /// PostgreSQL has refused a round alone, or has nothing of it.
+    pub(super) fn on_refused(&mut self, pending: Pending) {
+        if pending.maybe {
+            self.send_again(pending);
+            return;
+        }
+        self.outage = (0, 0);
+        self.drop_pending(pending, silent(false));
+    }
+
+    /// The end of a round is unknown: it is sent again.
+    pub(super) fn send_again(&mut self, mut pending: Pending) {
+        pending.maybe = true;
+        // Its row may have a round that the memory lacks: nothing is decided before a read.
+        if let Some(id) = self.names.get(pending.name()).copied() {
+            self.make_stale(id);
+        }
+        self.work.push_front(Work::Accept(Box::new(pending)));
     }
 
     /// # Errors
@@ -317,6 +414,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
                 self.outage = (0, 0);
                 self.drop_pending(*pending, silent(false));
             }
+            Err(error @ TransactionError::Unreadable(_)) => {
+                self.outage = (0, 0);
+                self.drop_pending(*pending, unreadable(&error));
+            }
             Err(_) => {
                 pending.maybe = true;
                 self.work.push_front(Work::Accept(pending));
@@ -325,29 +426,26 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         Ok(())
     }
 
-    /// # Errors
-    /// [`Superseded`].
-    pub(super) fn on_found(
-        &mut self,
-        sought: Box<Sought>,
-        result: Result<Option<TransactionRow>, TransactionError>,
-    ) -> Result<(), Superseded> {
-        let Ok(found) = self.result(result)? else {
-            self.work.push_back(Work::Find(sought));
-            return Ok(());
+    /// A search of a caller has ended.
+    pub(super) fn on_found(&mut self, sought: Sought, found: Found) {
+        let Sought { name, purpose, client } = sought;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                client.answer(unreadable(&error));
+                return;
+            }
         };
-        let Sought { name, purpose, client } = *sought;
         match (found, purpose) {
-            (Some(row), Purpose::Round(round, _)) if row.rounds >= round.round => {
+            (Some(row), Purpose::Round(round)) if row.rounds >= round.round => {
                 self.accept(*round, client, true);
             }
-            (_, Purpose::Round(..)) if self.parts.gate.is_closed() => client.answer(halted()),
-            (_, Purpose::Round(_, Some(shortage))) => {
-                let detail = shortage.message();
-                client.answer(Err(TransactionRefusal::because(Code::Overloaded, detail)));
-            }
-            // A later round of a known one, or the halt is over.
-            (_, Purpose::Round(round, _)) => self.accept(*round, client, false),
+            (_, Purpose::Round(_)) if self.parts.gate.is_closed() => client.answer(halted()),
+            // Judged again: other rounds may have come while this one was looked for.
+            (_, Purpose::Round(round)) => match self.lack(&round) {
+                Some(lack) => client.answer(lack.answer()),
+                None => self.accept(*round, client, false),
+            },
             (None, Purpose::Get | Purpose::Commit { .. }) => {
                 client.answer(Err(Code::TransactionNotFound.into()));
             }
@@ -358,7 +456,6 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             (Some(row), Purpose::Commit { rounds }) => self.commit(row, rounds, client),
             (Some(row), Purpose::Abort { by, reason }) => self.abort(row, (by, reason), client),
         }
-        Ok(())
     }
 
     fn commit(&mut self, row: TransactionRow, rounds: Option<u8>, client: Client) {
@@ -419,7 +516,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         });
         let (id, is_final) = (row.id, row.state.is_terminal());
         if is_final && let Some(waiter) = waiter {
-            let answered = answer(&waiter, &row, Known::default(), None, true);
+            let answered = answer(&waiter, &row, Known::default(), (None, true, true));
             let answered = answered.expect("a final row has an answer");
             drop(waiter.reply.send(answered));
             self.adopt(row);
@@ -481,6 +578,7 @@ fn unknown(name: TransactionName) -> TransactionRound {
         legs: Vec::new(),
         services: Vec::new(),
         last: None,
+        followers: Vec::new(),
         fingerprint: [0; 16],
     }
 }

@@ -9,9 +9,11 @@ use serde::de::{DeserializeOwned, Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use utoipa::ToSchema;
-use utoipa::openapi::schema::{Array, ArrayBuilder, Object, ObjectBuilder, Ref, Type};
+use utoipa::openapi::schema::{
+    Array, ArrayBuilder, Object, ObjectBuilder, OneOfBuilder, Ref, Schema, Type,
+};
 
-use crate::transaction::Decider;
+use crate::transaction::{Decider, OUTSIDE};
 
 /// A transaction of one round. The coordinator decides, or the last participant.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
@@ -32,10 +34,10 @@ pub struct TransactionDraft {
     /// The service without a try: it is asked last, and its answer decides.
     #[serde(default, deserialize_with = "object_or_null")]
     pub last: Option<ServiceDraft>,
-    /// Refused by name.
+    /// Services that are told once the transaction is DONE, and have no say; each name once.
     #[serde(default)]
-    #[schema(ignore)]
-    pub followers: Option<Value>,
+    #[schema(max_items = 8)]
+    pub followers: Vec<String>,
     /// How long to wait for the end, ms. Default: `http.transfer_wait_ms`.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 30_000)]
@@ -74,26 +76,26 @@ pub struct PrepareDraft {
     #[serde(default)]
     #[schema(minimum = 1)]
     pub ttl_ms: Option<u64>,
-    /// Refused by name.
+    /// Services that are told once the transaction is DONE, and have no say; each name once.
     #[serde(default)]
-    #[schema(ignore)]
-    pub followers: Option<Value>,
+    #[schema(max_items = 8)]
+    pub followers: Vec<String>,
     /// How long to wait until the round is tried, ms. Default: `http.transfer_wait_ms`.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 30_000)]
     pub wait_ms: Option<u32>,
 }
 
-/// A movement between two places of one store.
+/// A movement from one place to another.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = TransactionLeg)]
 pub struct LegDraft {
     /// The place that pays.
-    #[schema(value_type = PlaceOfUser)]
+    #[schema(schema_with = place_schema)]
     pub from: PlaceDraft,
-    /// The place that is paid: another one of the same account.
-    #[schema(value_type = PlaceOfUser)]
+    /// The place that is paid: another one.
+    #[schema(schema_with = place_schema)]
     pub to: PlaceDraft,
     /// The asset's symbol.
     #[schema(min_length = 1, max_length = 16, example = "USDT")]
@@ -179,6 +181,13 @@ pub struct AbortDraft {
 fn legs_schema() -> Array {
     let legs = ArrayBuilder::new().items(Ref::from_schema_name("TransactionLeg"));
     legs.min_items(Some(1)).max_items(Some(32)).build()
+}
+
+/// A user's balance, or the outside of both accounts, which is opposite FUNDING alone.
+fn place_schema() -> Schema {
+    let outside = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([OUTSIDE]));
+    let place = Ref::from_schema_name("Place");
+    Schema::OneOf(OneOfBuilder::new().item(place).item(outside).build())
 }
 
 fn services_schema() -> Array {

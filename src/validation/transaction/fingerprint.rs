@@ -17,7 +17,7 @@ pub(super) fn of(round: &TransactionRound, ttl_ms: Option<u64>) -> [u8; 16] {
         };
         round.legs_in(store).iter().map(columns).collect::<Vec<Value>>()
     };
-    let all = json!([
+    let mut all = json!([
         round.round,
         round.decider.name(),
         ttl_ms,
@@ -26,6 +26,10 @@ pub(super) fn of(round: &TransactionRound, ttl_ms: Option<u64>) -> [u8; 16] {
         round.services,
         round.last,
     ]);
+    // Only if there are some: a round from before there were followers has the same fingerprint.
+    if let (false, Value::Array(parts)) = (round.followers.is_empty(), &mut all) {
+        parts.push(json!(round.followers));
+    }
     let mut text = String::new();
     write(&all, &mut text);
     xxh3_128(text.as_bytes()).to_be_bytes()

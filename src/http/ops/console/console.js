@@ -7,9 +7,11 @@ import { watchMoney } from "./money.js";
 import { watchMetrics } from "./now.js";
 import { awaitOperator } from "./session.js";
 import { watchStops } from "./stops.js";
+import { watchTransactions } from "./transaction.js";
 
 watchMetrics();
 watchTransfers();
+watchTransactions();
 watchMoney();
 watchStops();
 awaitActions();

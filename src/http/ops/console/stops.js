@@ -5,6 +5,7 @@ import { actionButton, propose } from "./action.js";
 import { byId, make, replace, say, table, timeText } from "./dom.js";
 import { lookButton } from "./find.js";
 import { current, watch } from "./session.js";
+import { lookButton as transactionButton } from "./transaction.js";
 
 export function watchStops() {
   watch(4_000, readApprovals, showApprovals);
@@ -132,7 +133,10 @@ function showLetters({ dead, next_cursor: more }) {
   show("letters", dead, "None.", () => table(more === null ? "Oldest first" : "Oldest first; there are more", [
     ["Event", (row) => row.event_id, "number"],
     ["Endpoint", (row) => row.endpoint, "wrap"],
-    ["Transfer", (row) => lookButton(row.req_id, `letter ${row.event_id} ${row.endpoint}`)],
+    ["About", (row) => {
+      const place = `letter ${row.event_id} ${row.endpoint}`;
+      return row.req_id === null ? transactionButton(row.transaction_id, place) : lookButton(row.req_id, place);
+    }],
     ["State", (row) => row.state],
     ["Tries", (row) => row.attempts, "number"],
     ["Error", (row) => row.error ?? "—", "wrap"],

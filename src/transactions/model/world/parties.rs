@@ -22,6 +22,8 @@ pub(in crate::transactions::model) struct ModelBranches {
     world: Arc<Mutex<World>>,
     clock: VirtualClock,
     chance: Mutex<Chance>,
+    /// This service is dead while the model has faults.
+    dead: Option<&'static str>,
 }
 
 impl ModelBranches {
@@ -30,8 +32,10 @@ impl ModelBranches {
         clock: &VirtualClock,
         seed: u64,
     ) -> ModelBranches {
-        let chance = Mutex::new(Chance::new(seed));
-        ModelBranches { world: Arc::clone(world), clock: clock.clone(), chance }
+        let mut chance = Chance::new(seed);
+        let dead = *chance.pick(&[None, Some("coupons"), Some("envelopes")]);
+        let (world, clock, chance) = (Arc::clone(world), clock.clone(), Mutex::new(chance));
+        ModelBranches { world, clock, chance, dead }
     }
 
     /// Carries out a call, with a fault in some cases.
@@ -73,15 +77,22 @@ impl ModelBranches {
 
 impl Branches for ModelBranches {
     async fn hold(&self, order: HoldOrder) -> Heard {
+        self.world.lock().check_asked(order.order_number);
         self.call(move |world| world.hold(&order)).await
     }
 
     async fn spot(&self, word: SpotWord) -> Heard {
+        self.world.lock().check_asked(word.order_number);
         self.call(move |world| world.spot(&word)).await
     }
 
     async fn service(&self, word: ServiceWord) -> Heard {
         let chance = self.chance.lock().below(100);
+        let is_end = matches!(word.word, Word::Confirm | Word::Cancel);
+        if is_end && self.dead == Some(word.name.as_str()) && !self.world.lock().calm {
+            self.clock.wait(Duration::from_millis(chance)).await;
+            return Heard::Unknown { why: "it is dead".to_owned() };
+        }
         self.call(move |world| world.service(&word, chance < 15)).await
     }
 }

@@ -13,7 +13,8 @@ use super::super::time::VirtualClock;
 use super::{Bug, World};
 use crate::clock::Clock;
 use crate::postgres::transactions::{
-    Accepted, MoveResult, RoundAccept, TransactionError, TransactionMove, TransactionStore,
+    Accepted, Found, Landed, MoveResult, RoundAccept, TransactionError, TransactionMove,
+    TransactionStore, UnfinishedPage,
 };
 use crate::transaction::{
     BranchState, Decider, TransactionName, TransactionPassage, TransactionRow, TransactionState,
@@ -61,7 +62,10 @@ impl ModelStore {
             4..8 => unknown(),
             8..13 => {
                 call(&mut world);
-                unknown()
+                match world.has(Bug::WrittenIsRefused) {
+                    true => Err(TransactionError::Refused("a fault".to_owned())),
+                    false => unknown(),
+                }
             }
             13..17 => {
                 let incarnation = self.incarnation;
@@ -80,18 +84,26 @@ impl ModelStore {
 }
 
 impl TransactionStore for ModelStore {
-    async fn accept(&mut self, accept: &RoundAccept) -> Result<Accepted, TransactionError> {
-        let accept = accept.clone();
-        self.call(move |world| world.accept(&accept)).await
-    }
-
-    async fn record(
+    async fn flight(
         &mut self,
         moves: &[TransactionMove],
+        accepts: &[&RoundAccept],
         at: Timestamp,
-    ) -> Result<Vec<MoveResult>, TransactionError> {
-        let moves = moves.to_vec();
-        self.call(move |world| moves.iter().map(|moved| world.record(moved, at)).collect()).await
+    ) -> Result<Landed, TransactionError> {
+        let (moves, accepts) = (moves.to_vec(), accepts.iter().map(|one| (*one).clone()));
+        let accepts: Vec<RoundAccept> = accepts.collect();
+        // The rows behind the flight cannot be read.
+        let lost = self.chance.percent(3);
+        self.call(move |world| {
+            let moved = moves.iter().map(|moved| world.record(moved, at)).collect();
+            let accept = |accept: &RoundAccept| {
+                let accepted = world.accept(accept);
+                let unknown = || TransactionError::Unknown("a fault".to_owned());
+                if lost && !world.calm { Err(unknown()) } else { Ok(accepted) }
+            };
+            Landed { moved, accepted: accepts.iter().map(accept).collect() }
+        })
+        .await
     }
 
     async fn cancel_unknown(
@@ -104,14 +116,14 @@ impl TransactionStore for ModelStore {
         self.call(move |world| world.cancel_unknown(&accept, &by, reason)).await
     }
 
-    async fn find(
+    async fn find_all(
         &mut self,
-        name: &TransactionName,
-    ) -> Result<Option<TransactionRow>, TransactionError> {
-        let name = name.clone();
+        names: &[&TransactionName],
+    ) -> Result<Vec<Found>, TransactionError> {
+        let names: Vec<TransactionName> = names.iter().map(|name| (*name).clone()).collect();
         self.call(move |world| {
-            let id = world.names.get(&name)?;
-            world.rows.get(id).cloned()
+            let find = |name| world.names.get(name).and_then(|id| world.rows.get(id).cloned());
+            names.iter().map(|name| Ok(find(name))).collect()
         })
         .await
     }
@@ -120,13 +132,14 @@ impl TransactionStore for ModelStore {
         &mut self,
         above: u64,
         limit: usize,
-    ) -> Result<Vec<TransactionRow>, TransactionError> {
+    ) -> Result<UnfinishedPage, TransactionError> {
         self.call(move |world| {
             let open = |row: &&TransactionRow| !row.state.is_terminal() && row.order_number > above;
             let mut rows: Vec<_> = world.rows.values().filter(open).cloned().collect();
             rows.sort_by_key(|row| row.order_number);
             rows.truncate(limit);
-            rows
+            let next = rows.last().map(|row| row.order_number).filter(|_| rows.len() == limit);
+            UnfinishedPage { rows, unreadable: Vec::new(), next }
         })
         .await
     }
@@ -197,7 +210,7 @@ impl World {
         if self.held.contains_key(&moved.id) {
             return MoveResult::Held("the caller".to_owned());
         }
-        let no_lock = self.has(Bug::NoLock);
+        let (no_lock, forgets_end) = (self.has(Bug::NoLock), self.has(Bug::EndNotNoted));
         let Some(row) = self.rows.get_mut(&moved.id) else { return MoveResult::Changed };
         if no_lock && row.state != moved.from && !row.state.is_terminal() {
             row.state = moved.from;
@@ -212,6 +225,7 @@ impl World {
             return MoveResult::Changed;
         }
         apply::whole(row, moved, at);
+        row.stores_ended &= !forgets_end;
         MoveResult::Moved
     }
 
@@ -295,6 +309,7 @@ fn fresh(accept: &RoundAccept, state: TransactionState) -> TransactionRow {
         code: None,
         detail: None,
         sealed: false,
+        stores_ended: false,
         branches: Vec::new(),
         history: Vec::new(),
         created_at: accept.at,
