@@ -32,7 +32,7 @@ use domain::account::AccountStatus;
 use domain::asset::SYMBOL_BYTES_MAX;
 use domain::transfer::{Decision, Op};
 use xxhash_rust::xxh3::xxh3_128;
-use zerocopy::little_endian::{U64, U128};
+use zerocopy::little_endian::{U16, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::bytes::VENUE_NAME_BYTES_MAX;

@@ -104,17 +104,12 @@ fn freezes(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut path = "freezes?".to_owned();
     let parameters = [
         ("user", args.user.map(|user| user.to_string())),
         ("asset", args.asset.clone()),
         ("purpose", args.purpose.clone()),
     ];
-    for (name, value) in parameters {
-        if let Some(value) = value {
-            write!(path, "&{name}={value}")?;
-        }
-    }
+    let path = path("freezes", parameters);
     let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
     let freezes = rows(&answer, "freezes");
     if args.access.format == Format::Json {

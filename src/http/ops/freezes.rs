@@ -106,7 +106,7 @@ impl OperatorFreeze {
             legs: vec![LegDraft { from, to, asset, amount }],
             participants: Vec::new(),
             last: None,
-            followers: None,
+            followers: Vec::new(),
             wait_ms: None,
         };
         Ok(RoundForm::whole(OPERATORS, draft, service.transactions.open_max_ms)?)
