@@ -588,12 +588,13 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_trim(p_event bigint, p_late bigint, p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION journal_young(p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql STABLE
+-- FUNCTION leg_purpose(p_place jsonb) RETURNS integer LANGUAGE sql IMMUTABLE
 -- FUNCTION leg_user(p_place jsonb, p_participant text) RETURNS bigint LANGUAGE sql IMMUTABLE
 -- FUNCTION row_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION spot_operations(p_direction smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transaction_accept(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_round smallint, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_fingerprint bytea, p_participants text[], p_last boolean[], p_legs text[], p_payloads text[], p_followers text[]) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_accepts(p_incarnation bigint, p_ids uuid[], p_order_numbers bigint[], p_owners text[], p_tx_ids text[], p_rounds smallint[], p_decides smallint[], p_ats timestamp with time zone[], p_expiries timestamp with time zone[], p_fingerprints bytea[], p_followers text[], p_places integer[], p_participants text[], p_last boolean[], p_legs text[], p_payloads text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
--- FUNCTION transaction_booked(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, taken numeric, brought numeric) LANGUAGE sql STABLE
+-- FUNCTION transaction_booked(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, purpose integer, taken numeric, brought numeric) LANGUAGE sql STABLE
 -- FUNCTION transaction_bookings(p_behind bigint) RETURNS TABLE(transaction_id uuid, order_number bigint, done boolean, asset_id integer, funding numeric, spot numeric, outside numeric) LANGUAGE sql STABLE
 -- FUNCTION transaction_cancel_unknown(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_code smallint, p_by text, p_reason text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_commit(p_owner text, p_tx_id text, p_rounds integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, public, pg_temp
