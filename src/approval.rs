@@ -11,7 +11,7 @@ pub enum Action {
     Resume,
     /// Money from or to the outside.
     External,
-    /// The release of a closed venue's hold.
+    /// The release of a closed venue's hold, and a freeze or an unfreeze.
     Hold,
     /// The abort of a transaction, its resolution, or the end of one of its branches.
     Transaction,

@@ -17,11 +17,12 @@ pub use self::log::{
 };
 pub use self::operator::{
     AccessArgs, AccountArgs, AccountCommand, ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs,
-    AssetAddArgs, AssetCommand, AssetSetArgs, BranchAbandonArgs, ExternalArgs, HaltArgs,
-    HoldCommand, HoldListArgs, HoldReleaseArgs, HoldShowArgs, OperatorArgs, PauseArgs,
-    TransactionAttendArgs, TransactionCommand, TransactionGrantArgs, TransactionListArgs,
-    TransactionShowArgs, TransferAttendArgs, TransferCommand, TransferListArgs, TransferShowArgs,
-    VenueAddArgs, VenueArgs, VenueCommand, WebhookCommand, WebhookListArgs, WebhookResendArgs,
+    AssetAddArgs, AssetCommand, AssetSetArgs, BranchAbandonArgs, ExternalArgs, FreezeArgs,
+    FreezesArgs, HaltArgs, HoldCommand, HoldListArgs, HoldReleaseArgs, HoldShowArgs, OperatorArgs,
+    PauseArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
+    TransactionListArgs, TransactionShowArgs, TransferAttendArgs, TransferCommand,
+    TransferListArgs, TransferShowArgs, VenueAddArgs, VenueArgs, VenueCommand, WebhookCommand,
+    WebhookListArgs, WebhookResendArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -141,7 +142,7 @@ pub enum Command {
     /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Venue(VenueCommand),
-    /// Find holds on Spot, and release those of closed venues.
+    /// Find holds on Spot, release those of closed venues, and freeze money on both accounts.
     ///
     /// Exit code 1: the service refuses or does not answer. 3: another operator must approve it.
     #[command(subcommand)]
@@ -227,6 +228,10 @@ impl Command {
             Command::Hold(HoldCommand::List(args)) => args.access.format,
             Command::Hold(HoldCommand::Show(args)) => args.access.format,
             Command::Hold(HoldCommand::Release(args)) => args.operator.access.format,
+            Command::Hold(HoldCommand::Freeze(args) | HoldCommand::Unfreeze(args)) => {
+                args.operator.access.format
+            }
+            Command::Hold(HoldCommand::Freezes(args)) => args.access.format,
             Command::Account(
                 AccountCommand::Freeze(args)
                 | AccountCommand::Unfreeze(args)
@@ -438,6 +443,8 @@ mod tests {
             "ubscore account freeze 0 --reason x",
             "ubscore account freeze 1 --reason x --account FUTURE",
             "ubscore account thaw 1 --reason x",
+            "ubscore hold freeze --user 1 --account SPOT --asset USDT --amount 1 --purpose A --reason x",
+            "ubscore hold freezes --purpose a&user=1",
             "ubscore asset set USDT --reason x",
             "ubscore asset set USDT --status ACTIVE",
             "ubscore asset set US/DT --reason x --min 1",

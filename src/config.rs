@@ -20,6 +20,7 @@ pub mod engine;
 pub mod events;
 pub mod file;
 pub mod followers;
+pub mod holds;
 pub mod hours;
 pub mod http;
 pub mod journal;
@@ -65,6 +66,7 @@ use self::coordinator::Coordinator;
 use self::engine::Engine;
 use self::events::Events;
 use self::followers::Followers;
+use self::holds::Holds;
 use self::http::Http;
 use self::journal::Journal;
 use self::layer::{Layer, describe};
@@ -133,6 +135,8 @@ pub struct Config {
     pub webhooks: Webhooks,
     /// Transactions over both stores and over participants.
     pub transactions: Transactions,
+    /// Money that is frozen for a purpose.
+    pub holds: Holds,
     /// The participants, by name.
     pub participants: Participants,
     /// The followers, by name.
@@ -173,6 +177,7 @@ impl Default for Config {
             journal: Journal::default(),
             webhooks: Webhooks::default(),
             transactions: Transactions::default(),
+            holds: Holds::default(),
             participants: Participants::default(),
             followers: Followers::default(),
             recharge: RechargeSection::default(),

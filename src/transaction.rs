@@ -24,6 +24,8 @@ pub const ROUNDS_MAX: u8 = 8;
 /// The owner in a row that a repair has written from the log, which does not name owners. No token
 /// has this name.
 pub const REPAIRED: &str = "?";
+/// The owner of transactions that operators make: freezes. No token has this name.
+pub const OPERATORS: &str = "@operators";
 /// The most bytes of the name of a participant.
 pub const PARTICIPANT_BYTES_MAX: usize = 32;
 /// The most followers of a round.

@@ -122,13 +122,28 @@ const TAMPERINGS: &[Tampering] = &[
                WHERE user_id = 1001 AND asset_id = 3",
         undo: "UPDATE balances_tb SET available = available + 5e8, frozen = frozen - 5e8 \
                WHERE user_id = 1001 AND asset_id = 3",
-        says: &["user 1001", "USDT", "5 more is frozen on Funding than its open holds"],
+        says: &["user 1001", "USDT", "5 more is frozen on Funding than its freezes and open holds"],
     },
     Tampering {
         action: "INSERT INTO funding_holds VALUES (1152921504606846976, 1002, 3e8, 3e8, 0, 0, now(), \
                now(), 3, 10, 1, NULL, 1, TRUE, FALSE, NULL, 'planted:1002:3')",
         undo: "SET session_replication_role = replica; DELETE FROM funding_holds",
         says: &["user 1002", "USDT", "3 less is frozen", "planted:1002:3"],
+    },
+    Tampering {
+        action: "INSERT INTO freezes_tb VALUES (1002, 3, 7, 3e8)",
+        undo: "SET session_replication_role = replica; DELETE FROM freezes_tb",
+        says: &["user 1002", "USDT", "3 less is frozen"],
+    },
+    // With its part of the balance, so that only the holds of the purpose show it.
+    Tampering {
+        action: "INSERT INTO freezes_tb VALUES (1002, 3, 8, 3e8); \
+               UPDATE balances_tb SET available = available - 3e8, frozen = frozen + 3e8 \
+               WHERE user_id = 1002 AND asset_id = 3",
+        undo: "SET session_replication_role = replica; DELETE FROM freezes_tb; \
+               UPDATE balances_tb SET available = available + 3e8, frozen = frozen - 3e8 \
+               WHERE user_id = 1002 AND asset_id = 3",
+        says: &["freeze of user 1002", "purpose 8", "300000000", "add up to 0"],
     },
     Tampering {
         action: "INSERT INTO balances_tb (user_id, asset_id, available) VALUES (0, 3, 4e8)",

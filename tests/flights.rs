@@ -201,7 +201,11 @@ fn a_row_that_changes_while_a_flight_waits_for_it_stays() {
         let stands = "SELECT available, status FROM balances JOIN accounts_tb USING (user_id)";
         let want = match compared {
             Compared::Balances => ["3", "1"],
-            Compared::Accounts | Compared::Transfers | Compared::Holds | Compared::Recharges => {
+            Compared::Accounts
+            | Compared::Transfers
+            | Compared::Holds
+            | Compared::Freezes
+            | Compared::Recharges => {
                 ["10", "2"]
             }
         };

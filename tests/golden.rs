@@ -447,7 +447,7 @@ fn what_a_later_version_left_behind_is_refused_by_name() {
     let (_, segment) = segments(&site).pop().expect("a segment");
     let versions: [(&Path, usize, &[u8], &str); 2] = [
         (&segment, 12, &[2, 0, 0, 0], "unknown version 2 at"),
-        (&snapshot, 8, &[6, 0, 0, 0], "has version 6, and this program reads 1 to 5"),
+        (&snapshot, 8, &[7, 0, 0, 0], "has version 7, and this program reads 1 to 6"),
     ];
     for (path, at, later, want) in versions {
         let before = fs::read(path).expect("readable");

@@ -36,6 +36,7 @@ fn order(name: &str, user: u64, act: HoldAct) -> HoldOrder {
         order_number: NUMBER,
         user: UserId::new(user).expect("not zero"),
         asset: USDT,
+        purpose: 0,
         act,
     }
 }

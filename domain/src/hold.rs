@@ -1,5 +1,9 @@
 //! Holds of Funding: money of one user and one asset that is set apart under a key.
 //!
+//! A hold takes from one place, gives back to it, and brings there: the available balance, or the
+//! freeze of one purpose. All freezes of a user, asset and purpose are one amount. `frozen` of a
+//! balance is the sum of its freezes and of its open holds.
+//!
 //! ```text
 //!   none --Set--> HELD --Settle--> SETTLED
 //!     |            |  `--Set--> HELD (a later round)
@@ -143,6 +147,8 @@ pub struct HoldOrder {
     pub user: UserId,
     /// Of what.
     pub asset: AssetId,
+    /// Its place: the freeze of this purpose, 0 for the available balance.
+    pub purpose: u16,
     /// The act.
     pub act: HoldAct,
 }
@@ -156,6 +162,8 @@ pub struct Hold {
     pub user: UserId,
     /// Of what.
     pub asset: AssetId,
+    /// See [`HoldOrder::purpose`].
+    pub purpose: u16,
     /// Where it stands.
     pub state: HoldState,
     /// The amount that is apart, or was at its end.
@@ -183,6 +191,7 @@ impl Hold {
             order_number: order.order_number,
             user: order.user,
             asset: order.asset,
+            purpose: order.purpose,
             state: HoldState::Held,
             amount: 0,
             round: 0,
@@ -206,12 +215,12 @@ impl Hold {
     }
 }
 
-/// The account of the user and its balance of the asset.
+/// The account of the user, and the place of the hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HoldAccount {
     /// `None`: there is no account.
     pub status: Option<AccountStatus>,
-    /// What can be moved, smallest units.
+    /// The available balance, or the freeze of the hold's purpose, smallest units.
     pub available: u128,
 }
 
@@ -228,7 +237,9 @@ pub enum HoldDecided {
         hold: Hold,
         /// The change of the available balance, smallest units.
         available: i128,
-        /// The change of the frozen balance, smallest units.
+        /// The change of the freeze of the hold's purpose, smallest units.
+        freeze: i128,
+        /// The change of the frozen balance, the freeze included, smallest units.
         frozen: i128,
         /// The act makes the missing account.
         opens: bool,
@@ -238,8 +249,8 @@ pub enum HoldDecided {
 /// An act that breaks the rules of holds. Nothing of it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HoldViolation {
-    /// The key belongs to another transaction, user or asset.
-    #[error("the key belongs to another transaction, user or asset")]
+    /// The key belongs to another transaction, user, asset or purpose.
+    #[error("the key belongs to another transaction, user, asset or purpose")]
     Foreign,
     /// The round was decided with another amount, or another side.
     #[error("the round was decided with another body")]
@@ -274,18 +285,16 @@ pub fn decide(
         return Err(HoldViolation::Range);
     }
     let same = |hold: &Hold| {
-        (hold.order_number, hold.user, hold.asset) == (order.order_number, order.user, order.asset)
+        let of_order = (order.order_number, order.user, order.asset, order.purpose);
+        (hold.order_number, hold.user, hold.asset, hold.purpose) == of_order
     };
     if hold.is_some_and(|hold| !same(hold)) {
         return Err(HoldViolation::Foreign);
     }
     let stands = hold.copied().unwrap_or_else(|| Hold::new(order));
-    let recorded = |hold: Hold, available: i128| HoldDecided::Recorded {
-        decision: Decision::Success,
-        hold,
-        available,
-        frozen: i128::from(hold.apart()) - i128::from(stands.apart()),
-        opens: false,
+    let recorded = |hold: Hold, place: i128| {
+        let apart = i128::from(hold.apart()) - i128::from(stands.apart());
+        changed(Decision::Success, hold, place, apart)
     };
     match (order.act, stands.state) {
         (HoldAct::Set { .. }, HoldState::Settled | HoldState::Released) => {
@@ -321,6 +330,13 @@ pub fn decide(
     }
 }
 
+/// `place`: the change of the place of the hold, `apart`: of the amount apart.
+fn changed(decision: Decision, hold: Hold, place: i128, apart: i128) -> HoldDecided {
+    let (available, freeze) = if hold.purpose == 0 { (place, 0) } else { (0, place) };
+    let frozen = freeze + apart;
+    HoldDecided::Recorded { decision, hold, available, freeze, frozen, opens: false }
+}
+
 /// The decision that is recorded for an act, without a look at the account. `None`: the act is not
 /// decided yet.
 ///
@@ -350,22 +366,24 @@ fn set(
         return if same { Ok(HoldDecided::Told(decision)) } else { Err(HoldViolation::OtherRound) };
     }
     let more = amount.saturating_sub(stands.amount);
-    let code = refusal(more, amount < stands.amount, (pays, paid), holder);
+    let less = amount < stands.amount;
+    let code = refusal(more, less, stands.purpose, (pays, paid), holder);
     let held = if code.is_none() { amount } else { stands.amount };
     let change = i128::from(held) - i128::from(stands.amount);
     let round_of = Hold { round, asked: amount, pays, paid, round_code: code, ..stands };
-    Ok(HoldDecided::Recorded {
-        decision: code.map_or(Decision::Success, Decision::Refused),
-        hold: Hold { amount: held, ..round_of },
-        available: -change,
-        frozen: change,
-        opens: false,
-    })
+    let decision = code.map_or(Decision::Success, Decision::Refused);
+    Ok(changed(decision, Hold { amount: held, ..round_of }, -change, change))
 }
 
 /// Why a round is refused. `more`: the increase. `less`: whether the amount is lowered, which is
 /// always possible.
-fn refusal(more: u64, less: bool, (pays, paid): (bool, bool), holder: HoldAccount) -> Option<Code> {
+fn refusal(
+    more: u64,
+    less: bool,
+    purpose: u16,
+    (pays, paid): (bool, bool),
+    holder: HoldAccount,
+) -> Option<Code> {
     if less {
         return None;
     }
@@ -378,7 +396,11 @@ fn refusal(more: u64, less: bool, (pays, paid): (bool, bool), holder: HoldAccoun
         true => Op::Deposit.verdict(Participant::Funding, holder.status, true).err(),
         false => None,
     };
-    payer.or(payee).or((!enough).then_some(Code::InsufficientBalance))
+    let short = match purpose {
+        0 => Code::InsufficientBalance,
+        _ => Code::InsufficientFrozen,
+    };
+    payer.or(payee).or((!enough).then_some(short))
 }
 
 #[cfg(test)]
@@ -395,6 +417,7 @@ mod tests {
             order_number: 9,
             user: UserId::new(7).expect("a user"),
             asset: AssetId(3),
+            purpose: 0,
             act,
         }
     }
@@ -467,6 +490,40 @@ mod tests {
             let want = (*decision, (*available, *frozen), *is_done);
             assert_eq!((found, changes, recorded), want, "{before:?} {act:?}");
         }
+    }
+
+    /// Goal: a hold of a purpose takes from its freeze, gives back to it and brings there. Money
+    /// apart stays frozen, and no more is taken than is frozen.
+    #[test]
+    fn a_hold_of_a_purpose_takes_from_its_freeze() {
+        let of_purpose = |act| HoldOrder { purpose: 7, ..order(act) };
+        let set = |round, amount| HoldAct::Set { round, amount, pays: false, paid: false };
+        let mut hold = None;
+        for (act, code, change) in [
+            (set(1, 101), Some(Code::InsufficientFrozen), (0, 0)),
+            (set(3, 60), None, (-60, 0)),
+            (set(4, 20), None, (40, 0)),
+            (settle(20, 5), None, (5, -15)),
+        ] {
+            let decided = decide(hold.as_ref(), &of_purpose(act), ACTIVE).expect("by the rules");
+            let HoldDecided::Recorded { decision, hold: after, available, freeze, frozen, .. } =
+                decided
+            else {
+                panic!("{decided:?}")
+            };
+            assert_eq!((decision.code(), available), (code, 0), "{act:?}");
+            assert_eq!((freeze, frozen), change, "{act:?}");
+            hold = Some(after);
+        }
+        let released = decide(None, &of_purpose(set(1, 30)), ACTIVE).expect("by the rules");
+        let HoldDecided::Recorded { hold, .. } = released else { panic!("{released:?}") };
+        let back = decide(Some(&hold), &of_purpose(HoldAct::Release), ACTIVE);
+        let is_back =
+            matches!(back, Ok(HoldDecided::Recorded { available: 0, freeze: 30, frozen: 0, .. }));
+        assert!(is_back, "{back:?}");
+        // The key is that of another place.
+        let foreign = decide(Some(&hold), &order(HoldAct::Release), ACTIVE);
+        assert_eq!(foreign, Err(HoldViolation::Foreign));
     }
 
     #[test]

@@ -230,7 +230,7 @@ impl Builder {
         let bare = (venue, reference, keeps) == (0, 0, false);
         let freeze = bare && number == 0 && purpose != 0 && !named;
         let numbered = (1..=TRANSACTION_HOLDS_MAX.into()).contains(&number);
-        let of_transaction = bare && numbered && purpose == 0 && is_transaction(hold.transaction);
+        let of_transaction = bare && numbered && is_transaction(hold.transaction);
         match self.ledger.balances.get(user, asset) {
             None => impossible("no such balance"),
             Some(balance) if balance.sums == 0 => impossible("nothing is held of this balance"),
@@ -319,11 +319,12 @@ impl Builder {
                 .then_some(())
                 .ok_or(Error::Transaction { transaction, why })?;
         }
-        let (mut held, mut balances) = (BTreeSet::new(), BTreeSet::new());
+        let (mut held, mut places) = (BTreeSet::new(), BTreeSet::new());
         for hold in self.ledger.holds.rows().iter().filter(|hold| hold.transaction() != 0) {
-            let (transaction, why) = (hold.transaction(), "two holds of one balance");
+            let (transaction, why) = (hold.transaction(), "two holds of one place");
             held.insert(transaction);
-            let alone = balances.insert((transaction, hold.user, hold.asset));
+            let purpose = hold.content().purpose;
+            let alone = places.insert((transaction, hold.user, hold.asset, purpose));
             alone.then_some(()).ok_or(Error::Transaction { transaction, why })?;
         }
         let why = "its holds are not those of an open RESERVE";
@@ -377,6 +378,9 @@ impl Builder {
         {
             return Err(Error::Full(ACCOUNTS_MAX));
         }
+        if outcomes.kept_freezes() > ledger.holds.places_left() {
+            return Err(Error::Full(HOLDS_MAX));
+        }
         ledger.chain_holds();
         if last > sequence {
             return Err(Error::Later { found: last, last: sequence });
@@ -404,12 +408,12 @@ impl Builder {
 
 /// The reason why the outcome of a posting by name is impossible.
 fn objection_named(named: &NamedFact) -> Option<&'static str> {
-    let Kept { accounts, balances, outcomes } = named.kept;
+    let Kept { accounts, balances, freezes, outcomes } = named.kept;
     let succeeded = named.decision == Decision::Success;
     let round = if ends(named.op) { 0..=0 } else { 1..=ROUND_MAX };
     let sets_apart = named.op.step() == Some(HoldStep::SetApart);
     let may_be_open = sets_apart && succeeded && outcomes == 1;
-    let places = usize::from(accounts.max(balances)) <= PLACES_MAX;
+    let places = usize::from(accounts.max(balances).max(freezes)) <= PLACES_MAX;
     match () {
         () if !is_transaction(named.transaction) => Some("no name of a transaction"),
         () if !named.op.is_posting() => Some("no posting"),

@@ -22,6 +22,7 @@
 //! | 12 | outcome of a posting by name | the fields of `NamedBytes`; code 0 is a success |
 //! | 13 | hold of a transaction | the fields of `NamedHoldBytes` in their order |
 //! | 14 | crossed | brought less taken 16, not 0; asset 4: see `crossed.rs` |
+//! | 15 | the same, out of a freeze | as 13, then purpose 2: it is not 0 |
 
 mod bytes;
 
@@ -31,13 +32,13 @@ use domain::account::AccountStatus;
 use domain::asset::SYMBOL_BYTES_MAX;
 use domain::transfer::{Decision, Op};
 use xxhash_rust::xxh3::xxh3_128;
-use zerocopy::little_endian::{U64, U128};
+use zerocopy::little_endian::{U16, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub use self::bytes::VENUE_NAME_BYTES_MAX;
 use self::bytes::{
-    AccountBytes, AnswerBytes, AssetBytes, BalanceBytes, HoldBytes, NamedBytes, NamedHoldBytes,
-    OutcomeBytes, TradedBytes, VenueBytes,
+    AccountBytes, AnswerBytes, AssetBytes, BalanceBytes, FrozenHoldBytes, HoldBytes, NamedBytes,
+    NamedHoldBytes, OutcomeBytes, TradedBytes, VenueBytes,
 };
 use crate::crossed::CrossedBytes;
 use crate::external::{Outside, OutsideBytes};
@@ -133,7 +134,7 @@ pub struct HoldFact {
     /// The number of the command that made it; 0 for a freeze. The holds of a transaction are
     /// numbered from 1, and a number that is free again is the next one.
     pub number: u64,
-    /// The purpose of a freeze; 0 for a hold.
+    /// The purpose of a freeze, and of the freeze that a hold of a transaction takes from; else 0.
     pub purpose: u16,
     /// The owner.
     pub user: u64,
@@ -180,13 +181,15 @@ pub struct NamedFact {
 }
 
 /// The places that the last successful RESERVE of a transaction keeps free, until its end. Accounts
-/// and balances are counted as if none of the payees had one.
+/// and balances are counted as if none of the payees had one, and freezes as if there were none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Accounts.
     pub accounts: u8,
     /// Balances.
     pub balances: u8,
+    /// Freezes.
+    pub freezes: u8,
     /// 1 for the outcome of its SETTLE or RELEASE. With 0 nothing is kept.
     pub outcomes: u8,
 }
@@ -236,6 +239,7 @@ pub struct AnswerFact {
 pub const FACT_BYTES_MAX: usize = size_of::<TradedBytes>();
 
 const _: () = assert!(size_of::<OutcomeBytes>() <= FACT_BYTES_MAX);
+const _: () = assert!(size_of::<FrozenHoldBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<NamedBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<NamedHoldBytes>() <= FACT_BYTES_MAX);
 const _: () = assert!(size_of::<HoldBytes>() <= FACT_BYTES_MAX);
@@ -278,16 +282,26 @@ fn decode_hold(bytes: &[u8]) -> Result<Fact, Error> {
     }))
 }
 
-fn decode_named_hold(bytes: &[u8]) -> Result<Fact, Error> {
-    let malformed = || Error::Field { field: "fact tag", number: NAMED_HOLD.into() };
-    let fixed = NamedHoldBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
+/// The hold of a transaction, of tag 13 or 15.
+fn decode_named_hold(tag: u8, bytes: &[u8]) -> Result<Fact, Error> {
+    let malformed = || Error::Field { field: "fact tag", number: tag.into() };
+    let (fixed, rest) = NamedHoldBytes::ref_from_prefix(bytes).map_err(|_| malformed())?;
+    let purpose = match tag {
+        NAMED_HOLD if rest.is_empty() => 0,
+        NAMED_HOLD => return Err(malformed()),
+        _ => {
+            let purpose = U16::read_from_bytes(rest).map_err(|_| malformed())?.get();
+            // One fact has one form: without a purpose it is of tag 13.
+            Some(purpose).filter(|purpose| *purpose != 0).ok_or_else(malformed)?
+        }
+    };
     // One fact has one form: without a transaction it is a freeze.
     let transaction = Some(fixed.transaction.get()).filter(|number| *number != 0);
     Ok(Fact::Hold(HoldFact {
         venue: 0,
         transaction: transaction.ok_or_else(malformed)?,
         number: fixed.number.get(),
-        purpose: 0,
+        purpose,
         user: fixed.user.get(),
         asset: fixed.asset.get(),
         amount: fixed.amount.get().into(),
@@ -303,9 +317,6 @@ fn decode_named(bytes: &[u8]) -> Result<Fact, Error> {
     let malformed = || field("fact tag", NAMED.into());
     let fixed = NamedBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
     let op = Op::from_number(fixed.op).filter(|op| op.is_posting());
-    if fixed.freezes != 0 {
-        return Err(field("freezes", fixed.freezes.into()));
-    }
     Ok(Fact::Named(NamedFact {
         transaction: fixed.transaction.get(),
         op: op.ok_or_else(|| field("op", fixed.op.into()))?,
@@ -317,7 +328,12 @@ fn decode_named(bytes: &[u8]) -> Result<Fact, Error> {
         order_number: fixed.order_number.get(),
         decision: decision_of(fixed.code.get())?,
         leg: fixed.leg,
-        kept: Kept { accounts: fixed.accounts, balances: fixed.balances, outcomes: fixed.outcomes },
+        kept: Kept {
+            accounts: fixed.accounts,
+            balances: fixed.balances,
+            freezes: fixed.freezes,
+            outcomes: fixed.outcomes,
+        },
     }))
 }
 
@@ -359,6 +375,7 @@ const ANSWER: u8 = 11;
 const NAMED: u8 = 12;
 const NAMED_HOLD: u8 = 13;
 const CROSSED: u8 = 14;
+const FROZEN_HOLD: u8 = 15;
 
 /// Writes `bytes` into `buffer`. Returns their number.
 fn put(buffer: &mut [u8], bytes: &(impl IntoBytes + Immutable)) -> usize {
@@ -380,7 +397,13 @@ impl HoldFact {
                 time_ns: self.time_ns.into(),
                 asset: self.asset.into(),
             };
-            return (NAMED_HOLD, put(buffer, &bytes));
+            return match self.purpose {
+                0 => (NAMED_HOLD, put(buffer, &bytes)),
+                purpose => {
+                    let bytes = FrozenHoldBytes { hold: bytes, purpose: purpose.into() };
+                    (FROZEN_HOLD, put(buffer, &bytes))
+                }
+            };
         }
         let bytes = HoldBytes {
             amount: self.amount.into(),
@@ -414,7 +437,7 @@ impl NamedFact {
             leg: self.leg,
             accounts: self.kept.accounts,
             balances: self.kept.balances,
-            freezes: 0,
+            freezes: self.kept.freezes,
             outcomes: self.kept.outcomes,
         };
         (NAMED, put(buffer, &bytes))
@@ -527,6 +550,7 @@ impl Fact {
             NAMED => Some(size_of::<NamedBytes>()),
             NAMED_HOLD => Some(size_of::<NamedHoldBytes>()),
             CROSSED => Some(size_of::<CrossedBytes>()),
+            FROZEN_HOLD => Some(size_of::<FrozenHoldBytes>()),
             _ => None,
         }
     }
@@ -570,7 +594,7 @@ impl Fact {
             HOLD => decode_hold(bytes),
             VENUE => decode_venue(bytes),
             NAMED => decode_named(bytes),
-            NAMED_HOLD => decode_named_hold(bytes),
+            NAMED_HOLD | FROZEN_HOLD => decode_named_hold(tag, bytes),
             ANSWER => {
                 let fixed = AnswerBytes::ref_from_bytes(bytes).map_err(|_| malformed())?;
                 Ok(Fact::Answer(AnswerFact {

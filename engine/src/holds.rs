@@ -59,6 +59,8 @@ pub(crate) struct Hold {
     pub(crate) keeps: bool,
     /// The number of a hold of a transaction, from 1; else 0.
     index: u8,
+    /// Of a hold of a transaction the freeze that it takes from, 0 for the available balance.
+    purpose: u16,
 }
 
 const _: () = assert!(size_of::<Hold>() == 80);
@@ -137,6 +139,7 @@ impl Hold {
             sums,
             keeps: fact.keeps,
             index,
+            purpose: if transaction == 0 { 0 } else { purpose },
         }
     }
 
@@ -197,7 +200,7 @@ impl Hold {
             number: self.number(),
             purpose: match self.kind() {
                 HoldKind::Freeze => u16::try_from(self.number).expect("a freeze's purpose"),
-                HoldKind::Venue | HoldKind::Transaction => 0,
+                HoldKind::Venue | HoldKind::Transaction => self.purpose,
             },
             user: self.user,
             asset: self.asset,

@@ -266,6 +266,11 @@ impl Ledger {
         self.balances.places_left() - self.holds.kept() - self.outcomes.kept_balances()
     }
 
+    /// Holds and freezes that can still be made: without the freezes that open transactions keep.
+    pub(crate) fn holds_left(&self) -> usize {
+        self.holds.places_left() - self.outcomes.kept_freezes()
+    }
+
     /// Whether venues are registered, or postings have named a balance: PostgreSQL alone cannot
     /// rebuild such a log.
     pub fn has_postings(&self) -> bool {

@@ -90,12 +90,13 @@ impl Outcome {
     }
 
     fn of_named(named: &NamedFact) -> Outcome {
-        let Kept { accounts, balances, outcomes } = named.kept;
+        let Kept { accounts, balances, freezes, outcomes } = named.kept;
+        let kept = [accounts, balances, outcomes, named.leg, freezes, 0, 0, 0];
         Outcome {
             req_id: named.transaction,
             balance_after: named.hash,
             user: named.reference,
-            amount: u64::from_le_bytes([accounts, balances, outcomes, named.leg, 0, 0, 0, 0]),
+            amount: u64::from_le_bytes(kept),
             sequence: named.record,
             time_ns: named.time_ns,
             order_number: named.order_number,
@@ -107,7 +108,7 @@ impl Outcome {
     }
 
     fn named(&self) -> NamedFact {
-        let [accounts, balances, outcomes, leg, ..] = self.amount.to_le_bytes();
+        let [accounts, balances, outcomes, leg, freezes, ..] = self.amount.to_le_bytes();
         NamedFact {
             transaction: self.req_id,
             op: self.op,
@@ -119,7 +120,7 @@ impl Outcome {
             order_number: self.order_number,
             decision: self.decision,
             leg,
-            kept: Kept { accounts, balances, outcomes },
+            kept: Kept { accounts, balances, freezes, outcomes },
         }
     }
 
@@ -173,8 +174,8 @@ pub(crate) struct Outcomes {
     places: usize,
     /// Successful withdraws without a refund, and open RESERVEs: one place each is kept free.
     reserved: usize,
-    /// Accounts and balances that open RESERVEs keep free.
-    kept: [usize; 2],
+    /// Accounts, balances and freezes that open RESERVEs keep free.
+    kept: [usize; 3],
     /// Places that only a RELEASE without a RESERVE takes. It is a bound of this process: no record
     /// depends on it.
     for_ends: usize,
@@ -189,7 +190,7 @@ pub(crate) struct Outcomes {
 impl Outcomes {
     pub(crate) fn new(places: usize) -> Outcomes {
         let table = Table::new(places);
-        let (reserved, kept, for_ends) = (0, [0; 2], 0);
+        let (reserved, kept, for_ends) = (0, [0; 3], 0);
         Outcomes { table, places, reserved, kept, for_ends, evicted: 0, looked: 0, again: false }
     }
 
@@ -257,6 +258,12 @@ impl Outcomes {
         self.kept[1]
     }
 
+    /// Freezes that open RESERVEs keep free.
+    #[inline]
+    pub(crate) fn kept_freezes(&self) -> usize {
+        self.kept[2]
+    }
+
     /// See [`Table::expect_slot`].
     #[inline]
     pub(crate) fn expect_slot(&self, req_id: u128, op: Op) {
@@ -304,11 +311,12 @@ impl Outcomes {
         let before = row.named();
         let after = NamedFact { kept: Kept::default(), ..before };
         *row = Outcome::of_named(&after);
-        let Kept { accounts, balances, outcomes } = before.kept;
+        let Kept { accounts, balances, freezes, outcomes } = before.kept;
         assert_eq!(outcomes, 1, "{transaction:032x} is open");
         self.reserved -= 1;
         self.kept[0] -= usize::from(accounts);
         self.kept[1] -= usize::from(balances);
+        self.kept[2] -= usize::from(freezes);
         if after.order_number < watermark {
             // It was checked already, and has stayed.
             self.again = true;
@@ -320,6 +328,7 @@ impl Outcomes {
         self.reserved += usize::from(kept.outcomes);
         self.kept[0] += usize::from(kept.accounts);
         self.kept[1] += usize::from(kept.balances);
+        self.kept[2] += usize::from(kept.freezes);
     }
 
     /// The sum of the digests of all evicted outcomes.
@@ -399,6 +408,7 @@ impl Outcomes {
         self.table.try_insert(Outcome::of_named(named))?;
         self.kept[0] += usize::from(named.kept.accounts);
         self.kept[1] += usize::from(named.kept.balances);
+        self.kept[2] += usize::from(named.kept.freezes);
         Ok(())
     }
 

@@ -45,8 +45,10 @@ use crate::record;
 
 /// The newest version of the format. An older one is still written if it has all facts: version 1
 /// has no external operations, version 2 no venues, holds and traded balances, version 3 no
-/// postings by name, and version 4 no money that transactions brought from outside.
-pub const VERSION: u32 = 5;
+/// postings by name, version 4 no money that transactions brought from outside, and version 5 no
+/// frozen places of transactions.
+pub const VERSION: u32 = 6;
+const VERSION_CROSSED: u32 = 5;
 const VERSION_NAMED: u32 = 4;
 const VERSION_VENUES: u32 = 3;
 const VERSION_OUTSIDE: u32 = 2;
@@ -326,7 +328,9 @@ impl Iterator for Facts<'_> {
 /// without newer facts.
 fn version_of(ledger: &Ledger) -> u32 {
     let version = |fact: Fact| match fact {
-        Fact::Crossed { .. } => VERSION,
+        Fact::Named(named) if named.kept.freezes != 0 => VERSION,
+        Fact::Hold(hold) if hold.transaction != 0 && hold.purpose != 0 => VERSION,
+        Fact::Crossed { .. } => VERSION_CROSSED,
         Fact::Named(_) => VERSION_NAMED,
         Fact::Hold(hold) if hold.transaction != 0 => VERSION_NAMED,
         Fact::Venue(_) | Fact::Hold(_) | Fact::Answer(_) => VERSION_VENUES,
@@ -599,7 +603,7 @@ mod tests {
             (facts, whole[facts] - 1, "bytes follow the last fact"),
             (facts, whole[facts] + 1, "ends before the last fact"),
             (HEADER_BYTES, 99, "a.snap: fact 0: fact tag holds 99"),
-            (8, 6, "version 6"),
+            (8, 7, "version 7"),
         ] {
             let (at, byte, why) = change;
             let mut bytes = whole.clone();

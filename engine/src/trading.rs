@@ -3,6 +3,7 @@
 mod lives;
 mod model;
 mod names;
+mod purposes;
 mod transactions;
 mod world;
 

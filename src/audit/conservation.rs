@@ -6,7 +6,8 @@
 //! ```
 //!
 //! - Every Funding balance is the sum of all operations on it.
-//! - The frozen part of every Funding balance is the sum of its open holds.
+//! - The frozen part of every Funding balance is the sum of its freezes and open holds, and every
+//!   freeze has the amount that the holds of its purpose have left there.
 //! - The state of every transfer fits the operations that both stores hold for it ([`super::fit`]).
 //! - Every record of the log has its transfer, or its transaction ([`super::transactions`]).
 //! - Every claim of a transaction about Spot has its outcome.

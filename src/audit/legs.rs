@@ -40,7 +40,7 @@ pub enum Name {
         /// The number of the command that made it.
         number: u64,
     },
-    /// A hold of a transaction: one for each user and asset.
+    /// A hold of a transaction: one for each user, asset and purpose.
     Transaction {
         /// The transaction.
         transaction: u128,
@@ -48,6 +48,8 @@ pub enum Name {
         user: u64,
         /// The asset's number.
         asset: u32,
+        /// The freeze that it takes from, 0: the available amount.
+        purpose: u16,
     },
     /// All freezes of one user, asset and purpose.
     Freeze {
@@ -64,8 +66,9 @@ impl fmt::Display for Name {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Name::Hold { venue, number } => write!(out, "hold {venue}:{number}"),
-            Name::Transaction { transaction, user, asset } => {
-                write!(out, "hold {}:{user}:{asset}", Ulid(*transaction))
+            Name::Transaction { transaction, user, asset, purpose } => {
+                write!(out, "hold {}:{user}:{asset}", Ulid(*transaction))?;
+                if *purpose == 0 { Ok(()) } else { write!(out, ":{purpose}") }
             }
             Name::Freeze { purpose, .. } => write!(out, "freeze of purpose {purpose}"),
         }
@@ -87,7 +90,7 @@ impl Name {
     fn of_fact(hold: &HoldFact) -> Name {
         let HoldFact { venue, transaction, number, purpose, user, asset, .. } = *hold;
         match venue {
-            0 if transaction != 0 => Name::Transaction { transaction, user, asset },
+            0 if transaction != 0 => Name::Transaction { transaction, user, asset, purpose },
             0 => Name::Freeze { user, asset, purpose },
             venue => Name::Hold { venue, number },
         }
@@ -188,22 +191,25 @@ impl HoldOwners {
     /// Whether a posting by name has the user in a leg, or ends a hold of the user.
     pub fn names(&self, named: &Named, user: u64) -> bool {
         let legs = named.legs.iter().flat_map(|leg| [leg.from.user(), leg.to.user()]);
-        let mut users = legs.flatten().chain(self.of(named.transaction).map(|(user, ..)| user));
+        let mut users = legs.flatten().chain(self.of(named.transaction).map(|(spot, _)| spot.user));
         users.any(|other| other == user)
     }
 
-    /// User, asset and amount of each hold of a transaction.
-    fn of(&self, transaction: u128) -> impl Iterator<Item = (u64, u32, i128)> + '_ {
-        let name = |user, asset| Name::Transaction { transaction, user, asset };
-        let rows = self.rows.range(name(0, 0)..=name(u64::MAX, u32::MAX));
-        rows.filter_map(|(name, row)| match name {
-            Name::Transaction { user, asset, .. } => Some((*user, *asset, row.amount)),
+    /// Each hold of a transaction with its amount.
+    fn of(&self, transaction: u128) -> impl Iterator<Item = (SpotPlace, i128)> + '_ {
+        let name = |user, asset, purpose| Name::Transaction { transaction, user, asset, purpose };
+        let rows = self.rows.range(name(0, 0, 0)..=name(u64::MAX, u32::MAX, u16::MAX));
+        rows.filter_map(|(name, row)| match *name {
+            Name::Transaction { user, asset, purpose, .. } => {
+                Some((SpotPlace { user, asset, purpose }, row.amount))
+            }
             Name::Hold { .. } | Name::Freeze { .. } => None,
         })
     }
 
     /// Books the legs of a posting by name in their order, if it was admitted. `each` is called as
-    /// for [`HoldOwners::book`]: for a RESERVE and a RELEASE once for each hold that changes.
+    /// for [`HoldOwners::book`]: for a RESERVE and a RELEASE once for each hold that changes the
+    /// held part. Money that is set apart out of a freeze stays held.
     pub fn book_named(&mut self, named: &Named, mut each: impl FnMut(LegShare)) {
         if named.decision != Decision::Success {
             return;
@@ -215,56 +221,128 @@ impl HoldOwners {
         let had: Vec<_> = self.of(transaction).collect();
         match named.op.step() {
             Some(HoldStep::SetApart) => {
-                let mut want = BTreeMap::<(u64, u32), (usize, i128)>::new();
+                let mut want = BTreeMap::<SpotPlace, (usize, i128)>::new();
                 for (index, leg, lacking) in lacking(&named.legs) {
-                    let Some(user) = leg.from.user() else { continue };
-                    let sum = want.entry((user, leg.asset)).or_insert((index, 0));
-                    sum.1 += lacking;
+                    let Some(spot) = SpotPlace::of(leg.from, leg.asset) else { continue };
+                    want.entry(spot).or_insert((index, 0)).1 += lacking;
                 }
-                for &(user, asset, amount) in &had {
-                    want.entry((user, asset)).or_insert((0, 0)).1 -= amount;
+                for &(spot, amount) in &had {
+                    want.entry(spot).or_insert((0, 0)).1 -= amount;
                 }
-                for ((user, asset), (leg, more)) in want {
-                    if more != 0 {
-                        self.change(transaction, user, asset, more);
-                        share(leg, user, asset, 0, more);
+                for (spot, (leg, more)) in want {
+                    if self.set_apart(transaction, spot, more) != 0 {
+                        share(leg, spot.user, spot.asset, 0, more);
                     }
                 }
             }
             Some(HoldStep::GiveBack) => {
-                for (user, asset, amount) in had {
-                    self.change(transaction, user, asset, -amount);
-                    share(0, user, asset, 0, -amount);
+                for &(spot, amount) in &had {
+                    if self.set_apart(transaction, spot, -amount) != 0 {
+                        share(0, spot.user, spot.asset, 0, -amount);
+                    }
                 }
             }
             step => {
                 for (index, leg, lacking) in lacking(&named.legs) {
-                    let units = i128::from(leg.amount);
-                    // A POST has no hold: it takes from the available amount.
-                    let held = if step == Some(HoldStep::Book) { lacking } else { 0 };
-                    if let Some(user) = leg.from.user() {
-                        self.change(transaction, user, leg.asset, -held);
-                        share(index, user, leg.asset, -units, -held);
-                    }
-                    if let Some(user) = leg.to.user() {
-                        share(index, user, leg.asset, units, 0);
+                    // A POST has no hold: it takes from the place itself.
+                    let apart = if step == Some(HoldStep::Book) { lacking } else { 0 };
+                    match self.book_leg(transaction, leg, apart) {
+                        [Some((user, _, less)), Some((same, _, more))] if user == same => {
+                            share(index, user, leg.asset, 0, less + more);
+                        }
+                        both => {
+                            for (user, owned, held) in both.into_iter().flatten() {
+                                share(index, user, leg.asset, owned, held);
+                            }
+                        }
                     }
                 }
             }
         }
-        let ended: Vec<_> = self.of(transaction).filter(|(.., amount)| *amount == 0).collect();
-        for (user, asset, _) in ended {
-            self.rows.remove(&Name::Transaction { transaction, user, asset });
+        // Only now: a later leg may take money that an earlier one has brought.
+        let legs = named.legs.iter().flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]);
+        let spots = legs.filter_map(|(place, asset)| SpotPlace::of(place, asset));
+        let spots: Vec<SpotPlace> = spots.chain(had.into_iter().map(|(spot, _)| spot)).collect();
+        for name in spots.iter().flat_map(|spot| [spot.hold(transaction), spot.freeze()]) {
+            if self.rows.get(&name).is_some_and(|row| row.amount == 0) {
+                self.rows.remove(&name);
+            }
         }
     }
 
-    /// Changes a hold of a transaction, made if absent.
-    fn change(&mut self, transaction: u128, user: u64, asset: u32, by: i128) {
+    /// Books a leg of which `apart` comes out of the hold of its payer. Returns payer and payee,
+    /// each with the changes of the whole balance and of its held part.
+    fn book_leg(
+        &mut self,
+        transaction: u128,
+        leg: &Leg,
+        apart: i128,
+    ) -> [Option<(u64, i128, i128)>; 2] {
+        let units = i128::from(leg.amount);
+        let [from, to] = [leg.from, leg.to].map(|place| SpotPlace::of(place, leg.asset));
+        let paid = from.map(|spot| {
+            self.change(spot.hold(transaction), spot, -apart);
+            if spot.purpose == 0 {
+                return (spot.user, -units, -apart);
+            }
+            self.change(spot.freeze(), spot, apart - units);
+            (spot.user, -units, -units)
+        });
+        let gained = to.map(|spot| {
+            if spot.purpose == 0 {
+                return (spot.user, units, 0);
+            }
+            self.change(spot.freeze(), spot, units);
+            (spot.user, units, units)
+        });
+        [paid, gained]
+    }
+
+    /// Sets `more` apart from a place, below 0 back there. Returns the change of the held part.
+    fn set_apart(&mut self, transaction: u128, spot: SpotPlace, more: i128) -> i128 {
+        self.change(spot.hold(transaction), spot, more);
+        if spot.purpose == 0 {
+            return more;
+        }
+        self.change(spot.freeze(), spot, -more);
+        0
+    }
+
+    /// Changes a hold or a freeze, made if absent.
+    fn change(&mut self, name: Name, spot: SpotPlace, by: i128) {
         if by != 0 {
-            let name = Name::Transaction { transaction, user, asset };
-            let fresh = Row { user: Some(user), asset, amount: 0 };
+            let fresh = Row { user: Some(spot.user), asset: spot.asset, amount: 0 };
             self.rows.entry(name).or_insert(fresh).amount += by;
         }
+    }
+}
+
+/// A place of a user on Spot. Purpose 0 is the available amount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SpotPlace {
+    user: u64,
+    asset: u32,
+    purpose: u16,
+}
+
+impl SpotPlace {
+    /// `None`: the outside, or a hold of a venue.
+    fn of(place: Place, asset: u32) -> Option<SpotPlace> {
+        match place {
+            Place::Available(user) => Some(SpotPlace { user, asset, purpose: 0 }),
+            Place::Frozen { user, purpose } => Some(SpotPlace { user, asset, purpose }),
+            Place::Outside | Place::Hold(_) => None,
+        }
+    }
+
+    fn hold(self, transaction: u128) -> Name {
+        let SpotPlace { user, asset, purpose } = self;
+        Name::Transaction { transaction, user, asset, purpose }
+    }
+
+    fn freeze(self) -> Name {
+        let SpotPlace { user, asset, purpose } = self;
+        Name::Freeze { user, asset, purpose }
     }
 }
 
@@ -654,181 +732,4 @@ fn signed(units: u128) -> i128 {
 }
 
 #[cfg(test)]
-mod tests {
-    use domain::code::Code;
-    use domain::posting::Posting;
-    use domain::transfer::Op;
-    use engine::totals::Totals;
-
-    use super::*;
-
-    const ASSET: u32 = 3;
-
-    fn posted(number: u64, op: Op, legs: &[(Place, Place, u64)]) -> Entry {
-        let legs: Posting =
-            legs.iter().map(|&(from, to, amount)| Leg { from, to, asset: ASSET, amount }).collect();
-        Entry::Posting(Box::new(Posted { venue: 1, number, op, legs, ..Posted::empty() }))
-    }
-
-    fn funded(user: u64, deposits: u128) -> Entry {
-        let totals = Totals { deposits, withdrawals: 0, refunds: 0 };
-        Entry::Totals { user, asset: ASSET, totals }
-    }
-
-    /// User 1 sets 100 apart and pays 60 of it to user 2. User 2 pays 5 back and
-    /// freezes 10, and a refused posting moves nothing.
-    fn log() -> Vec<Entry> {
-        let [one, two] = [1, 2].map(Place::Available);
-        let freeze = Place::Frozen { user: 2, purpose: 7 };
-        let refused = match posted(5, Op::Settle, &[(Place::Hold(1), two, 40)]) {
-            Entry::Posting(posted) => {
-                let decision = Decision::Refused(Code::HoldExceeded);
-                Entry::Posting(Box::new(Posted { decision, ..*posted }))
-            }
-            _ => unreachable!("made above"),
-        };
-        vec![
-            funded(1, 500),
-            funded(2, 20),
-            posted(1, Op::Reserve, &[(one, Place::Hold(0), 100)]),
-            posted(2, Op::Settle, &[(Place::Hold(1), two, 60), (two, one, 5)]),
-            posted(3, Op::Post, &[(two, freeze, 10)]),
-            refused,
-        ]
-    }
-
-    fn sums(entries: &[Entry]) -> LegSums {
-        let mut sums = LegSums::default();
-        entries.iter().for_each(|entry| sums.add(entry));
-        sums
-    }
-
-    /// The same state, as a ledger states it.
-    fn facts() -> Vec<Fact> {
-        let balance = |user, available, held, traded, deposits| Fact::Balance {
-            user,
-            asset: ASSET,
-            available,
-            held,
-            traded,
-            totals: Totals { deposits, withdrawals: 0, refunds: 0 },
-        };
-        let hold = HoldFact {
-            venue: 1,
-            transaction: 0,
-            number: 1,
-            purpose: 0,
-            user: 1,
-            asset: ASSET,
-            amount: 40,
-            reference: 0,
-            record: 3,
-            time_ns: 0,
-            keeps: true,
-        };
-        let freeze =
-            HoldFact { venue: 0, number: 0, purpose: 7, user: 2, amount: 10, keeps: false, ..hold };
-        vec![
-            balance(1, 405, 40, -55, 500),
-            balance(2, 65, 10, 55, 20),
-            Fact::Hold(hold),
-            Fact::Hold(freeze),
-        ]
-    }
-
-    #[test]
-    fn legs_add_up_to_the_facts_of_a_ledger() {
-        let (added, stated) = (sums(&log()), LegSums::of(facts().into_iter()));
-        assert_eq!(added.compare(&stated), []);
-        assert_eq!([added.recount(), stated.recount()], [[], []].map(Vec::<Wrong>::from));
-    }
-
-    /// Goal: every change of a stated amount is found, and a changed hold is named. Method: each
-    /// fact changed alone.
-    #[test]
-    fn each_changed_fact_is_found() {
-        let added = sums(&log());
-        for index in 0..facts().len() {
-            let mut facts = facts();
-            match &mut facts[index] {
-                Fact::Balance { available, .. } => *available += 1,
-                Fact::Hold(hold) => hold.amount += 1,
-                _ => unreachable!("no other fact"),
-            }
-            let stated = LegSums::of(facts.iter().copied());
-            let found = added.compare(&stated);
-            let [wrong] = &found[..] else { panic!("{found:?}") };
-            assert_eq!((wrong.stated - wrong.added, wrong.user), (1, Some(1 + index as u64 % 2)));
-            match facts[index] {
-                Fact::Hold(ref hold) => {
-                    assert_eq!(
-                        (wrong.part, &wrong.holds[..]),
-                        (Part::Hold, &[Name::of_fact(hold)][..])
-                    );
-                    let recount = stated.recount();
-                    assert_eq!(
-                        (recount[0].part, &recount[0].holds),
-                        (Part::HoldsOfHeld, &wrong.holds)
-                    );
-                }
-                _ => assert_eq!(wrong.part, Part::Owned),
-            }
-        }
-        let mut made = facts();
-        let Fact::Balance { traded, available, .. } = &mut made[0] else { unreachable!("first") };
-        (*traded, *available) = (*traded + 3, *available + 3);
-        let stated = LegSums::of(made.into_iter());
-        let parts = |wrong: Vec<Wrong>| wrong.iter().map(|wrong| wrong.part).collect::<Vec<_>>();
-        assert_eq!(parts(added.compare(&stated)), [Part::Owned, Part::Traded]);
-        let found = stated.recount();
-        assert_eq!(found[0].sentence(0), "postings have brought 3 more than they have taken");
-        assert_eq!(parts(found), [Part::TradedOfAsset]);
-    }
-
-    /// Goal: money that a transaction brings from outside is no money that postings have made, and
-    /// a changed sum of it is found. Method: a SETTLE of legs from and to the outside.
-    #[test]
-    fn money_that_crosses_is_counted() {
-        let [one, two] = [1, 2].map(Place::Available);
-        let leg = |from, to, amount| Leg { from, to, asset: ASSET, amount };
-        let legs: Posting =
-            [leg(Place::Outside, one, 40), leg(one, two, 50), leg(two, Place::Outside, 15)]
-                .into_iter()
-                .collect();
-        let named = |op, legs: &Posting| {
-            let named =
-                Named { transaction: 9, op, round: 1, legs: legs.clone(), ..Named::empty() };
-            Entry::Named(Box::new(named))
-        };
-        let log =
-            [funded(1, 500), funded(2, 20), named(Op::Reserve, &legs), named(Op::Settle, &legs)];
-        let added = sums(&log);
-        assert_eq!(added.recount(), Vec::<Wrong>::new());
-        let balance = |user, available, traded, deposits| Fact::Balance {
-            user,
-            asset: ASSET,
-            available,
-            held: 0,
-            traded,
-            totals: Totals { deposits, withdrawals: 0, refunds: 0 },
-        };
-        let facts = |brought| {
-            let balances = [balance(1, 490, -10, 500), balance(2, 55, 35, 20)];
-            LegSums::of(balances.into_iter().chain([Fact::Crossed { asset: ASSET, brought }]))
-        };
-        assert_eq!(added.compare(&facts(25)), Vec::<Wrong>::new());
-        assert_eq!(facts(25).recount(), Vec::<Wrong>::new());
-        let found = added.compare(&facts(24));
-        assert_eq!(found[0].sentence(0), "24 came from outside, the legs of the log add up to 25");
-        assert_eq!(facts(24).recount()[0].part, Part::TradedOfAsset);
-    }
-
-    #[test]
-    fn a_leg_out_of_a_hold_that_was_never_made_is_found() {
-        let two = Place::Available(2);
-        let added = sums(&[funded(2, 1), posted(9, Op::Settle, &[(Place::Hold(4), two, 6)])]);
-        let found = added.compare(&LegSums::default());
-        let sentence = "hold 1:4 pays 6, and no record has begun it";
-        assert!(found.iter().any(|wrong| wrong.sentence(0) == sentence), "{found:?}");
-    }
-}
+mod tests;

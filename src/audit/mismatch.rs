@@ -84,7 +84,7 @@ pub enum Kind {
     StrangeRow(String),
     /// A balance is not the sum of its operations.
     Unbalanced(Unbalanced),
-    /// The frozen part of a balance is not the sum of the open holds.
+    /// The frozen part of a balance is not the sum of the freezes and the open holds.
     Misheld(Misheld),
     /// A row of a transfer cannot be read.
     UnreadableRow(String),
@@ -427,7 +427,8 @@ mod tests {
         let frozen = Misheld { user: user.expect("in range"), asset: USDT, difference, hold };
         assert_eq!(
             Mismatch::from(frozen).to_string(),
-            "user 7, asset 3: 5 less is frozen on Funding than its open holds; the oldest is 01K:7:3"
+            "user 7, asset 3: 5 less is frozen on Funding than its freezes and open holds; the \
+             oldest hold is 01K:7:3"
         );
         let back = Mismatch::new(Kind::LogBehind { durable: 3, read: 5 });
         assert!(back.to_string().starts_with("the log ends at record 3, "), "{back}");

@@ -9,7 +9,7 @@ use ulid::Ulid;
 
 use super::values::{
     BranchName, account_parser, asset_status_parser, did_parser, direction_parser, parse_branch,
-    parse_cursor, parse_hold, parse_owner, parse_symbol, parse_url, state_parser,
+    parse_cursor, parse_hold, parse_owner, parse_purpose, parse_symbol, parse_url, state_parser,
     transaction_state_parser, user_id_parser, venue_parser,
 };
 use crate::format::Format;
@@ -244,6 +244,55 @@ pub enum HoldCommand {
     ///
     /// A later SETTLE or RELEASE of it by the venue is refused as HOLD_NOT_FOUND.
     Release(HoldReleaseArgs),
+    /// Freeze available money of a user for a purpose. All freezes of a purpose are one amount.
+    Freeze(FreezeArgs),
+    /// Make money available again that is frozen for a purpose.
+    Unfreeze(FreezeArgs),
+    /// Print freezes on Funding. Those on Spot are in `hold list`.
+    Freezes(FreezesArgs),
+}
+
+/// Arguments of `ubscore hold freeze` and `unfreeze`.
+#[derive(Debug, Args)]
+pub struct FreezeArgs {
+    /// The user.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user: u64,
+    /// FUNDING or SPOT.
+    #[arg(long, value_name = "ACCOUNT", value_parser = account_parser())]
+    pub account: AccountType,
+    /// The asset.
+    #[arg(long, value_name = "SYMBOL", value_parser = parse_symbol)]
+    pub asset: String,
+    /// How much, a plain decimal number.
+    #[arg(long)]
+    pub amount: String,
+    /// The purpose, a name of `holds.purposes`.
+    #[arg(long, value_name = "NAME", value_parser = parse_purpose)]
+    pub purpose: String,
+    /// A key of your own: the same command with the same key is done once.
+    #[arg(long, value_name = "KEY")]
+    pub idem_key: String,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore hold freezes`.
+#[derive(Debug, Args)]
+pub struct FreezesArgs {
+    /// Only this user.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user: Option<u64>,
+    /// Only this asset.
+    #[arg(long, value_name = "SYMBOL", value_parser = parse_symbol)]
+    pub asset: Option<String>,
+    /// Only this purpose, a name of `holds.purposes`.
+    #[arg(long, value_name = "NAME", value_parser = parse_purpose)]
+    pub purpose: Option<String>,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 /// Arguments of `ubscore hold list`.

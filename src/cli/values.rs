@@ -49,6 +49,20 @@ pub(super) fn parse_owner(text: &str) -> Result<String, OwnerError> {
     if Owner::new(text).is_some() { Ok(text.to_owned()) } else { Err(OwnerError) }
 }
 
+/// Why a text is not the name of a purpose.
+#[derive(Debug, thiserror::Error)]
+#[error("must be a name of holds.purposes, of A-Z 0-9 _")]
+pub(super) struct PurposeNameError;
+
+/// Checks the name of a purpose.
+pub(super) fn parse_purpose(text: &str) -> Result<String, PurposeNameError> {
+    let plain = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
+    match !text.is_empty() && text.bytes().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err(PurposeNameError),
+    }
+}
+
 pub(super) fn direction_parser() -> impl TypedValueParser<Value = Direction> {
     PossibleValuesParser::new(Direction::ALL.map(Direction::wire_name)).map(|name| {
         Direction::from_wire_name(&name.to_ascii_uppercase()).expect("one of the names above")
@@ -113,9 +127,13 @@ pub(super) fn parse_hold(text: &str) -> Result<String, HoldError> {
 /// Whether a text names a hold of a transaction.
 fn is_of_transaction(text: &str) -> bool {
     let parts: Vec<&str> = text.strip_prefix("FUNDING:").unwrap_or(text).split(':').collect();
-    let [name, user, asset] = parts[..] else { return false };
-    let numbers = (user.parse::<u64>(), asset.parse::<u32>());
-    ReqId::parse(name).is_some() && matches!(numbers, (Ok(1..), Ok(_)))
+    let (name, user, asset, purpose) = match parts[..] {
+        [name, user, asset] => (name, user, asset, "1"),
+        [name, user, asset, purpose] => (name, user, asset, purpose),
+        _ => return false,
+    };
+    let numbers = (user.parse::<u64>(), asset.parse::<u32>(), purpose.parse::<u16>());
+    ReqId::parse(name).is_some() && matches!(numbers, (Ok(1..), Ok(_), Ok(1..)))
 }
 
 /// The name of a branch, in its parts.

@@ -1,4 +1,5 @@
-//! `ubscore hold`: finds holds of both stores, and releases those of closed venues.
+//! `ubscore hold`: finds holds of both stores, releases those of closed venues, and freezes and
+//! unfreezes money on both accounts.
 
 use std::io::Write;
 
@@ -8,7 +9,9 @@ use super::approval::refuse_pending;
 use super::listing::{note_cursor, path, rows};
 use super::ops::{Ops, Refused};
 use super::table::{aligned, text};
-use crate::cli::{HoldCommand, HoldListArgs, HoldReleaseArgs, HoldShowArgs};
+use crate::cli::{
+    FreezeArgs, FreezesArgs, HoldCommand, HoldListArgs, HoldReleaseArgs, HoldShowArgs,
+};
 use crate::clock::Clock;
 use crate::exit::Exit;
 use crate::format::Format;
@@ -28,6 +31,9 @@ pub fn run(
         HoldCommand::List(args) => list(args, clock, out, notes)?,
         HoldCommand::Show(args) => show(args, clock, out)?,
         HoldCommand::Release(args) => release(args, clock, out)?,
+        HoldCommand::Freeze(args) => freeze(args, "freeze", clock, out)?,
+        HoldCommand::Unfreeze(args) => freeze(args, "unfreeze", clock, out)?,
+        HoldCommand::Freezes(args) => freezes(args, clock, out, notes)?,
     }
     Ok(Exit::Done)
 }
@@ -68,6 +74,60 @@ fn list(
         }
     }
     note_cursor(&answer, notes)
+}
+
+fn freeze(
+    args: &FreezeArgs,
+    word: &'static str,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let FreezeArgs { user, account, asset, amount, purpose, idem_key, operator } = args;
+    let account = account.name();
+    let body = json!({
+        "account": account, "user_id": user, "asset": asset, "amount": amount,
+        "purpose": purpose, "idem_key": idem_key, "reason": operator.reason,
+    });
+    let answer = Ops::new(&operator.access, clock)?.post(word, &format!("{word}s"), &body)?;
+    refuse_pending(&answer, operator.access.format, out)?;
+    if operator.access.format == Format::Json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    let (id, state) = (text(&answer["transaction_id"]), text(&answer["state"]));
+    let what = format!("{amount} {asset} of user {user} on {account} for {purpose}");
+    Ok(writeln!(out, "{word}: {what}, transaction {id} {state}")?)
+}
+
+fn freezes(
+    args: &FreezesArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    let parameters = [
+        ("user", args.user.map(|user| user.to_string())),
+        ("asset", args.asset.clone()),
+        ("purpose", args.purpose.clone()),
+    ];
+    let path = path("freezes", parameters);
+    let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
+    let freezes = rows(&answer, "freezes");
+    if args.access.format == Format::Json {
+        for line in freezes {
+            writeln!(out, "{line}")?;
+        }
+    } else if freezes.is_empty() {
+        writeln!(out, "no freezes")?;
+    } else {
+        let keys = ["user_id", "asset", "purpose", "amount"];
+        let row = |freeze: &Value| keys.iter().map(|key| text(&freeze[*key])).collect();
+        let head = ["USER", "ASSET", "PURPOSE", "AMOUNT"];
+        write!(out, "{}", aligned("", &head, freezes.iter().map(row)))?;
+    }
+    if answer["more"] == json!(true) {
+        writeln!(notes, "there may be more: name a user, an asset or a purpose")?;
+    }
+    Ok(())
 }
 
 fn write_holds(holds: &[Value], out: &mut impl Write) -> anyhow::Result<()> {

@@ -14,6 +14,7 @@ mod conservation;
 mod console;
 mod detached;
 mod external;
+mod freezes;
 mod grants;
 mod halts;
 mod health;
@@ -99,6 +100,11 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Holds => holds::list(intake, transfers, spot, &call).await,
             Ops::Hold => holds::show(intake, transfers, spot, &parameters[0], &call).await,
             Ops::ReleaseHold => detached(holds::release(service, parameters, call)).await,
+            Ops::Freezes => {
+                freezes::list(intake, transfers, &service.transactions.purposes, &call).await
+            }
+            Ops::Freeze => detached(freezes::change(service, true, call)).await,
+            Ops::Unfreeze => detached(freezes::change(service, false, call)).await,
             Ops::Transactions => transactions::list(intake, transfers, &call).await,
             Ops::Transaction => transactions::show(intake, transfers, &parameters[0], &call).await,
             Ops::RetryTransaction => detached(transactions::retry(service, parameters, call)).await,

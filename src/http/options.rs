@@ -55,7 +55,7 @@ impl TransactionDesk {
         let open_max_ms = config.transactions.open_max_ms;
         let outside_owners = config.transactions.outside_owners.iter().cloned().collect();
         let followers = config.followers.keys().cloned().collect();
-        let participants = kinds.collect();
-        TransactionDesk { worker, participants, followers, open_max_ms, outside_owners }
+        let (participants, purposes) = (kinds.collect(), config.holds.purposes.clone());
+        TransactionDesk { worker, participants, followers, purposes, open_max_ms, outside_owners }
     }
 }

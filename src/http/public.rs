@@ -10,7 +10,7 @@ pub(super) mod get;
 pub(super) mod list;
 pub mod post;
 pub(super) mod routes;
-mod transactions;
+pub(super) mod transactions;
 
 use std::sync::{Arc, LazyLock};
 

@@ -29,6 +29,7 @@ use crate::audit::rounds::Check;
 use crate::audit::totals;
 use crate::checkpointer;
 use crate::clock::Clock;
+use crate::config::holds::Purposes;
 use crate::config::participants::ParticipantKind;
 use crate::coordinator::{Coordinator, alert_shortage};
 use crate::entropy::Entropy;
@@ -129,6 +130,8 @@ pub struct TransactionDesk {
     pub worker: Transactions,
     /// The participants that a request may name.
     pub participants: BTreeMap<String, ParticipantKind>,
+    /// The purposes for which money is frozen.
+    pub purposes: Purposes,
     /// The followers that a request may name.
     pub followers: BTreeSet<String>,
     /// The longest time in which a transaction may stay undecided, milliseconds.

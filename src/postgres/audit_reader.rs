@@ -86,7 +86,7 @@ pub struct Unbalanced {
     pub what: &'static str,
 }
 
-/// An account with a frozen part that is not the sum of its open holds.
+/// An account with a frozen part that is not the sum of its freezes and open holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misheld {
     /// The owner of the account.
@@ -102,10 +102,11 @@ pub struct Misheld {
 impl Misheld {
     /// The finding as a sentence, with the difference and the hold.
     pub fn sentence(&self) -> String {
-        let frozen = sentence("{} is frozen on Funding than its open holds", &self.difference);
+        let frozen =
+            sentence("{} is frozen on Funding than its freezes and open holds", &self.difference);
         match &self.hold {
-            Some(key) => format!("{frozen}; the oldest is {key}"),
-            None => format!("{frozen}; there is none"),
+            Some(key) => format!("{frozen}; the oldest hold is {key}"),
+            None => format!("{frozen}; there is no hold"),
         }
     }
 }
@@ -124,7 +125,7 @@ pub struct Findings {
     pub pages: Vec<Page>,
     /// Balances that do not add up.
     pub unbalanced: Vec<Unbalanced>,
-    /// Frozen parts that are not the sum of open holds.
+    /// Frozen parts that are not the sum of freezes and open holds.
     pub misheld: Vec<Misheld>,
     /// The parts of Spot in transactions, to be compared with UBSCore.
     pub parts: Vec<SpotPart>,
@@ -774,7 +775,8 @@ async fn miscounted(
     Ok(())
 }
 
-/// Compares the frozen parts of the balances of these users with their open holds, in one snapshot.
+/// Compares the frozen parts of the balances of these users with their freezes and open holds, and
+/// the freezes with the holds of their purposes, in one snapshot.
 async fn misheld(
     client: &Client,
     (after, until): (i64, i64),
@@ -795,6 +797,17 @@ async fn misheld(
             }
             None => findings.strange.push(format!("frozen {difference} of no user")),
         }
+    }
+    let misfrozen = "SELECT user_id, asset_id, purpose, frozen, counted \
+                     FROM audit_misfrozen($1, $2) LIMIT $3";
+    for row in client.query(misfrozen, &[&after, &until, &limit]).await? {
+        let (user, asset, purpose): (i64, i32, i32) =
+            (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        let (Numeric(frozen), Numeric(counted)) = (row.try_get(3)?, row.try_get(4)?);
+        findings.strange.push(format!(
+            "freeze of user {user}, asset {asset}, purpose {purpose}: it has {frozen} smallest \
+             units, and its holds add up to {counted}"
+        ));
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ use domain::transfer::{Cid, Decision, Op, ReqId, State};
 pub struct Balance {
     /// The amount that the user can move.
     pub available: u128,
-    /// The amount set apart: the sum of the open holds.
+    /// The amount set apart: the sum of the freezes and of the open holds.
     pub frozen: u128,
     /// Rises by one with each flight that changes the row.
     pub version: u64,
@@ -73,6 +73,8 @@ pub struct Flight {
     pub balances: Vec<BalanceRow>,
     /// Holds that it makes or changes, by key.
     pub holds: Vec<HoldRow>,
+    /// Freezes that holds change, by user, asset and purpose.
+    pub freezes: Vec<FreezeRow>,
     /// Acts on holds, in order.
     pub acts: Vec<Acted>,
     /// Entries for the auditors.
@@ -242,6 +244,22 @@ pub struct HoldRow {
     pub settled_after: Option<u128>,
 }
 
+/// The freeze of a user, asset and purpose: compared with `before`, and written as `after`. Amounts
+/// are smallest units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreezeRow {
+    /// The owner.
+    pub user: UserId,
+    /// Of what.
+    pub asset: AssetId,
+    /// The purpose, above 0.
+    pub purpose: u16,
+    /// `None`: there is no row.
+    pub before: Option<u128>,
+    /// Behind the flight.
+    pub after: u128,
+}
+
 /// A decided act on a hold. Amounts are smallest units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acted {
@@ -287,6 +305,8 @@ pub struct Wanted {
     pub holds: Vec<HoldKey>,
     /// Rows of recharges.
     pub recharges: Vec<RechargeKey>,
+    /// Freezes by user, asset and purpose.
+    pub freezes: Vec<(UserId, AssetId, u16)>,
 }
 
 impl Wanted {
@@ -312,6 +332,8 @@ pub struct Found {
     pub holds: Vec<(HoldKey, Hold)>,
     /// Rows of recharges.
     pub recharges: RechargeRows,
+    /// Freezes, smallest units.
+    pub freezes: Vec<((UserId, AssetId, u16), u128)>,
     /// Rows that exist and cannot be read, with the reason.
     pub unreadable: Vec<(Key, String)>,
 }
@@ -333,6 +355,8 @@ pub enum Key {
     Hold(HoldKey),
     /// Rows of recharges.
     Recharge(RechargeKey),
+    /// The freeze of a user, asset and purpose.
+    Freeze(UserId, AssetId, u16),
 }
 
 /// A kind of rows that a flight is compared with.
@@ -348,6 +372,8 @@ pub enum Compared {
     Holds,
     /// A row of recharges stands elsewhere, or a new one is there.
     Recharges,
+    /// A freeze has another amount.
+    Freezes,
 }
 
 /// Why a flight was not committed, or may not have been.

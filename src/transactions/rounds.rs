@@ -1,8 +1,9 @@
 //! From the rounds of a transaction to the words for both stores.
 //!
 //! A refused round has used up its number, and its legs count no more. Funding has one hold for
-//! each user and asset, and its words are absolute, so each of them can be repeated. Round n sets
-//! its holds by the numbers 2n - 1 (the try) and 2n (back to the rounds before, if it is refused).
+//! each user, asset and purpose, and its words are absolute, so each of them can be repeated. Round
+//! n sets its holds by the numbers 2n - 1 (the try) and 2n (back to the rounds before, if it is
+//! refused).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,17 +56,41 @@ fn of_round(row: &TransactionRow, store: Participant, round: u8) -> &[Transactio
     found.map_or(&[], |branch| &branch.legs)
 }
 
-/// A place of Funding.
-type Holder = (UserId, AssetId);
+/// A place of a store with an asset. Purpose 0 is the available balance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Holder {
+    user: UserId,
+    asset: AssetId,
+    purpose: u16,
+}
 
-/// The amounts of one user and asset over many legs, smallest units.
+impl Holder {
+    /// `None`: the place is none of this store.
+    fn of(store: Participant, place: LegPlace, asset: AssetId) -> Option<Holder> {
+        let purpose = match place {
+            LegPlace::Frozen { purpose, .. } => purpose,
+            LegPlace::Available { .. } | LegPlace::Outside => 0,
+        };
+        Some(Holder { user: place.user_in(store)?, asset, purpose })
+    }
+
+    fn place(self) -> Place {
+        let user = self.user.number();
+        match self.purpose {
+            0 => Place::Available(user),
+            purpose => Place::Frozen { user, purpose },
+        }
+    }
+}
+
+/// The amounts of one place over many legs, smallest units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
     apart: u64,
     arriving: u64,
 }
 
-/// The shares of all users and assets of these legs in their store.
+/// The shares of all places of these legs in their store.
 ///
 /// # Errors
 /// [`Code::InvalidPosting`]: too many legs; [`Code::Overflow`]: a sum is too large for a column.
@@ -81,17 +106,17 @@ fn shares(store: Participant, legs: &[TransactionLeg]) -> Result<BTreeMap<Holder
     };
     let mut shares = BTreeMap::new();
     for holder in holders(store, legs) {
-        let part = parts.at(Place::Available(holder.0.number()), holder.1.0);
+        let part = parts.at(holder.place(), holder.asset.0);
         let share = Share { apart: fits(part.apart)?, arriving: fits(part.arriving)? };
         shares.insert(holder, share);
     }
     Ok(shares)
 }
 
-/// The users and assets that these legs name in one store.
+/// The places that these legs name in one store.
 fn holders(store: Participant, legs: &[TransactionLeg]) -> BTreeSet<Holder> {
-    let holder = |place: LegPlace, asset| Some((place.user_in(store)?, asset));
-    let both = |leg: &TransactionLeg| [holder(leg.from, leg.asset), holder(leg.to, leg.asset)];
+    let both =
+        |leg: &TransactionLeg| [leg.from, leg.to].map(|place| Holder::of(store, place, leg.asset));
     legs.iter().flat_map(both).flatten().collect()
 }
 
@@ -113,10 +138,27 @@ pub fn check(row: Option<&TransactionRow>, round: &TransactionRound) -> Result<(
 }
 
 /// The order for one hold of Funding.
-fn order(row: &TransactionRow, (user, asset): Holder, act: HoldAct) -> HoldOrder {
-    let key = format!("{}:{}:{}", row.id, user.number(), asset.0);
-    let key = HoldKey::new(&key).expect("26 + 20 + 10 characters of digits and colons");
-    HoldOrder { key, order_number: row.order_number, user, asset, act }
+fn order(row: &TransactionRow, holder: Holder, act: HoldAct) -> HoldOrder {
+    let Holder { user, asset, purpose } = holder;
+    let mut key = format!("{}:{}:{}", row.id, user.number(), asset.0);
+    if purpose != 0 {
+        key.push_str(&format!(":{purpose}"));
+    }
+    let key = HoldKey::new(&key).expect("26 + 20 + 10 + 5 characters of digits and colons");
+    HoldOrder { key, order_number: row.order_number, user, asset, purpose, act }
+}
+
+/// Whether the leg unfreezes: the status of the account does not count.
+fn unfreezes(leg: &TransactionLeg) -> bool {
+    matches!(leg.from, LegPlace::Frozen { .. })
+        && matches!(leg.to, LegPlace::Available { .. })
+        && (leg.from.store(), leg.from.user()) == (leg.to.store(), leg.to.user())
+}
+
+/// Whether payer and payee are one account: the payer's status alone counts.
+fn is_within(leg: &TransactionLeg) -> bool {
+    leg.from.user().is_some()
+        && (leg.from.store(), leg.from.user()) == (leg.to.store(), leg.to.user())
 }
 
 /// A hold of Funding, with the first leg of its round that names it.
@@ -138,10 +180,10 @@ pub fn set(row: &TransactionRow, round: u8) -> Result<Vec<HoldWord>, Code> {
     let shares = shares(FUNDING, &legs(row, FUNDING, round).0)?;
     let word = |holder: Holder| {
         let is_it = |place: LegPlace, leg: &TransactionLeg| {
-            place.user_in(FUNDING) == Some(holder.0) && leg.asset == holder.1
+            Holder::of(FUNDING, place, leg.asset) == Some(holder)
         };
-        let pays = here.iter().any(|leg| is_it(leg.from, leg));
-        let paid = here.iter().any(|leg| is_it(leg.to, leg));
+        let pays = here.iter().any(|leg| is_it(leg.from, leg) && !unfreezes(leg));
+        let paid = here.iter().any(|leg| is_it(leg.to, leg) && !is_within(leg));
         let amount = shares[&holder].apart;
         let act = HoldAct::Set { round: 2 * round - 1, amount, pays, paid };
         HoldWord { order: order(row, holder, act), leg: first_leg(here, holder) }
@@ -183,7 +225,7 @@ pub fn release(row: &TransactionRow) -> Vec<HoldWord> {
     every_holder(row).into_iter().map(word).collect()
 }
 
-/// The users and assets of Funding in all rounds, refused ones included.
+/// The places of Funding in all rounds, refused ones included.
 fn every_holder(row: &TransactionRow) -> BTreeSet<Holder> {
     let funding = Party::Store(FUNDING);
     let branches = row.branches.iter().filter(|branch| branch.party == funding);
@@ -221,7 +263,7 @@ pub fn spot_end(row: &TransactionRow) -> (Posting, u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transactions::example::{between, leg, place, row};
+    use crate::transactions::example::{between, leg, place, row, user};
 
     fn act_of(words: &[HoldWord], user: u64) -> HoldAct {
         let of_user = |word: &&HoldWord| word.order.user.number() == user;
@@ -262,6 +304,54 @@ mod tests {
         assert_eq!(act_of(&words, 5), settle(0, 60));
         assert!(release(&row).iter().all(|word| word.order.act == HoldAct::Release));
         assert_eq!(release(&row).len(), 5);
+    }
+
+    /// GTX-012. Goal: a purpose has a hold of its own, and what arrives in it is taken first. The
+    /// status counts of each payer, but not where money is unfrozen for its owner. Method: user 2
+    /// gets 100, freezes it, unfreezes 120, and freezes 30 for user 3.
+    #[test]
+    fn a_purpose_has_a_hold_of_its_own() {
+        let of = |number| place(FUNDING, number);
+        let frozen = |number| LegPlace::Frozen { store: FUNDING, user: user(number), purpose: 7 };
+        let row = row(&[(
+            FUNDING,
+            1,
+            vec![
+                leg(1, 2, 100),
+                between(of(2), frozen(2), 100),
+                between(frozen(2), of(2), 120),
+                between(of(2), frozen(3), 30),
+            ],
+        )]);
+        let said = |word: &HoldWord| {
+            let HoldOrder { key, user, purpose, act, .. } = &word.order;
+            let name = format!("{}:{}:3", row.id, user.number());
+            let name = if *purpose == 0 { name } else { format!("{name}:{purpose}") };
+            assert_eq!(key.as_str(), name);
+            (user.number(), *purpose, *act)
+        };
+        let set = |amount, pays, paid| HoldAct::Set { round: 1, amount, pays, paid };
+        let words: Vec<_> = super::set(&row, 1).expect("small").iter().map(said).collect();
+        assert_eq!(
+            words,
+            [
+                (1, 0, set(100, true, false)),
+                (2, 0, set(0, true, true)),
+                (2, 7, set(20, false, false)),
+                (3, 7, set(0, false, true)),
+            ]
+        );
+        let settle = |taken, brought| HoldAct::Settle { taken, brought };
+        let words: Vec<_> = super::settle(&row).iter().map(said).collect();
+        assert_eq!(
+            words,
+            [
+                (1, 0, settle(100, 0)),
+                (2, 0, settle(0, 90)),
+                (2, 7, settle(20, 0)),
+                (3, 7, settle(0, 30)),
+            ]
+        );
     }
 
     /// The legs of Spot are those of the accepted rounds; a failing leg is counted in its round.

@@ -1,7 +1,8 @@
 //! Every check on a round of a transaction, in the order of the codes.
 //!
 //! [`RoundForm::new`] checks the form, [`RoundForm::round`] the legs: their answers never change.
-//! [`RoundForm::check_participants`], [`RoundForm::check_outside`] and [`RoundForm::check_assets`]
+//! [`RoundForm::check_participants`], [`RoundForm::check_followers`],
+//! [`RoundForm::check_outside`], [`RoundForm::check_purposes`] and [`RoundForm::check_assets`]
 //! depend on the configuration and on operators: a repeat of a known round is answered without
 //! them.
 
@@ -11,10 +12,11 @@ mod fingerprint;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{amount, check_active, known_asset};
+use crate::config::holds::{Purpose, Purposes};
 use crate::config::participants::ParticipantKind;
 use crate::transaction::{
-    Decider, FOLLOWERS_MAX, LegPlace, OUTSIDE, PAYLOAD_BYTES_MAX, ROUNDS_MAX, TransactionLeg,
-    TransactionName, TransactionRound,
+    Decider, FOLLOWERS_MAX, LegPlace, OPERATORS, OUTSIDE, PAYLOAD_BYTES_MAX, ROUNDS_MAX,
+    TransactionLeg, TransactionName, TransactionRound,
 };
 use domain::account::{AccountType, USER_ID_MAX, UserId};
 use domain::asset::Catalog;
@@ -183,6 +185,29 @@ impl RoundForm {
         Ok(())
     }
 
+    /// Checks that the owner may move money out of each purpose that a leg takes from.
+    ///
+    /// # Errors
+    /// FORBIDDEN.
+    pub fn check_purposes(&self, purposes: &Purposes) -> Result<(), RoundError> {
+        let owner = self.name.owner.as_str();
+        let may_move = |purpose: &Purpose| match owner {
+            OPERATORS => purpose.operators,
+            owner => purpose.owners.iter().any(|known| known == owner),
+        };
+        for (index, leg) in self.legs.iter().enumerate() {
+            let PlaceForm::User(place, _) = &leg.from else { continue };
+            let Some(name) = place.purpose.as_ref().and_then(|name| name.as_str()) else {
+                continue;
+            };
+            if purposes.by_name(name).is_some_and(|purpose| !may_move(purpose)) {
+                let detail = format!("Not allowed to move money out of {name}.");
+                return Err(RoundError::leg(index, Code::Forbidden, &detail));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that the owner may move money from and to the outside, if a leg does.
     ///
     /// # Errors
@@ -227,17 +252,23 @@ impl RoundForm {
     /// The round, with its legs checked: places, asset and amount of one leg after the other.
     ///
     /// `units_max`: the largest amount in smallest units, `u64::MAX / amount.safety_factor`.
+    /// `purposes`: a name in it never changes its number.
     ///
     /// # Errors
     /// The code of the first check that fails.
-    pub fn round(&self, catalog: &Catalog, units_max: u64) -> Result<TransactionRound, RoundError> {
+    pub fn round(
+        &self,
+        catalog: &Catalog,
+        units_max: u64,
+        purposes: &Purposes,
+    ) -> Result<TransactionRound, RoundError> {
         let mut legs = Vec::new();
         if self.legs.is_empty() {
             let detail = "legs must have a leg.".to_owned();
             return Err(RoundError { code: Code::InvalidPosting, detail });
         }
         for (index, leg) in self.legs.iter().enumerate() {
-            let leg = leg.check(catalog, units_max).map_err(|(code, detail)| {
+            let leg = leg.check(catalog, units_max, purposes).map_err(|(code, detail)| {
                 RoundError::leg(index, code, detail.unwrap_or(code.message()))
             })?;
             legs.push(leg);
@@ -290,13 +321,21 @@ impl LegForm {
         &self,
         catalog: &Catalog,
         units_max: u64,
+        purposes: &Purposes,
     ) -> Result<TransactionLeg, (Code, Option<&'static str>)> {
         let invalid = |detail| (Code::InvalidPosting, Some(detail));
-        let (from, to) = (self.from.place()?, self.to.place()?);
+        let (from, to) = (self.from.place(purposes)?, self.to.place(purposes)?);
+        if [from, to].iter().all(|place| matches!(place, LegPlace::Frozen { .. })) {
+            return Err(invalid("Money does not move from one purpose to another."));
+        }
         if from == to {
             return Err(invalid("From and to are the same place."));
         }
         let stores = [from.store(), to.store()];
+        let freezes = [from, to].iter().any(|place| matches!(place, LegPlace::Frozen { .. }));
+        if freezes && stores[0] != stores[1] {
+            return Err(invalid("A purpose must be opposite a place of the same account."));
+        }
         if stores.contains(&None) && stores.contains(&Some(Participant::Spot)) {
             return Err((Code::InvalidRequest, Some("OUTSIDE must be opposite a FUNDING place.")));
         }
@@ -315,22 +354,23 @@ impl LegForm {
 
 impl PlaceForm {
     /// The place, or a code with a sentence if there is more to say.
-    fn place(&self) -> Result<LegPlace, (Code, Option<&'static str>)> {
+    fn place(&self, purposes: &Purposes) -> Result<LegPlace, (Code, Option<&'static str>)> {
         let invalid = |detail| Err((Code::InvalidPosting, Some(detail)));
         let (place, user) = match self {
             PlaceForm::Outside => return Ok(LegPlace::Outside),
             PlaceForm::User(place, user) => (place, *user),
         };
-        if place.purpose.is_some() {
-            return invalid("Places with a purpose are not supported.");
-        }
         let store = match AccountType::from_name(&place.account) {
             Some(AccountType::Funding) => Participant::Funding,
             Some(AccountType::Spot) => Participant::Spot,
             Some(_) => return Err((Code::UnsupportedAccountType, None)),
             None => return invalid("The account must be FUNDING or SPOT."),
         };
-        Ok(LegPlace::Available { store, user })
+        let Some(name) = &place.purpose else { return Ok(LegPlace::Available { store, user }) };
+        match name.as_str().and_then(|name| purposes.by_name(name)) {
+            None => invalid("There is no such purpose."),
+            Some(Purpose { number, .. }) => Ok(LegPlace::Frozen { store, user, purpose: *number }),
+        }
     }
 }
 
@@ -487,7 +527,11 @@ mod tests {
     }
 
     fn round(body: &Value) -> Result<TransactionRound, RoundError> {
-        form(body)?.round(&catalog(), UNITS_MAX)
+        form(body)?.round(&catalog(), UNITS_MAX, &purposes())
+    }
+
+    fn purposes() -> Purposes {
+        Purposes::parse(["DISPUTE=1", "ESCROW=2:envelopes"]).expect("purposes")
     }
 
     fn known() -> BTreeMap<String, ParticipantKind> {
@@ -586,6 +630,42 @@ mod tests {
         }
     }
 
+    fn frozen_on(account: &str) -> Value {
+        json!({"account": account, "user_id": 1, "purpose": "DISPUTE"})
+    }
+
+    fn from_dispute_to(purpose: &str) -> Value {
+        let mut body = with("legs/0/from/purpose", json!("DISPUTE"));
+        body["legs"][0]["to"]["purpose"] = json!(purpose);
+        body
+    }
+
+    /// Goal: a place with a purpose is frozen, and money leaves it by those that are named alone.
+    #[test]
+    fn money_leaves_a_purpose_by_those_that_are_named() {
+        let frozen = |name: &str| with("legs/0/from/purpose", json!(name));
+        let found = round(&frozen("ESCROW")).expect("a round").legs[0].from;
+        let user = UserId::new(1001).expect("a user");
+        assert_eq!(found, LegPlace::Frozen { store: Participant::Spot, user, purpose: 2 });
+        let check = |owner: &str, body: &Value| {
+            let draft: PrepareDraft = serde_json::from_value(body.clone()).expect("a draft");
+            let form = RoundForm::new(owner, "tx-1", draft, OPEN_MAX_MS).expect("a form");
+            form.check_purposes(&purposes()).map_err(|refused| refused.code)
+        };
+        assert_eq!(check("envelopes", &frozen("ESCROW")), Ok(()));
+        assert_eq!(check("envelopes", &frozen("DISPUTE")), Err(Code::Forbidden));
+        assert_eq!(check("trade", &frozen("ESCROW")), Err(Code::Forbidden));
+        assert_eq!(check("operators", &frozen("DISPUTE")), Err(Code::Forbidden), "a service");
+        assert_eq!(check(OPERATORS, &frozen("DISPUTE")), Ok(()));
+        assert_eq!(check(OPERATORS, &frozen("ESCROW")), Err(Code::Forbidden));
+        // Any service freezes.
+        assert_eq!(check("trade", &with("legs/0/to/purpose", json!("DISPUTE"))), Ok(()));
+        // The same place is no movement, and two purposes of one user neither.
+        let mut own = with("legs/0/to/purpose", json!("DISPUTE"));
+        own["legs"][0]["to"]["user_id"] = json!(1001);
+        assert!(round(&own).is_ok(), "a freeze");
+    }
+
     /// MLT-005: each line about a service's legs.
     #[test]
     fn mlt_005_the_first_wrong_leg_answers() {
@@ -604,14 +684,18 @@ mod tests {
             (with("legs/0/amount", json!("ALL")), Code::InvalidPosting),
             (with("legs/0/from/account", json!("WALLET")), Code::InvalidPosting),
             (with("legs/0/from/account", json!("OUTSIDE")), Code::InvalidPosting),
+            (with("legs/0/from/purpose", json!("LOAN")), Code::InvalidPosting),
             (with("legs/0/from", json!("OUTSIDE")), Code::InvalidRequest),
             (with("legs/0/to", json!("OUTSIDE")), Code::InvalidRequest),
             (outside(json!("OUTSIDE"), json!("OUTSIDE")), Code::InvalidPosting),
             (outside(json!("OUTSIDE"), json!({"account": "MARGIN", "user_id": 1})), {
                 Code::UnsupportedAccountType
             }),
-            (with("legs/0/from/purpose", json!("DISPUTE")), Code::InvalidPosting),
+            (outside(frozen_on("FUNDING"), json!("OUTSIDE")), Code::InvalidPosting),
+            (with("legs/0/to", frozen_on("FUNDING")), Code::InvalidPosting),
             (with("legs/0/to/purpose", json!(1)), Code::InvalidPosting),
+            (from_dispute_to("ESCROW"), Code::InvalidPosting),
+            (from_dispute_to("DISPUTE"), Code::InvalidPosting),
             (with("legs/0/from/account", json!("MARGIN")), Code::UnsupportedAccountType),
             (with("legs/0/asset", json!("NONE")), Code::InvalidAsset),
             (with("legs/0/asset", json!("usdt")), Code::InvalidAsset),
@@ -644,7 +728,7 @@ mod tests {
             ]),
         ));
         let form = form.expect("a form");
-        let refused = form.round(&catalog(), u64::MAX).expect_err("too much");
+        let refused = form.round(&catalog(), u64::MAX, &purposes()).expect_err("too much");
         assert_eq!(refused.code, Code::Overflow);
     }
 
@@ -653,7 +737,7 @@ mod tests {
         let form = |body: &Value| form(body).expect("a form");
         let suspended = form(&with("legs/0/asset", json!("SUSP")));
         // A repeat is answered even now, so the round itself can be made.
-        assert!(suspended.round(&catalog(), UNITS_MAX).is_ok());
+        assert!(suspended.round(&catalog(), UNITS_MAX, &purposes()).is_ok());
         let refused = suspended.check_assets(&catalog()).expect_err("suspended");
         assert_eq!(refused.code, Code::AssetSuspended);
         let named =

@@ -204,6 +204,24 @@ CREATE TABLE externals (
     balance_after numeric,
     at timestamp with time zone
 );
+CREATE TABLE freezes (
+    user_id bigint,
+    asset_id integer,
+    asset character varying(16),
+    purpose integer,
+    amount numeric
+);
+CREATE TABLE freezes_tb (
+    user_id bigint NOT NULL,
+    asset_id integer NOT NULL,
+    purpose integer NOT NULL,
+    amount numeric(38,0) NOT NULL,
+    CONSTRAINT freezes_tb_amount_check CHECK ((amount >= (0)::numeric)),
+    CONSTRAINT freezes_tb_asset_id_check CHECK ((asset_id > 0)),
+    CONSTRAINT freezes_tb_pkey PRIMARY KEY (user_id, asset_id, purpose),
+    CONSTRAINT freezes_tb_purpose_check CHECK (((purpose >= 1) AND (purpose <= 65535))),
+    CONSTRAINT freezes_tb_user_id_check CHECK ((user_id > 0))
+) WITH (fillfactor=80);
 CREATE TABLE funding_holds (
     order_number bigint NOT NULL,
     user_id bigint NOT NULL,
@@ -222,12 +240,14 @@ CREATE TABLE funding_holds (
     paid boolean NOT NULL,
     settled_after numeric(38,0),
     hold_key character varying(96) NOT NULL,
+    purpose integer NOT NULL DEFAULT 0,
     CONSTRAINT funding_holds_amount_check CHECK ((amount >= 0)),
     CONSTRAINT funding_holds_asked_check CHECK ((asked >= 0)),
     CONSTRAINT funding_holds_asset_id_check CHECK ((asset_id > 0)),
     CONSTRAINT funding_holds_brought_check CHECK ((brought >= 0)),
     CONSTRAINT funding_holds_order_number_check CHECK ((order_number > 0)),
     CONSTRAINT funding_holds_pkey PRIMARY KEY (hold_key),
+    CONSTRAINT funding_holds_purpose_check CHECK (((purpose >= 0) AND (purpose <= 65535))) NOT VALID,
     CONSTRAINT funding_holds_reason_check CHECK ((reason > 0)),
     CONSTRAINT funding_holds_round_check CHECK (((round >= 0) AND (round <= 255))),
     CONSTRAINT funding_holds_settled_check CHECK (
@@ -253,7 +273,8 @@ CREATE TABLE holds (
     brought numeric,
     reason smallint,
     created_at timestamp with time zone,
-    updated_at timestamp with time zone
+    updated_at timestamp with time zone,
+    purpose integer
 );
 CREATE TABLE journal_last (
     flight bigint,
@@ -652,6 +673,7 @@ CREATE INDEX channel_payments_updated ON channel_payments USING btree (updated_a
 CREATE INDEX funding_holds_by_number ON funding_holds USING btree (order_number);
 CREATE INDEX funding_holds_empty ON funding_holds USING btree (order_number) WHERE ((state <> 10) AND (taken = 0) AND (brought = 0));
 CREATE INDEX funding_holds_moved ON funding_holds USING btree (user_id) WHERE (state = 40);
+CREATE INDEX funding_holds_of_purposes ON funding_holds USING btree (user_id, asset_id, purpose) WHERE (purpose <> 0);
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
 CREATE INDEX receivables_open ON receivables_tb USING btree (user_id) WHERE ((recovered + written_off) < amount);
@@ -684,6 +706,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION audit_external_changes(p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_fold(p_incarnation bigint, p_log_sequence bigint, p_shards integer[], p_from bigint[], p_to bigint[], p_users bigint[], p_assets integer[], p_journal numeric[], p_external numeric[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION audit_miscounted(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
+-- FUNCTION audit_misfrozen(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, purpose integer, frozen numeric, counted numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_misheld(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, hold_key text) LANGUAGE sql STABLE
 -- FUNCTION audit_recharges(p_from timestamp with time zone) RETURNS TABLE(subject text, what text) LANGUAGE sql STABLE
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
@@ -699,7 +722,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION events_position(p_shard integer, p_event bigint, OUT o_known boolean, OUT o_open_from bigint) RETURNS record LANGUAGE sql STABLE
 -- FUNCTION events_purge(p_incarnation bigint, p_lived_ms bigint, p_keep_ms bigint, p_dead_keep_ms bigint, p_rows integer, p_bytes_max bigint, OUT o_changed bigint, OUT o_trimmed bigint, OUT o_bytes bigint) RETURNS record LANGUAGE plpgsql VOLATILE
 -- FUNCTION fence_incarnation(p_incarnation bigint) RETURNS void LANGUAGE plpgsql VOLATILE
--- FUNCTION flight_guard(p_predecessors bigint, p_lowest bigint, p_transfers bigint, p_transfers_held bigint, p_accounts bigint, p_accounts_held bigint, p_accounts_absent bigint, p_balances bigint, p_balances_held bigint, p_balances_absent bigint, p_holds bigint DEFAULT 0, p_holds_held bigint DEFAULT 0) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION flight_guard(p_predecessors bigint, p_lowest bigint, p_transfers bigint, p_transfers_held bigint, p_accounts bigint, p_accounts_held bigint, p_accounts_absent bigint, p_balances bigint, p_balances_held bigint, p_balances_absent bigint, p_holds bigint DEFAULT 0, p_holds_held bigint DEFAULT 0, p_freezes bigint DEFAULT 0, p_freezes_held bigint DEFAULT 0) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_credit(p_user bigint, p_asset integer, p_amount bigint) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_debit(p_user bigint, p_asset integer, p_amount bigint) RETURNS numeric LANGUAGE plpgsql VOLATILE
 -- FUNCTION funding_effect(p_op smallint, p_amount bigint) RETURNS bigint LANGUAGE sql IMMUTABLE
@@ -712,6 +735,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION journal_fence(p_incarnation bigint, p_shards integer) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION journal_trim(p_event bigint, p_late bigint, p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION journal_young(p_spare bigint, p_rows bigint) RETURNS bigint LANGUAGE sql STABLE
+-- FUNCTION leg_purpose(p_place jsonb) RETURNS integer LANGUAGE sql IMMUTABLE
 -- FUNCTION leg_user(p_place jsonb, p_participant text) RETURNS bigint LANGUAGE sql IMMUTABLE
 -- FUNCTION payment_disposition_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION receivables_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
@@ -724,7 +748,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION spot_operations(p_direction smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transaction_accept(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_round smallint, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_fingerprint bytea, p_participants text[], p_last boolean[], p_legs text[], p_payloads text[], p_followers text[]) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_accepts(p_incarnation bigint, p_ids uuid[], p_order_numbers bigint[], p_owners text[], p_tx_ids text[], p_rounds smallint[], p_decides smallint[], p_ats timestamp with time zone[], p_expiries timestamp with time zone[], p_fingerprints bytea[], p_followers text[], p_places integer[], p_participants text[], p_last boolean[], p_legs text[], p_payloads text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
--- FUNCTION transaction_booked(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, taken numeric, brought numeric) LANGUAGE sql STABLE
+-- FUNCTION transaction_booked(p_id uuid) RETURNS TABLE(user_id bigint, asset_id integer, purpose integer, taken numeric, brought numeric) LANGUAGE sql STABLE
 -- FUNCTION transaction_bookings(p_behind bigint) RETURNS TABLE(transaction_id uuid, order_number bigint, done boolean, asset_id integer, funding numeric, spot numeric, outside numeric) LANGUAGE sql STABLE
 -- FUNCTION transaction_cancel_unknown(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_code smallint, p_by text, p_reason text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_commit(p_owner text, p_tx_id text, p_rounds integer) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path=pg_catalog, public, pg_temp
@@ -763,6 +787,7 @@ CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHE
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER channel_payments_guard BEFORE DELETE OR UPDATE ON channel_payments FOR EACH ROW EXECUTE FUNCTION channel_payments_guard();
 CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION row_guard();
+CREATE TRIGGER freezes_delete_guard BEFORE DELETE ON freezes_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER funding_holds_guard BEFORE DELETE OR UPDATE ON funding_holds FOR EACH ROW EXECUTE FUNCTION funding_holds_guard();
 CREATE TRIGGER receivables_guard BEFORE DELETE OR UPDATE ON receivables_tb FOR EACH ROW EXECUTE FUNCTION receivables_guard();
 CREATE TRIGGER recharge_movements_guard BEFORE DELETE OR UPDATE ON recharge_movements FOR EACH ROW EXECUTE FUNCTION row_guard();

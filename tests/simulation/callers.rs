@@ -14,6 +14,8 @@ use ubscore::transactions::{TransactionAnswer, Transactions};
 use super::chance::Chance;
 use super::world::{ASSET, Serving, World, user};
 
+/// The purpose of all freezes.
+const PURPOSE: u16 = 7;
 /// Repeats of one request.
 const REPEATS: usize = 12;
 
@@ -67,7 +69,7 @@ impl TransactionCaller {
         self.chance.below(100) < percent
     }
 
-    /// Legs in one store; with `across`, some between the stores.
+    /// Legs in one store; with `across`, some between the stores. Some freeze and unfreeze.
     fn legs(&mut self, store: Participant, across: bool) -> Vec<TransactionLeg> {
         // A single user pays a second one, which has no account.
         let users = self.world.plan.users.max(2);
@@ -80,8 +82,14 @@ impl TransactionCaller {
                 Participant::Spot => Participant::Funding,
             };
             let to_store = if across && chance.one_in(3) { other } else { store };
-            let from = LegPlace::Available { store, user: user(from) };
-            let to = LegPlace::Available { store: to_store, user: user(to) };
+            let frozen = |of| LegPlace::Frozen { store, user: user(of), purpose: PURPOSE };
+            let available = |of| LegPlace::Available { store, user: user(of) };
+            let (from, to) = match chance.below(8) {
+                0 => (available(from), frozen(from)),
+                1 if chance.one_in(2) => (frozen(from), available(from)),
+                1 => (frozen(from), available(to)),
+                _ => (available(from), LegPlace::Available { store: to_store, user: user(to) }),
+            };
             TransactionLeg { from, to, asset: ASSET, amount }
         };
         (0..self.chance.below(3)).map(|_| leg(&mut self.chance)).collect()

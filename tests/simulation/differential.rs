@@ -647,6 +647,8 @@ impl Pair {
             order_number: HOLD_NUMBERS + number,
             user: user(owner % USERS + 1),
             asset: AssetId(ASSETS[usize::try_from(number % 2).expect("few")]),
+            // A few of one user and asset share a freeze.
+            purpose: u16::from(number % 5 > 2),
             act: HoldAct::Release,
         };
         let stands = found.unwrap_or_else(|| Hold::new(&order));
@@ -787,6 +789,7 @@ impl Pair {
             order_number: HOLD_NUMBERS + HOLDS + number,
             user,
             asset: AssetId(ASSETS[1]),
+            purpose: 0,
             act,
         };
         let apart = HoldAct::Set { round: 1, amount: 3, pays: true, paid: false };
@@ -993,6 +996,7 @@ const MUST: &[&str] = &[
     "find external: nothing",
     "hold: success",
     "hold: INSUFFICIENT_BALANCE",
+    "hold: INSUFFICIENT_FROZEN",
     "hold: TRANSACTION_ABORTED",
     "hold: TRANSACTION_DECIDED",
     "find hold: success",

@@ -38,6 +38,7 @@ impl Holder {
                 order_number: NUMBERS + number,
                 user: user(of),
                 asset: ASSET,
+                purpose: 0,
                 act,
             }
         };

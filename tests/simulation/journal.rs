@@ -211,6 +211,16 @@ impl Postgres {
             }
             self.holds.set(key, row.after);
         }
+        for row in &flight.freezes {
+            let key = (row.user.number(), row.asset.0, row.purpose);
+            if self.freezes.get(&key).copied() != row.before {
+                differs = differs.or(Some(Compared::Freezes));
+            }
+            // With a planted bug, money that is set apart stays in the freeze too.
+            let least = if bug == Some(Bug::FreezeStays) { row.before } else { None };
+            self.freezes.set(key, row.after.max(least.unwrap_or(0)));
+            self.facts.push(Fact::Freeze(key.0, key.1, key.2));
+        }
         self.facts.extend(flight.acts.iter().cloned().map(Fact::Hold));
         for row in &flight.balances {
             let key = (row.user.number(), row.asset.0);
@@ -339,6 +349,11 @@ impl Postgres {
                 (_, row) => row,
             };
             found.holds.extend(row.map(|hold| (key.clone(), hold)));
+        }
+        for key in &wanted.freezes {
+            let (user, asset, purpose) = *key;
+            let row = self.freezes.get(&(user.number(), asset.0, purpose));
+            found.freezes.extend(row.map(|units| (*key, *units)));
         }
         found
     }

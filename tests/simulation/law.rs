@@ -124,8 +124,10 @@ pub(super) struct Law {
     watermark: u64,
     /// Holds of Funding by key.
     holds: BTreeMap<String, SeenHold>,
-    /// The sums of the open holds.
+    /// The sums of the freezes and of the open holds.
     apart: BTreeMap<(u64, u32), i128>,
+    /// What holds have left in each freeze, by user, asset and purpose.
+    freezes: BTreeMap<(u64, u32, u16), i128>,
     transactions: SeenTransactions,
     broken: Option<Broken>,
 }
@@ -338,12 +340,16 @@ impl Law {
         if let Some((user, left)) = left.find(|(_, left)| *left < 0) {
             self.breach("L1 conservation", format!("Funding of {user}: {left}"));
         }
+        if let Some((place, left)) = self.freezes.iter().find(|(_, left)| **left < 0) {
+            let what = format!("freeze {place:?}: {left}");
+            self.breach("L1 conservation", what);
+        }
     }
 
     /// An act on a hold was recorded, durably.
     pub(super) fn acted(&mut self, acted: &Acted) {
         let Acted { order, decision, available, frozen } = acted;
-        let HoldOrder { key, user, asset, act, .. } = order;
+        let HoldOrder { key, user, asset, purpose, act, .. } = order;
         let account = (user.number(), asset.0);
         let success = *decision == Decision::Success;
         let hold = self.holds.entry(key.as_str().to_owned()).or_default();
@@ -360,7 +366,10 @@ impl Law {
             }
             HoldAct::Release => ((before, -before), 0),
         };
-        hold.apart += frozen;
+        let (place, apart) = moved;
+        // Money apart out of a freeze stays frozen.
+        let moved = if *purpose == 0 { moved } else { (0, place + apart) };
+        hold.apart += apart;
         hold.effect += effect;
         let ends = !matches!(act, HoldAct::Set { .. });
         hold.ended |= ends;
@@ -386,7 +395,19 @@ impl Law {
         *self.balances.entry((Side::Funding, account.0, account.1)).or_default() +=
             available + frozen;
         *self.apart.entry(account).or_default() += frozen;
+        if *purpose != 0 {
+            *self.freezes.entry((account.0, account.1, *purpose)).or_default() += place;
+        }
         *self.external.entry(account).or_default() += effect;
+    }
+
+    /// A freeze of Funding, by user, asset and purpose.
+    pub(super) fn freeze(&mut self, place: (u64, u32, u16), units: u128) {
+        let left = self.freezes.get(&place).copied().unwrap_or(0);
+        let same = i128::try_from(units) == Ok(left);
+        self.claim(same, "a freeze has what its holds have left", || {
+            format!("{units} in {place:?}: its holds have left {left}")
+        });
     }
 
     /// The frozen part of a balance of Funding.

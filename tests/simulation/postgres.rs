@@ -31,7 +31,7 @@ const PAGE_ROWS: usize = 5;
 const EPOCH_S: i64 = 1_767_225_600;
 
 /// The rows of the model, as queries on the server's tables.
-pub(super) const TABLES: [&str; 9] = [
+pub(super) const TABLES: [&str; 10] = [
     "SELECT order_number, ulid_text(req_id), cid, user_id, asset_id, amount, direction, state, code_name(code), \
        attempts, next_retry_at IS NOT NULL, log_sequence FROM transfers_tb",
     "SELECT ulid_text(req_id), ordinality, array_to_string(step.states, ' '), step.attempt, step.reason \
@@ -45,7 +45,8 @@ pub(super) const TABLES: [&str; 9] = [
     "SELECT shard, incarnation, durable FROM journal_last",
     "SELECT incarnation, watermark FROM engine_state",
     "SELECT hold_key, user_id, asset_id, state, amount, round, code_name(round_code), asked, pays, paid, \
-       taken, brought FROM funding_holds",
+       taken, brought, purpose FROM funding_holds",
+    "SELECT user_id, asset_id, purpose, amount FROM freezes_tb",
 ];
 
 /// The largest INTEGER.
@@ -112,6 +113,8 @@ pub(super) enum Fact {
     Passed(u128, Passed),
     External(u64, u32, i128),
     Balance(u64, u32),
+    /// User, asset and purpose.
+    Freeze(u64, u32, u16),
     Hold(Acted),
 }
 
@@ -134,6 +137,8 @@ pub(super) struct Postgres {
     /// The frozen part of a balance, if it was ever changed.
     pub(super) frozen: Table<(u64, u32), u128>,
     pub(super) holds: Table<String, Hold>,
+    /// By user, asset and purpose.
+    pub(super) freezes: Table<(u64, u32, u16), u128>,
     /// Written outside of flights.
     pub(super) transacted: Transacted,
     /// By shard and flight.
@@ -360,14 +365,17 @@ impl Postgres {
         let flag = |flag: bool| if flag { "t" } else { "f" };
         let holds = self.holds.rows.iter().map(|(key, hold)| {
             let Hold { user, asset, state, amount, round, round_code, asked, .. } = hold;
-            let Hold { pays, paid, taken, brought, .. } = hold;
+            let Hold { pays, paid, taken, brought, purpose, .. } = hold;
             let (asset, state, code) = (asset.0, state.number(), text(*round_code));
             let (pays, paid) = (flag(*pays), flag(*paid));
             format!(
                 "{key}|{user}|{asset}|{state}|{amount}|{round}|{code}|{asked}|{pays}|{paid}|\
-                 {taken}|{brought}"
+                 {taken}|{brought}|{purpose}"
             )
         });
+        let freezes = self.freezes.rows.iter();
+        let freezes = freezes
+            .map(|((user, asset, purpose), units)| format!("{user}|{asset}|{purpose}|{units}"));
         let journal = self.shards().into_iter().map(|shard| {
             let (_, Row { incarnation, durable, .. }) = self.last(shard);
             format!("{shard}|{incarnation}|{durable}")
@@ -382,6 +390,7 @@ impl Postgres {
             journal.collect(),
             vec![format!("{}|{}", self.incarnation, self.watermark)],
             holds.collect(),
+            freezes.collect(),
         ]
     }
 
@@ -400,6 +409,9 @@ impl Postgres {
             let frozen = self.frozen_of(user, asset);
             law.balance(Side::Funding, user, asset, units.0 + frozen);
             law.frozen(user, asset, frozen);
+        }
+        for (&place, &units) in &self.freezes.rows {
+            law.freeze(place, units);
         }
     }
 
@@ -436,6 +448,7 @@ impl Postgres {
         self.balances.end(commit);
         self.frozen.end(commit);
         self.holds.end(commit);
+        self.freezes.end(commit);
         self.journal.end(commit);
         if commit {
             self.transacted.synced();
@@ -445,8 +458,9 @@ impl Postgres {
     /// Shows the judge what was committed. Balances last: they are the result of the whole.
     pub(super) fn show_facts(&mut self, law: &mut Law) {
         let facts = std::mem::take(&mut self.facts);
-        let (balances, facts): (Vec<Fact>, Vec<Fact>) =
-            facts.into_iter().partition(|fact| matches!(fact, Fact::Balance(..)));
+        let (balances, facts): (Vec<Fact>, Vec<Fact>) = facts
+            .into_iter()
+            .partition(|fact| matches!(fact, Fact::Balance(..) | Fact::Freeze(..)));
         for fact in facts.into_iter().chain(balances) {
             self.show(fact, law);
         }
@@ -513,6 +527,10 @@ impl Postgres {
                 let frozen = self.frozen_of(user, asset);
                 law.balance(Side::Funding, user, asset, units + frozen);
                 law.frozen(user, asset, frozen);
+            }
+            Fact::Freeze(user, asset, purpose) => {
+                let place = (user, asset, purpose);
+                law.freeze(place, self.freezes.get(&place).copied().unwrap_or(0));
             }
             Fact::Hold(acted) => law.acted(&acted),
         }
@@ -775,19 +793,29 @@ impl Postgres {
         let (user, asset) = (order.user.number(), order.asset.0);
         let key = order.key.as_str().to_owned();
         let status = self.accounts.get(&user).copied();
-        let account = HoldAccount { status, available: self.balance(user, asset) };
+        let freeze_key = (user, asset, order.purpose);
+        let available = match order.purpose {
+            0 => self.balance(user, asset),
+            _ => self.freezes.get(&freeze_key).copied().unwrap_or(0),
+        };
+        let account = HoldAccount { status, available };
         let decided = hold::decide(self.holds.get(&key), order, account);
         match decided.map_err(|_| Refusal::Violation(index))? {
             HoldDecided::Told(decision) => Ok(decision),
-            HoldDecided::Recorded { decision, hold, available, frozen, opens } => {
+            HoldDecided::Recorded { decision, hold, available, freeze, frozen, opens } => {
                 if opens {
                     self.accounts.set(user, AccountStatus::Active);
                 }
                 if (available, frozen) != (0, 0) {
                     let apart = self.frozen_of(user, asset).checked_add_signed(frozen);
                     self.frozen.set((user, asset), apart.expect("the sum of the holds"));
-                    let left = account.available.checked_add_signed(available);
+                    let left = self.balance(user, asset).checked_add_signed(available);
                     self.set_balance(user, asset, left.expect("enough"));
+                }
+                if freeze != 0 {
+                    let left = account.available.checked_add_signed(freeze);
+                    self.freezes.set(freeze_key, left.expect("enough"));
+                    self.facts.push(Fact::Freeze(user, asset, order.purpose));
                 }
                 self.holds.set(key, hold);
                 let order = order.clone();

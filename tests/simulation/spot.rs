@@ -38,8 +38,8 @@ use super::world::{ASSET, Bug, Point, World};
 
 /// A coordinator's time limit for an answer.
 const TIMEOUT: Duration = Duration::from_millis(40);
-/// Holds of transactions: more than are open at once.
-const HOLDS_MAX: usize = 64;
+/// Holds of transactions and freezes: more than are there at once.
+const HOLDS_MAX: usize = 128;
 /// The smallest, so that runs roll.
 const SEGMENT_BYTES: u64 = 16 * 1024;
 

@@ -123,10 +123,12 @@ pub(super) enum Bug {
     TransactionsUnfenced,
     /// A caller's decision counts as sealed once it is read.
     SealIgnored,
+    /// Money that is set apart out of a freeze stays in it too.
+    FreezeStays,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 32] = [
+    pub(super) const ALL: [Bug; 33] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -159,6 +161,7 @@ impl Bug {
         Bug::ArrivingAvailable,
         Bug::TransactionsUnfenced,
         Bug::SealIgnored,
+        Bug::FreezeStays,
     ];
 
     /// Whether it shows in a world with transactions only.
@@ -171,6 +174,7 @@ impl Bug {
                 | Bug::ArrivingAvailable
                 | Bug::TransactionsUnfenced
                 | Bug::SealIgnored
+                | Bug::FreezeStays
         )
     }
 }

@@ -109,7 +109,6 @@ pub(super) struct NamedBytes {
     pub(super) leg: u8,
     pub(super) accounts: u8,
     pub(super) balances: u8,
-    /// No posting by name freezes so far: 0.
     pub(super) freezes: u8,
     pub(super) outcomes: u8,
 }
@@ -124,4 +123,11 @@ pub(super) struct NamedHoldBytes {
     pub(super) record: U64,
     pub(super) time_ns: U64,
     pub(super) asset: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct FrozenHoldBytes {
+    pub(super) hold: NamedHoldBytes,
+    pub(super) purpose: U16,
 }

@@ -90,12 +90,12 @@ fn the_bytes_of_the_facts_of_venues_stay_what_they_are() {
         assert_eq!(Fact::decode(tag, &want), Ok(fact));
     }
     // Of a later version.
-    assert_eq!(Fact::bytes_of(15), None);
-    let unknown = Error::Field { field: "fact tag", number: 15 };
-    assert_eq!(Fact::decode(15, &[]), Err(unknown));
+    assert_eq!(Fact::bytes_of(16), None);
+    let unknown = Error::Field { field: "fact tag", number: 16 };
+    assert_eq!(Fact::decode(16, &[]), Err(unknown));
 }
 
-/// The forms of the facts of transactions, tags 12 and 13, field by field.
+/// The forms of the facts of transactions, tags 12 to 15, field by field.
 #[test]
 fn the_bytes_of_the_facts_of_transactions_stay_what_they_are() {
     let hold = HoldFact {
@@ -118,6 +118,8 @@ fn the_bytes_of_the_facts_of_transactions_stay_what_they_are() {
         parts.iter().flat_map(|(byte, bytes)| long(*byte, *bytes)).collect()
     };
     let held = joined(&[(0x11, 16), (2, 8), (4, 8), (7, 8), (6, 8), (5, 8), (3, 4)]);
+    let frozen = HoldFact { purpose: 9, ..hold };
+    let mut apart = [&held[..], &[9, 0]].concat();
     let named = NamedFact {
         transaction: 0x11,
         op: Op::Reserve,
@@ -129,21 +131,23 @@ fn the_bytes_of_the_facts_of_transactions_stay_what_they_are() {
         order_number: 13,
         decision: Decision::Refused(Code::InsufficientBalance),
         leg: 3,
-        kept: Kept { accounts: 8, balances: 9, outcomes: 1 },
+        kept: Kept { accounts: 8, balances: 9, freezes: 2, outcomes: 1 },
     };
     let mut decided = joined(&[(0x11, 16), (0x12, 16), (7, 8), (6, 8), (5, 8), (13, 8), (24, 2)]);
-    decided.extend([6, 2, 3, 8, 9, 0, 1]);
-    for (fact, tag, want) in
-        [(Fact::Named(named), 12, decided.clone()), (Fact::Hold(hold), 13, held)]
-    {
+    decided.extend([6, 2, 3, 8, 9, 2, 1]);
+    for (fact, tag, want) in [
+        (Fact::Named(named), 12, decided),
+        (Fact::Hold(hold), 13, held),
+        (Fact::Hold(frozen), 15, apart.clone()),
+    ] {
         let mut buffer = [0; FACT_BYTES_MAX];
         let (found, length) = fact.encode(&mut buffer);
         assert_eq!((found, &buffer[..length]), (tag, &want[..]), "{fact:?}");
         assert_eq!(Fact::decode(tag, &want), Ok(fact));
     }
-    decided[71] = 1;
-    let freezes = Error::Field { field: "freezes", number: 1 };
-    assert_eq!(Fact::decode(12, &decided), Err(freezes));
+    apart[60] = 0;
+    let without = Error::Field { field: "fact tag", number: 15 };
+    assert_eq!(Fact::decode(15, &apart), Err(without), "that is of tag 13");
     assert!(Fact::decode(13, &[0; 60]).is_err(), "no transaction");
     let crossed = [&(-2_i128).to_le_bytes()[..], &3_u32.to_le_bytes()].concat();
     assert_eq!(Fact::decode(14, &crossed), Ok(Fact::Crossed { asset: 3, brought: -2 }));

@@ -16,7 +16,7 @@ use domain::transfer::{Decision, Op};
 
 use super::posting::{self, Ask, Booking, Change, Refusal, signed};
 use crate::fact::{Fact, HoldFact, Kept, NamedFact};
-use crate::holds::{Hold, transaction_key};
+use crate::holds::{Hold, freeze_key, transaction_key};
 use crate::ledger::{Ledger, ORDER_NUMBER_MAX};
 use crate::named::{Named, NamedAnswer, NamedBug, NamedStep, ROUND_MAX, ends};
 use crate::places::{ACCOUNTS_MAX, HOLDS_MAX, OUTCOMES_MAX};
@@ -138,27 +138,36 @@ impl Ledger {
         parts: &mut Breakdown,
     ) -> Result<(), Code> {
         let admitted = |place: Place| match place.kind() {
-            PlaceKind::Available => true,
+            PlaceKind::Available | PlaceKind::Frozen => true,
             PlaceKind::Outside => named.outside,
-            PlaceKind::Frozen | PlaceKind::Hold => false,
+            PlaceKind::Hold => false,
         };
-        if !admitted(leg.from) || !admitted(leg.to) {
+        let kinds = [leg.from.kind(), leg.to.kind()];
+        // A freeze stands opposite an available amount.
+        let crosses = kinds.contains(&PlaceKind::Outside) && kinds.contains(&PlaceKind::Frozen);
+        if !admitted(leg.from) || !admitted(leg.to) || crosses {
             return Err(Code::InvalidPosting);
         }
-        posting::check_form(Ask { outside: true, ..Ask::of_transfer(Op::Post) }, leg)?;
+        posting::check_form(Ask { outside: true, ..Ask::of_service(Op::Post) }, leg)?;
         if !self.assets.contains_key(&leg.asset) {
             return Err(Code::InvalidAsset);
         }
         posting::check_accounts(self, Op::Post, leg, parts)?;
-        let has = leg
-            .from
-            .user()
-            .map(|user| self.available(user, leg.asset) + held_by(rows, user, leg.asset));
+        // The outside has no balance, and nothing of it is set apart.
+        let (free, short) = match leg.from {
+            Place::Frozen { .. } => {
+                (Some(self.frozen(leg.from, leg.asset)), Code::InsufficientFrozen)
+            }
+            place => {
+                let free = place.user().map(|user| self.available(user, leg.asset));
+                (free, Code::InsufficientBalance)
+            }
+        };
+        let has = free.map(|free| free + held_by(rows, leg.from, leg.asset));
         let apart = parts.take(leg.from, leg.asset, leg.amount.into(), |_| true);
         parts.bring(leg.to, leg.asset, leg.amount.into(), |_| true);
         match () {
-            // The outside has no balance, and nothing of it is set apart.
-            () if has.is_some_and(|has| apart > has) => Err(Code::InsufficientBalance),
+            () if has.is_some_and(|has| apart > has) => Err(short),
             // A hold is a u64.
             () if apart > u128::from(u64::MAX) => Err(Code::Overflow),
             () => Ok(()),
@@ -190,7 +199,20 @@ impl Ledger {
             usize::from(kept.balances) > self.balances_left() + usize::from(had.balances);
         let rows = self.rows_of(named.transaction);
         let apart = parts.iter().filter(|part| part.apart > 0).count();
-        let holds = apart > self.holds.places_left() + rows.len();
+        // A freeze that is gone comes back beside a hold of it that shrinks.
+        let shrinks = |row: &&HoldFact| {
+            row.purpose != 0 && parts.at(place_of(row), row.asset).apart < row.amount
+        };
+        let back = rows.iter().filter(shrinks).count();
+        // A freeze of which nothing is left leaves its place to its hold.
+        let empties = |part: &&Part| {
+            let (has, frozen) =
+                (held_by(&rows, part.place, part.asset), self.frozen(part.place, part.asset));
+            part.apart > 0 && frozen > 0 && part.apart == frozen + has
+        };
+        let gone = if back == 0 { parts.iter().filter(empties).count() } else { 0 };
+        let more = apart + back + usize::from(kept.freezes);
+        let holds = more > self.holds_left() + rows.len() + usize::from(had.freezes) + gone;
         match () {
             () if outcomes => Some(OUTCOMES_MAX),
             () if accounts || balances => Some(ACCOUNTS_MAX),
@@ -200,15 +222,18 @@ impl Ledger {
     }
 
     /// The places that a RESERVE of these parts keeps for its end. A place that sets something
-    /// apart has its account and its balance; every other one is counted as if it had none.
+    /// apart has its account and its balance, and its hold leaves a place for its freeze; every
+    /// other one is counted as if it had none.
     fn keep_for(&self, parts: &Breakdown) -> Kept {
         if self.has_bug(NamedBug::PlaceNotKept) {
             return Kept { outcomes: 1, ..Kept::default() };
         }
-        let mut kept = Kept { accounts: 0, balances: 0, outcomes: 1 };
+        let mut kept = Kept { accounts: 0, balances: 0, freezes: 0, outcomes: 1 };
         for (index, part) in parts.iter().enumerate() {
-            let of_user = |other: &&Part| other.place == part.place;
+            let of_user = |other: &&Part| other.place.user() == part.place.user();
+            let freeze = part.place.kind() == PlaceKind::Frozen;
             kept.balances += u8::from(part.apart == 0);
+            kept.freezes += u8::from(part.apart == 0 && freeze);
             let pays = parts.iter().filter(of_user).any(|other| other.apart > 0);
             let again = parts.iter().take(index).any(|other| of_user(&other));
             kept.accounts += u8::from(!pays && !again);
@@ -282,7 +307,7 @@ impl Ledger {
             }
             (Decision::Success, Some(HoldStep::Book)) => {
                 self.close_reserve(named.transaction);
-                self.settle_parts(named.transaction, parts);
+                self.settle_parts(named.transaction, parts, (sequence, time_ns));
                 self.settle_crossings(&named.legs);
             }
             (Decision::Success, Some(HoldStep::GiveBack)) => {
@@ -331,26 +356,26 @@ impl Ledger {
     ) {
         let rows = self.rows_of(transaction);
         for row in &rows {
-            let want = parts.at(Place::Available(row.user), row.asset).apart;
-            self.change_hold(transaction, row, want);
+            let want = parts.at(place_of(row), row.asset).apart;
+            self.change_hold(transaction, row, want, (record, time_ns));
+        }
+        let is_new = |part: &&Part| part.apart > 0 && held_by(&rows, part.place, part.asset) == 0;
+        // All of them first: a freeze of which nothing is left leaves its place to a hold.
+        for part in parts.iter().filter(is_new) {
+            self.set_apart(part.place, part.asset, signed(part.apart), (record, time_ns));
         }
         let mut number = 1;
-        for part in parts.iter().filter(|part| part.apart > 0) {
-            let user = part.place.user().expect("available");
-            if held_by(&rows, user, part.asset) > 0 {
-                continue;
-            }
+        for part in parts.iter().filter(is_new) {
+            let user = part.place.user().expect("available or frozen");
             while self.holds.get(transaction_key(transaction, number)).is_some() {
                 number += 1;
             }
             let (asset, amount, number) = (part.asset, part.apart, u64::from(number));
-            let held = signed(amount);
-            posting::book_change(self, &Change { user, asset, held, traded: 0 });
             let fact = HoldFact {
                 venue: 0,
                 transaction,
                 number,
-                purpose: 0,
+                purpose: purpose_of(part.place),
                 user,
                 asset,
                 amount,
@@ -368,20 +393,84 @@ impl Ledger {
     /// The planted bug.
     fn bring_early(&mut self, parts: &Breakdown) {
         for &Part { place, asset, arriving, .. } in parts.iter() {
-            let (user, traded) = (place.user().expect("available"), signed(arriving));
+            let (user, traded) = (place.user().expect("of a user"), signed(arriving));
             posting::book_change(self, &Change { user, asset, held: 0, traded });
         }
     }
 
-    /// Sets one hold to an amount. The rest goes back to its owner, or more is taken.
-    fn change_hold(&mut self, transaction: u128, row: &HoldFact, want: u128) {
+    /// Sets one hold to an amount. The rest goes back to its place, or more is taken from there.
+    fn change_hold(
+        &mut self,
+        transaction: u128,
+        row: &HoldFact,
+        want: u128,
+        at: (wal::Sequence, u64),
+    ) {
         if want == row.amount {
             return;
         }
-        let (user, asset) = (row.user, row.asset);
-        let held = signed(want) - signed(row.amount);
-        posting::book_change(self, &Change { user, asset, held, traded: 0 });
+        let (place, by) = (place_of(row), signed(want) - signed(row.amount));
+        // A freeze that comes back may need the row of the hold that ends.
         self.set_transaction_hold(transaction, row, want);
+        self.set_apart(place, row.asset, by, at);
+    }
+
+    /// Sets `by` more apart from a place; below 0 it goes back there. A freeze that is set apart
+    /// stays held.
+    fn set_apart(&mut self, place: Place, asset: u32, by: i128, at: (wal::Sequence, u64)) {
+        match place {
+            Place::Frozen { .. } => self.change_freeze(place, asset, -by, at),
+            place => {
+                let user = place.user().expect("available");
+                posting::book_change(self, &Change { user, asset, held: by, traded: 0 });
+            }
+        }
+    }
+
+    /// Changes a freeze: with nothing left it is gone. `at`: record and time of a new one.
+    fn change_freeze(
+        &mut self,
+        place: Place,
+        asset: u32,
+        by: i128,
+        (record, time_ns): (wal::Sequence, u64),
+    ) {
+        let Place::Frozen { user, purpose } = place else { unreachable!("{place:?} is no freeze") };
+        if by == 0 {
+            return;
+        }
+        let key = freeze_key(user, asset, purpose);
+        if let Some(row) = self.holds.get(key) {
+            let amount = row.amount().checked_add_signed(by).expect("the judge has checked it");
+            let (before, after) = self.set_hold(key, amount, false);
+            return self.replace(Some(before), after);
+        }
+        let fact = HoldFact {
+            venue: 0,
+            transaction: 0,
+            number: 0,
+            purpose,
+            user,
+            asset,
+            amount: u128::try_from(by).expect("the judge has checked it"),
+            reference: 0,
+            record,
+            time_ns,
+            keeps: false,
+        };
+        let sums = self.balances.get(user, asset).expect("its balance is booked before").sums;
+        self.add_hold(Hold::new(fact, sums));
+        self.exchange(None, Fact::Hold(fact));
+    }
+
+    /// The freeze at a place, smallest units; 0 if there is none.
+    fn frozen(&self, place: Place, asset: u32) -> u128 {
+        match place {
+            Place::Frozen { user, purpose } => {
+                self.holds.get(freeze_key(user, asset, purpose)).map_or(0, Hold::amount)
+            }
+            _ => 0,
+        }
     }
 
     fn set_transaction_hold(&mut self, transaction: u128, row: &HoldFact, want: u128) {
@@ -392,20 +481,27 @@ impl Ledger {
 
     /// Books the legs of a transaction: each place loses its amount apart, which its hold has, and
     /// gains its arriving amount.
-    fn settle_parts(&mut self, transaction: u128, parts: &Breakdown) {
+    fn settle_parts(&mut self, transaction: u128, parts: &Breakdown, at: (wal::Sequence, u64)) {
         let rows = self.rows_of(transaction);
         let places = parts.iter().count();
         let half = self.has_bug(NamedBug::HalfAPosting);
-        for part in parts.iter().take(if half { places - 1 } else { places }) {
-            let (user, asset) = (part.place.user().expect("available"), part.asset);
+        let places = if half { places - 1 } else { places };
+        for part in parts.iter().take(places) {
+            let (user, asset) = (part.place.user().expect("available or frozen"), part.asset);
             let (apart, arriving) = (signed(part.apart), signed(part.arriving));
-            let change = Change { user, asset, held: -apart, traded: arriving - apart };
+            let frozen = if purpose_of(part.place) == 0 { 0 } else { arriving };
+            let change = Change { user, asset, held: frozen - apart, traded: arriving - apart };
             posting::book_change(self, &change);
         }
         for row in &rows {
-            let apart = parts.at(Place::Available(row.user), row.asset).apart;
+            let apart = parts.at(place_of(row), row.asset).apart;
             assert_eq!(apart, row.amount, "its RESERVE has set it apart: {row:?}");
             self.set_transaction_hold(transaction, row, 0);
+        }
+        // Only now: the holds that have ended leave their places to the freezes.
+        let frozen = |part: &&Part| purpose_of(part.place) != 0;
+        for part in parts.iter().take(places).filter(frozen) {
+            self.change_freeze(part.place, part.asset, signed(part.arriving), at);
         }
     }
 
@@ -446,8 +542,19 @@ impl Ledger {
     }
 }
 
-/// The amount that a transaction holds of a user and an asset, smallest units.
-fn held_by(rows: &Rows, user: u64, asset: u32) -> u128 {
-    let found = rows.iter().find(|row| (row.user, row.asset) == (user, asset));
+/// The amount that a transaction holds of a place and an asset, smallest units.
+fn held_by(rows: &Rows, place: Place, asset: u32) -> u128 {
+    let found = rows.iter().find(|row| (place_of(row), row.asset) == (place, asset));
     found.map_or(0, |row| row.amount)
+}
+
+/// The place that a hold takes from.
+fn place_of(row: &HoldFact) -> Place {
+    let HoldFact { user, purpose, .. } = *row;
+    if purpose == 0 { Place::Available(user) } else { Place::Frozen { user, purpose } }
+}
+
+/// The purpose of a frozen place, 0 for another one.
+fn purpose_of(place: Place) -> u16 {
+    if let Place::Frozen { purpose, .. } = place { purpose } else { 0 }
 }

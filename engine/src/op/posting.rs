@@ -35,6 +35,12 @@ impl Ask {
         Ask { op, venue: 0, number: 0, freezes: false, outside: false }
     }
 
+    /// An operation of a service.
+    #[inline]
+    pub(super) fn of_service(op: Op) -> Ask {
+        Ask { freezes: true, ..Ask::of_transfer(op) }
+    }
+
     /// The key of a hold or a freeze; `None` for other places.
     fn key(&self, place: Place, asset: u32) -> Option<HoldKey> {
         match place {
@@ -240,14 +246,14 @@ pub(super) fn lacks_place(ledger: &Ledger, ask: Ask, parts: &Breakdown) -> Optio
     let free = ledger.balances_left();
     // Nearly always: no posting makes more.
     if [ledger.accounts_left(), free].into_iter().all(|left| left >= PLACES_MAX)
-        && (ledger.holds.places_left() >= PLACES_MAX || !ask.op.is_posting())
+        && (ledger.holds_left() >= PLACES_MAX || !ask.op.is_posting())
     {
         return None;
     }
     let made = made(ledger, ask, parts);
     let accounts = made.accounts > ledger.accounts_left()
         || made.balances.saturating_sub(made.keepers) + made.holds > free;
-    let holds = made.holds + made.freezes > ledger.holds.places_left();
+    let holds = made.holds + made.freezes > ledger.holds_left();
     accounts.then_some(ACCOUNTS_MAX).or(holds.then_some(HOLDS_MAX))
 }
 

@@ -87,10 +87,11 @@ pub(super) fn of_facts(ledger: &Ledger, places: Places) -> Result<Ledger, Broken
 }
 
 /// A model's balances and accounts follow a transfer that succeeded, or a status.
-pub(super) fn follow(
+pub(super) fn follow<K: Ord>(
     command: &Asked,
     answer: Answer,
-    available: &mut BTreeMap<(u64, u32), u64>,
+    available: &mut BTreeMap<K, u64>,
+    key: impl FnOnce(u64, u32) -> K,
     accounts: &mut BTreeMap<u64, AccountStatus>,
 ) {
     match (command, answer) {
@@ -98,7 +99,7 @@ pub(super) fn follow(
             if recorded.decision == Decision::Success =>
         {
             accounts.entry(order.user).or_insert(AccountStatus::Active);
-            let balance = available.entry((order.user, order.asset)).or_default();
+            let balance = available.entry(key(order.user, order.asset)).or_default();
             *balance = match order.op.takes() {
                 true => *balance - order.amount,
                 false => *balance + order.amount,

@@ -32,7 +32,18 @@ const TIGHT: Places = Places {
     venues: VenuePlaces { holds_max: 6, venues_max: 1, window: 8 },
 };
 
-type Balance = (u64, u32);
+/// User, asset and purpose: 0 is the available amount, another one a freeze.
+type Balance = (u64, u32, u16);
+
+/// The amount that a place names; `None` for the outside.
+fn balance(place: Place, asset: u32) -> Option<Balance> {
+    match place {
+        Place::Available(user) => Some((user, asset, 0)),
+        Place::Frozen { user, purpose } => Some((user, asset, purpose)),
+        Place::Outside => None,
+        place => panic!("{place:?}"),
+    }
+}
 
 /// The legs of a posting, and success or the refusal with its leg.
 type Decided = (Vec<Leg>, Result<(), (Code, u8)>);
@@ -77,8 +88,8 @@ fn walk(legs: &[Leg]) -> BTreeMap<Balance, (i128, i128)> {
     let mut walked = BTreeMap::<Balance, (i128, i128)>::new();
     for leg in legs {
         for (place, sign) in [(leg.from, -1), (leg.to, 1)] {
-            let Some(user) = user_of(place) else { continue };
-            let (sum, lowest) = walked.entry((user, leg.asset)).or_default();
+            let Some(key) = balance(place, leg.asset) else { continue };
+            let (sum, lowest) = walked.entry(key).or_default();
             *sum += sign * i128::from(leg.amount);
             *lowest = (*lowest).min(*sum);
         }
@@ -89,7 +100,7 @@ fn walk(legs: &[Leg]) -> BTreeMap<Balance, (i128, i128)> {
 /// The user of a place; `None` for the outside.
 fn user_of(place: Place) -> Option<u64> {
     match place {
-        Place::Available(user) => Some(user),
+        Place::Available(user) | Place::Frozen { user, .. } => Some(user),
         Place::Outside => None,
         other => panic!("{other:?}"),
     }
@@ -100,7 +111,7 @@ fn units(signed: i128) -> u64 {
 }
 
 impl Naive {
-    /// The first leg that fails, with what `held` has beside the available balance.
+    /// The first leg that fails, with the amounts of `held` beside the others.
     fn judge(&self, legs: &[Leg], held: &BTreeMap<Balance, u64>) -> Result<(), (Code, u8)> {
         let mut made = BTreeSet::new();
         if legs.is_empty() {
@@ -109,10 +120,17 @@ impl Naive {
         for (index, leg) in (0..).zip(legs) {
             let fail = |code| Err((code, index));
             let (from, to) = (user_of(leg.from), user_of(leg.to));
-            if leg.amount == 0 || from == to {
+            let frozen = |place: Place| matches!(place, Place::Frozen { .. });
+            let crosses = from.is_none() || to.is_none();
+            if leg.amount == 0
+                || leg.from == leg.to
+                || (crosses && (frozen(leg.from) || frozen(leg.to)))
+            {
                 return fail(Code::InvalidPosting);
             }
+            let unfreezes = frozen(leg.from) && from == to;
             match from.map(|from| (from, self.accounts.get(&from))) {
+                _ if unfreezes => {}
                 Some((from, None)) if !made.contains(&from) => {
                     return fail(Code::SourceAccountNotFound);
                 }
@@ -120,17 +138,22 @@ impl Naive {
                 Some((_, Some(AccountStatus::Disabled))) => return fail(Code::AccountDisabled),
                 _ => {}
             }
-            let payee = to.and_then(|to| self.accounts.get(&to));
+            let payee = to.filter(|_| from != to).and_then(|to| self.accounts.get(&to));
             if payee == Some(&AccountStatus::Disabled) {
                 return fail(Code::AccountDisabled);
             }
             made.extend(to);
             let Some(from) = from else { continue };
-            let key = (from, leg.asset);
+            let key = balance(leg.from, leg.asset).expect("a user's");
             let lowest = walk(&legs[..=usize::from(index)])[&key].1;
             let of = |amounts: &BTreeMap<Balance, u64>| amounts.get(&key).copied().unwrap_or(0);
             if lowest.unsigned_abs() > u128::from(of(&self.available) + of(held)) {
-                return fail(Code::InsufficientBalance);
+                let short = if frozen(leg.from) {
+                    Code::InsufficientFrozen
+                } else {
+                    Code::InsufficientBalance
+                };
+                return fail(short);
             }
             made.insert(from);
         }
@@ -253,12 +276,21 @@ impl Chance {
     fn payment(&mut self) -> Leg {
         let asset = if self.one_in(3) { BTC } else { USD };
         let (from, to) = (self.below(USERS) + 1, self.below(USERS) + 1);
-        let (from, to) = match self.below(8) {
-            0 => (Place::Outside, available(to)),
-            1 => (available(from), Place::Outside),
+        let amount = self.below(80) + u64::from(!self.one_in(20));
+        let purpose = if self.one_in(3) { 2 } else { 1 };
+        // A record has no room for two purposes in a leg.
+        let frozen = |user| Place::Frozen { user, purpose };
+        let (from, to) = match self.below(15) {
+            0 | 1 => (available(from), frozen(from)),
+            2 | 3 => (frozen(from), available(from)),
+            4 => (available(from), frozen(to)),
+            5 => (frozen(from), available(to)),
+            6 => (Place::Outside, available(to)),
+            7 => (available(from), Place::Outside),
+            8 if self.one_in(8) => (frozen(from), Place::Outside),
             _ => (available(from), available(to)),
         };
-        leg(from, to, asset, self.below(80) + u64::from(!self.one_in(20)))
+        leg(from, to, asset, amount)
     }
 }
 
@@ -310,7 +342,8 @@ impl Service {
         let (answer, record) = process.core.decide(command, 7);
         let mut model = self.model();
         if record > before {
-            follow(command, answer, &mut model.available, &mut model.accounts);
+            let key = |user, asset| (user, asset, 0);
+            follow(command, answer, &mut model.available, key, &mut model.accounts);
             if let Asked::RaiseWatermark { order_number } = command {
                 model.watermark = *order_number;
             }
@@ -422,12 +455,12 @@ impl Service {
         if answer.decision == Decision::Success {
             match command {
                 Command::Reserve { user, asset, amount, .. } => {
-                    *model.available.get_mut(&(user, asset)).expect("it has paid") -= amount;
+                    *model.available.get_mut(&(user, asset, 0)).expect("it has paid") -= amount;
                     model.venue.insert(number, (user, asset, amount));
                 }
                 Command::Release { hold, .. } => {
                     let (user, asset, amount) = model.venue.remove(&hold).expect("it was there");
-                    *model.available.get_mut(&(user, asset)).expect("it was there") += amount;
+                    *model.available.get_mut(&(user, asset, 0)).expect("it was there") += amount;
                 }
                 other => panic!("{other:?}"),
             }
@@ -438,16 +471,28 @@ impl Service {
     /// Balances, holds and sums are those of the model, and the facts lead back to them.
     fn judge(&self, process: &Process) -> Result<(), Broken> {
         let (ledger, model) = (process.core.ledger(), self.model());
-        for (&(user, asset), &units) in &model.available {
-            let has = ledger.available(user, asset);
+        let mut freezes = 0;
+        for (&(user, asset, purpose), &units) in &model.available {
+            let frozen = |row: &&HoldFact| row.transaction == 0 && row.purpose == purpose;
+            let has = match purpose {
+                0 => ledger.available(user, asset),
+                _ => {
+                    freezes += usize::from(units > 0);
+                    let rows = ledger.held_of(user, asset, 256);
+                    rows.iter().find(frozen).map_or(0, |row| row.amount)
+                }
+            };
             ensure(has == units.into(), || {
-                format!("{has} of {units}: user {user}, asset {asset}")
+                format!("{has} of {units}: user {user}, asset {asset}, purpose {purpose}")
             })?;
         }
         let rows = |name| ledger.transaction_holds(name);
         for (&name, deal) in &model.deals {
             let found: BTreeMap<Balance, u64> = rows(name)
-                .map(|row| ((row.user, row.asset), u64::try_from(row.amount).expect("a hold")))
+                .map(|row| {
+                    let amount = u64::try_from(row.amount).expect("a hold");
+                    ((row.user, row.asset, row.purpose), amount)
+                })
                 .collect();
             ensure(found == deal.held, || format!("{name}: {found:?} instead of {:?}", deal.held))?;
         }
@@ -460,7 +505,7 @@ impl Service {
         });
         let stated: BTreeMap<u32, i128> = stated.collect();
         ensure(stated == crossed, || format!("{stated:?} has crossed instead of {crossed:?}"))?;
-        let count = held + model.venue.len();
+        let count = held + model.venue.len() + freezes;
         ensure(ledger.hold_count() == count, || format!("{count} holds"))?;
         for (&(name, op, round), answer) in &self.told {
             let query = Asked::QueryNamed { transaction: name, op, round };
@@ -473,7 +518,7 @@ impl Service {
         }
         let restored = of_facts(ledger, self.places)?;
         let places =
-            |ledger: &Ledger| (ledger.accounts_left(), ledger.balances_left(), ledger.hold_count());
+            |ledger: &Ledger| (ledger.accounts_left(), ledger.balances_left(), ledger.holds_left());
         ensure(places(&restored) == places(ledger), || "a recount of the places".to_owned())
     }
 

@@ -15,7 +15,7 @@ const POST: Op = Op::Post;
 
 /// The answer to a command by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+pub(super) enum Said {
     /// Recorded now.
     Now(Result<(), (Code, u8)>),
     /// Recorded before.
@@ -25,9 +25,9 @@ enum Said {
     Forgotten,
 }
 
-const NOW: Said = Said::Now(SUCCESS);
+pub(super) const NOW: Said = Said::Now(SUCCESS);
 
-fn now(code: Code, leg: u8) -> Said {
+pub(super) fn now(code: Code, leg: u8) -> Said {
     Said::Now(refused(code, leg))
 }
 
@@ -47,12 +47,12 @@ fn order_number(transaction: u128) -> u64 {
     1_000 + u64::try_from(transaction).expect("small")
 }
 
-fn pays(from: u64, to: u64, amount: u64) -> Leg {
+pub(super) fn pays(from: u64, to: u64, amount: u64) -> Leg {
     leg(available(from), available(to), USD, amount)
 }
 
 impl Market {
-    fn name(&mut self, op: Op, transaction: u128, round: u8, legs: &[Leg]) -> Said {
+    pub(super) fn name(&mut self, op: Op, transaction: u128, round: u8, legs: &[Leg]) -> Said {
         self.name_posting(op, &body(transaction, round, legs))
     }
 
@@ -100,17 +100,19 @@ impl Market {
             if let Fact::Named(named) = fact {
                 kept.accounts += named.kept.accounts;
                 kept.balances += named.kept.balances;
+                kept.freezes += named.kept.freezes;
             }
         }
         let outcomes = &self.ledger.outcomes;
         assert_eq!(
-            [kept.accounts, kept.balances].map(usize::from),
-            [outcomes.kept_accounts(), outcomes.kept_balances()]
+            [kept.accounts, kept.balances, kept.freezes].map(usize::from),
+            [outcomes.kept_accounts(), outcomes.kept_balances(), outcomes.kept_freezes()]
         );
         let restored = self.restored().expect("facts");
         assert_eq!(restored.digest(), self.ledger.digest());
         assert_eq!(restored.outcomes.kept_accounts(), outcomes.kept_accounts());
         assert_eq!(restored.outcomes.kept_balances(), outcomes.kept_balances());
+        assert_eq!(restored.outcomes.kept_freezes(), outcomes.kept_freezes());
     }
 
     /// User and amount of each hold of a transaction.
@@ -176,7 +178,8 @@ fn a_refused_round_changes_nothing_and_a_later_one_may_come() {
         (vec![pays(1, 2, ALL)], now(Code::InvalidPosting, 0)),
         (vec![bad(Place::Outside, Place::Outside)], now(Code::InvalidPosting, 0)),
         (vec![bad(frozen(1), Place::Outside)], now(Code::InvalidPosting, 0)),
-        (vec![bad(available(1), frozen(1))], now(Code::InvalidPosting, 0)),
+        (vec![bad(Place::Outside, frozen(1))], now(Code::InvalidPosting, 0)),
+        (vec![bad(frozen(1), available(1))], now(Code::InsufficientFrozen, 0)),
         (vec![bad(frozen(1), frozen(2))], now(Code::InvalidPosting, 0)),
         (vec![bad(Place::Hold(1), available(1))], now(Code::InvalidPosting, 0)),
         (vec![bad(available(1), Place::Hold(0))], now(Code::InvalidPosting, 0)),

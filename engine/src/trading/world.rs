@@ -149,7 +149,8 @@ impl Trading {
         let (answer, record) = process.core.decide(command, 7);
         let mut model = self.model();
         if record > before {
-            follow(command, answer, &mut model.available, &mut model.accounts);
+            let key = |user, asset| (user, asset);
+            follow(command, answer, &mut model.available, key, &mut model.accounts);
             self.models.insert(record, model);
         }
         answer

@@ -79,8 +79,8 @@ enum Key {
     Venue(u32),
     /// Venue and number.
     Hold(u32, u64),
-    /// Transaction, user and asset.
-    Transaction(u128, u64, u32),
+    /// Transaction, user, asset and purpose.
+    Transaction(u128, u64, u32, u16),
     /// User, asset and purpose.
     Freeze(u64, u32, u16),
     /// Venue and number.
@@ -103,8 +103,8 @@ impl Key {
             Fact::Hold(HoldFact { venue: 0, transaction: 0, user, asset, purpose, .. }) => {
                 Some(Key::Freeze(user, asset, purpose))
             }
-            Fact::Hold(HoldFact { venue: 0, transaction, user, asset, .. }) => {
-                Some(Key::Transaction(transaction, user, asset))
+            Fact::Hold(HoldFact { venue: 0, transaction, user, asset, purpose, .. }) => {
+                Some(Key::Transaction(transaction, user, asset, purpose))
             }
             Fact::Hold(hold) => Some(Key::Hold(hold.venue, hold.number)),
             Fact::Answer(answer) => Some(Key::Answer(answer.venue, answer.number)),
@@ -309,6 +309,7 @@ fn values(fact: &Fact, assets: &Assets) -> BTreeMap<&'static str, Value> {
         ]),
         Fact::Hold(hold) if hold.transaction != 0 => BTreeMap::from([
             ("transaction", text(Ulid(hold.transaction).to_string())),
+            ("purpose", u64::from(hold.purpose).into()),
             ("user", hold.user.into()),
             ("asset", text(assets.name(hold.asset))),
             ("amount", text(assets.amount(hold.asset, hold.amount))),

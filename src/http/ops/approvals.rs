@@ -53,7 +53,8 @@ pub(super) async fn ask(service: &Service, wanted: Wanted<'_>) -> Outcome {
         expires_after: service.approvals.expires_after,
     };
     let approval = service.transfers.admin.ask_approval(wish).await.map_err(postgres_away)?;
-    if action == Action::External && approval.request != request {
+    let is_keyed = matches!(action, Action::External | Action::Hold);
+    if is_keyed && approval.request != request {
         return Err(Code::IdemKeyConflict.into());
     }
     if action == Action::Transaction && approval.request != request {

@@ -7,6 +7,7 @@ use tracing::{error, info};
 use super::approvals::Decided;
 use super::audit_note::AuditNote;
 use super::external::External;
+use super::freezes::OperatorFreeze;
 use super::halts::{SeenHalt, resume_now};
 use super::transactions::Attended;
 use super::{holds, transactions, transfers};
@@ -66,7 +67,13 @@ async fn carry_out(service: &Service, approval: &Approval, decided: Decided) -> 
             let wanted: Attended = parse(approval.request.as_bytes())?;
             transactions::carry_out(service, &approval.subject, wanted, note).await
         }
-        Action::Hold => holds::release_now(service, &approval.subject, note).await,
+        Action::Hold if approval.request == "{}" => {
+            holds::release_now(service, &approval.subject, note).await
+        }
+        Action::Hold => {
+            let freeze: OperatorFreeze = parse(approval.request.as_bytes())?;
+            freeze.carry_out(service, note).await
+        }
         Action::Resume => {
             let seen: SeenHalt = parse(approval.request.as_bytes())?;
             resume_now(service, note, Some(seen)).await

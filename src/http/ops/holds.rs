@@ -39,8 +39,8 @@ const NS_PER_MS: u64 = 1_000_000;
 
 #[derive(Serialize)]
 struct HoldBody {
-    /// `venue:number`, or `transaction:user:asset number`, on Funding with `FUNDING:` before it;
-    /// null for a freeze.
+    /// `venue:number`, or `transaction:user:asset number`, with `:purpose` if it is taken from a
+    /// freeze, on Funding with `FUNDING:` before it; null for a freeze.
     id: Option<String>,
     /// FUNDING or SPOT.
     account: &'static str,
@@ -49,7 +49,7 @@ struct HoldBody {
     transaction: Option<String>,
     venue: Option<u32>,
     number: Option<u64>,
-    /// Of a freeze.
+    /// Of a freeze, and of a hold that is taken from one.
     purpose: Option<u16>,
     user_id: u64,
     asset: String,
@@ -77,7 +77,7 @@ impl HoldBody {
             transaction,
             venue: None,
             number: None,
-            purpose: None,
+            purpose: (hold.purpose != 0).then_some(hold.purpose),
             user_id: hold.user,
             asset: symbol(hold.asset, catalog),
             amount: units_text(hold.amount.into(), catalog.precision(hold.asset)),
@@ -92,6 +92,9 @@ impl HoldBody {
         let transaction = (hold.transaction != 0).then(|| Ulid(hold.transaction).to_string());
         let asset = AssetId(hold.asset);
         let id = match &transaction {
+            Some(name) if hold.purpose != 0 => {
+                Some(format!("{name}:{}:{}:{}", hold.user, hold.asset, hold.purpose))
+            }
             Some(name) => Some(format!("{name}:{}:{}", hold.user, hold.asset)),
             None => of_venue.then(|| format!("{}:{}", hold.venue, hold.number)),
         };
@@ -100,7 +103,7 @@ impl HoldBody {
             account: Participant::Spot.account(),
             venue: of_venue.then_some(hold.venue),
             number: of_venue.then_some(hold.number),
-            purpose: (!of_venue && transaction.is_none()).then_some(hold.purpose),
+            purpose: (hold.purpose != 0).then_some(hold.purpose),
             transaction,
             user_id: hold.user,
             asset: symbol(asset, catalog),
@@ -209,9 +212,9 @@ impl Asked {
         })
     }
 
-    /// Whether holds of this account are asked for. A freeze and the hold of a venue are on Spot.
+    /// Whether holds of this account are asked for. The hold of a venue is on Spot.
     fn is_of(&self, store: Participant) -> bool {
-        let only_spot = self.filter.venue.is_some() || self.filter.purpose.is_some();
+        let only_spot = self.filter.venue.is_some();
         self.account.is_none_or(|account| account == store)
             && (store == Participant::Spot || !only_spot)
     }
@@ -263,7 +266,7 @@ fn funding_place(text: &str) -> Result<Option<FundingPlace>, Refusal> {
     }
     let key = text.replace('.', ":");
     match transaction_of(&key) {
-        Some((_, user, asset)) => Ok(Some((user, AssetId(asset), key))),
+        Some((_, user, asset, _)) => Ok(Some((user, AssetId(asset), key))),
         None => Err(invalid("cursor must be the next_cursor of an earlier answer.")),
     }
 }
@@ -278,6 +281,7 @@ async fn find_funding(
     let wanted = FundingHoldFilter {
         user: filter.user,
         asset: filter.asset,
+        purpose: filter.purpose,
         until: Timestamp::from_nanosecond(filter.until_ns.into()).expect("any u64 is in range"),
         after: in_funding.flatten(),
         // One more: whether there is another page.
@@ -322,7 +326,9 @@ pub(super) async fn show(
         false => spot.look(look).await.map_err(|_| Refusal::away("UBSCore"))?.holds,
     };
     let is_wanted = |hold: &&HoldFact| {
-        wanted.is_none_or(|(_, user, asset)| (hold.user, hold.asset) == (user, asset))
+        wanted.is_none_or(|(_, user, asset, purpose)| {
+            (hold.user, hold.asset, hold.purpose) == (user, asset, purpose)
+        })
     };
     let body = match holds.iter().find(is_wanted) {
         Some(hold) => HoldBody::new(hold, &catalog),
@@ -390,11 +396,15 @@ async fn find(
     Ok((found, next))
 }
 
-/// Transaction, user and asset of a hold of a transaction.
-fn transaction_of(id: &str) -> Option<(u128, u64, u32)> {
-    let (name, rest) = id.split_once(':')?;
-    let (user, asset) = rest.split_once(':')?;
-    Some((Ulid::from_string(name).ok()?.0, user.parse().ok()?, asset.parse().ok()?))
+/// Transaction, user, asset and purpose of a hold of a transaction.
+fn transaction_of(id: &str) -> Option<(u128, u64, u32, u16)> {
+    let parts: Vec<&str> = id.split(':').collect();
+    let (name, user, asset, purpose) = match parts[..] {
+        [name, user, asset] => (name, user, asset, 0),
+        [name, user, asset, purpose] => (name, user, asset, purpose.parse().ok()?),
+        _ => return None,
+    };
+    Some((Ulid::from_string(name).ok()?.0, user.parse().ok()?, asset.parse().ok()?, purpose))
 }
 
 /// Venue and number of a hold.

@@ -76,10 +76,15 @@ fn longest(transfers: &Transfers, wait_ms: Option<u32>) -> Result<Duration, Refu
 }
 
 /// `POST /api/v1/transactions` and `…/{tx_id}/prepare`.
-async fn round(service: &Service, form: RoundForm, wait: Duration, request_id: &str) -> Outcome {
+pub(in crate::http) async fn round(
+    service: &Service,
+    form: RoundForm,
+    wait: Duration,
+    request_id: &str,
+) -> Outcome {
     let Service { transfers, transactions, .. } = service;
     let catalog = transfers.reads.catalog();
-    let checked = form.round(&catalog, transfers.limits.units_max);
+    let checked = form.round(&catalog, transfers.limits.units_max, &transactions.purposes);
     let refusal = if transfers.halt.is_halted() {
         Some(Refusal::from(Code::ServiceHalted))
     } else {
@@ -87,6 +92,7 @@ async fn round(service: &Service, form: RoundForm, wait: Duration, request_id: &
         let first = first.and(form.check_outside(&transactions.outside_owners));
         let first = first.and_then(|()| form.check_followers(&transactions.followers));
         let all = first.and(checked.as_ref().map(drop).map_err(Clone::clone));
+        let all = all.and(form.check_purposes(&transactions.purposes));
         all.and(form.check_assets(&catalog)).err().map(Refusal::from)
     };
     let round = match (checked, refusal) {
@@ -106,7 +112,10 @@ async fn round(service: &Service, form: RoundForm, wait: Duration, request_id: &
 }
 
 /// Whether a round was accepted before. Nothing takes it back.
-async fn is_known(service: &Service, form: &RoundForm) -> Result<bool, Refusal> {
+pub(in crate::http) async fn is_known(
+    service: &Service,
+    form: &RoundForm,
+) -> Result<bool, Refusal> {
     match service.transactions.worker.get(form.name.clone(), Duration::ZERO).await {
         Ok(reply) => Ok(reply.row.rounds >= form.round),
         Err(TransactionRefusal { code: Code::TransactionNotFound, .. }) => Ok(false),

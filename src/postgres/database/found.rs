@@ -18,6 +18,7 @@ pub(super) struct Reads {
     cids: Statement,
     externals: Statement,
     holds: Statement,
+    freezes: Statement,
 }
 
 impl Reads {
@@ -45,9 +46,15 @@ impl Reads {
              CROSS JOIN LATERAL (SELECT code, user_id, asset_id, amount, op, order_number, balance_after \
                FROM external_operations WHERE idem_key = a.name OFFSET 0) AS x").await?,
             holds: client.prepare("SELECT place, h.order_number, h.user_id, h.asset_id, h.state, h.amount, \
-               h.round, h.asked, h.pays, h.paid, h.round_code, h.taken, h.brought \
+               h.round, h.asked, h.pays, h.paid, h.round_code, h.taken, h.brought, h.purpose \
              FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
              CROSS JOIN LATERAL (SELECT * FROM funding_holds WHERE hold_key = a.name OFFSET 0) AS h").await?,
+            freezes: client.prepare("SELECT place, amount \
+             FROM unnest($1::bigint[], $2::integer[], $3::integer[]) WITH ORDINALITY \
+               AS a (user_id, asset_id, purpose, place) \
+             CROSS JOIN LATERAL (SELECT amount FROM freezes_tb f \
+               WHERE f.user_id = a.user_id AND f.asset_id = a.asset_id \
+                 AND f.purpose = a.purpose OFFSET 0) AS f").await?,
         })
     }
 }
@@ -131,6 +138,24 @@ pub(super) async fn read(
     if !wanted.recharges.is_empty() {
         recharges::read(client, &wanted.recharges, catalog, &mut found).await?;
     }
+    if !wanted.freezes.is_empty() {
+        let users: Vec<i64> = wanted.freezes.iter().map(|(user, ..)| user.bigint()).collect();
+        let assets: Vec<i32> =
+            wanted.freezes.iter().map(|(_, asset, _)| asset_number(*asset)).collect();
+        let purposes: Vec<i32> =
+            wanted.freezes.iter().map(|(.., purpose)| i32::from(*purpose)).collect();
+        for row in client.query(&reads.freezes, &[&users, &assets, &purposes]).await? {
+            let key = wanted.freezes[place(&row)?];
+            match columns::units(&row, 1) {
+                Some(units) => found.freezes.push((key, units)),
+                None => {
+                    let (user, asset, purpose) = key;
+                    let what = format!("freeze of {user} in asset {} for {purpose}", asset.0);
+                    found.unreadable.push((Key::Freeze(user, asset, purpose), what));
+                }
+            }
+        }
+    }
     Ok(found)
 }
 
@@ -202,5 +227,6 @@ fn hold(row: &Row, key: &HoldKey, catalog: &Catalog) -> Result<Hold, Error> {
         round_code: columns::code(row, 10, TABLE)?,
         taken: units(11)?,
         brought: units(12)?,
+        purpose: u16::try_from(row.try_get::<_, i32>(13)?).map_err(|_| bad("purpose"))?,
     })
 }

@@ -10,7 +10,7 @@ use crate::postgres::columns::{
     Id, Numeric, amount_number, asset_number, bigint, code_number, numeric,
 };
 use crate::postgres::flight::{
-    BalanceRow, Decided, Flight, HoldRow, Moved, Operation, Passed, Written, entries,
+    BalanceRow, Decided, Flight, FreezeRow, HoldRow, Moved, Operation, Passed, Written, entries,
 };
 use crate::postgres::store::Transfer;
 use domain::code::Code;
@@ -145,6 +145,7 @@ struct HoldChange<'a> {
     brought: i64,
     reason: i16,
     settled_after: Option<Numeric>,
+    purpose: i32,
 }
 
 /// The frozen part of a balance that holds change.
@@ -154,6 +155,17 @@ struct Frozen {
     user_id: i64,
     asset_id: i32,
     frozen: Numeric,
+}
+
+/// The freeze of a purpose that holds change.
+#[derive(Debug, ToSql)]
+#[postgres(name = "flight_freeze")]
+struct Freeze {
+    user_id: i64,
+    asset_id: i32,
+    purpose: i32,
+    before: Option<Numeric>,
+    after: Numeric,
 }
 
 /// `funding_holds.reason` of a transaction.
@@ -196,6 +208,7 @@ pub(super) struct Rows<'a> {
     payments: Vec<PaymentRow<'a>>,
     returns: Vec<ReturnRow>,
     movements: Vec<Movement<'a>>,
+    freezes: Vec<Freeze>,
 }
 
 /// Makes the rows of one flight.
@@ -296,6 +309,7 @@ impl<'a> Rows<'a> {
                 .iter()
                 .map(|row| Movement::of(row, flight.at))
                 .collect(),
+            freezes: flight.freezes.iter().map(freeze).collect(),
         }
     }
 
@@ -309,6 +323,7 @@ impl<'a> Rows<'a> {
             && self.notes.is_empty()
             && self.holds.is_empty()
             && !self.have_recharges()
+            && self.freezes.is_empty()
             && self.accounts.iter().all(stands)
             && self.balances.iter().all(changes)
     }
@@ -341,8 +356,14 @@ impl<'a> Rows<'a> {
             &self.balances,
         ];
         if !self.are_plain() {
-            let beside: [&(dyn ToSql + Sync); 5] =
-                [&self.deferred, &self.externals, &self.notes, &self.holds, &self.frozen];
+            let beside: [&(dyn ToSql + Sync); 6] = [
+                &self.deferred,
+                &self.externals,
+                &self.notes,
+                &self.holds,
+                &self.frozen,
+                &self.freezes,
+            ];
             values.extend(beside);
         }
         if self.have_recharges() {
@@ -375,6 +396,18 @@ fn hold(row: &HoldRow) -> HoldChange<'_> {
         brought: bigint(after.brought),
         reason: TRANSACTION,
         settled_after: settled_after.map(numeric),
+        purpose: after.purpose.into(),
+    }
+}
+
+fn freeze(row: &FreezeRow) -> Freeze {
+    let FreezeRow { user, asset, purpose, before, after } = *row;
+    Freeze {
+        user_id: user.bigint(),
+        asset_id: asset_number(asset),
+        purpose: purpose.into(),
+        before: before.map(numeric),
+        after: numeric(after),
     }
 }
 

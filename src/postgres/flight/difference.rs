@@ -66,6 +66,18 @@ impl Differences {
                 differences.texts.push(format!("hold {}: {before}, now {found}", row.key));
             }
         }
+        for row in &flight.freezes {
+            let found = known.frozen(row.user, row.asset, row.purpose);
+            if found != row.before {
+                let text = |units: Option<u128>| {
+                    units.map_or("no row".to_owned(), |units| format!("{units} smallest units"))
+                };
+                let (before, found) = (text(row.before), text(found));
+                let freeze = format!("freeze of purpose {}, user {}", row.purpose, row.user);
+                differences.users.push(row.user);
+                differences.texts.push(format!("{freeze}: {before}, now {found}"));
+            }
+        }
         // Otherwise no transfer was read.
         let moved = if known.careful { flight.moved.as_slice() } else { &[] };
         for moved in moved {

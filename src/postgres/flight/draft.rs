@@ -14,8 +14,8 @@ use self::recharges::Desk;
 use super::memory::Memory;
 use super::recharged::{RechargeKey, RechargeRows};
 use super::{
-    AccountRow, Acted, Audited, Balance, BalanceRow, Decided, Deferred, Flight, Found, HoldRow,
-    Key, Moved, Operation, Passed, Wanted, Written,
+    AccountRow, Acted, Audited, Balance, BalanceRow, Decided, Deferred, Flight, Found, FreezeRow,
+    HoldRow, Key, Moved, Operation, Passed, Wanted, Written,
 };
 use crate::postgres::store::{Call, External, Reply, Sought, Transfer, TransitionPath};
 use domain::account::{AccountStatus, UserId};
@@ -36,6 +36,7 @@ pub struct Known {
     externals: HashMap<String, Decided>,
     holds: HashMap<HoldKey, Hold>,
     recharges: RechargeRows,
+    freezes: HashMap<(UserId, AssetId, u16), u128>,
     unreadable: BTreeMap<Key, String>,
     read: BTreeSet<Key>,
 }
@@ -52,8 +53,12 @@ impl Known {
         self.read.extend(wanted.cids.iter().map(|(user, cid)| Key::Cid(*user, cid.clone())));
         self.read.extend(wanted.externals.iter().map(|key| Key::External(key.clone())));
         self.read.extend(wanted.holds.iter().map(|key| Key::Hold(key.clone())));
+        let freezes = wanted.freezes.iter();
+        self.read
+            .extend(freezes.map(|(user, asset, purpose)| Key::Freeze(*user, *asset, *purpose)));
         self.holds.extend(found.holds);
         self.recharges.extend(found.recharges);
+        self.freezes.extend(found.freezes);
         for transfer in found.transfers {
             let intent = &transfer.intent;
             if let Some(cid) = &intent.cid {
@@ -121,6 +126,11 @@ impl Known {
     pub fn held(&self, key: &HoldKey) -> Option<&Hold> {
         self.holds.get(key)
     }
+
+    /// A freeze as it was read, smallest units; `None`: there is none.
+    pub fn frozen(&self, user: UserId, asset: AssetId, purpose: u16) -> Option<u128> {
+        self.freezes.get(&(user, asset, purpose)).copied()
+    }
 }
 
 /// A call that cannot be part of any flight.
@@ -175,6 +185,9 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
             Call::Hold(order) => {
                 rows.holds.insert(order.key.clone());
                 rows.of_funding(order.user, order.asset);
+                if order.purpose != 0 {
+                    rows.freezes.insert((order.user, order.asset, order.purpose));
+                }
             }
             Call::Recharge(call) => recharges::wanted(call, known, &mut rows),
             Call::SetFundingStatus { user, .. } => drop(rows.accounts.insert(*user)),
@@ -196,6 +209,9 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
     wanted.cids.retain(|(user, cid)| !known.read.contains(&Key::Cid(*user, cid.clone())));
     wanted.externals.retain(|key| !known.read.contains(&Key::External(key.clone())));
     wanted.holds.retain(|key| !known.read.contains(&Key::Hold(key.clone())));
+    wanted.freezes.retain(|(user, asset, purpose)| {
+        !known.read.contains(&Key::Freeze(*user, *asset, *purpose))
+    });
     wanted
         .recharges
         .retain(|key| !known.recharges.read.contains(key) && !is_read(Key::Recharge(key.clone())));
@@ -239,6 +255,7 @@ struct Rows {
     externals: BTreeSet<String>,
     holds: BTreeSet<HoldKey>,
     recharges: BTreeSet<RechargeKey>,
+    freezes: BTreeSet<(UserId, AssetId, u16)>,
 }
 
 impl Rows {
@@ -262,6 +279,7 @@ impl Rows {
             externals: self.externals.into_iter().collect(),
             holds: self.holds.into_iter().collect(),
             recharges: self.recharges.into_iter().collect(),
+            freezes: self.freezes.into_iter().collect(),
         }
     }
 }
@@ -284,6 +302,8 @@ pub struct Draft<'a> {
     holds: BTreeMap<HoldKey, HoldRow>,
     /// Rows of recharges that this flight writes.
     desk: Desk,
+    /// Freezes that its decisions rest on.
+    freezes: BTreeMap<(UserId, AssetId, u16), FreezeRow>,
 }
 
 /// Where a flight has a transfer.
@@ -324,6 +344,7 @@ impl<'a> Draft<'a> {
             externals: HashMap::new(),
             holds: BTreeMap::new(),
             desk: Desk::default(),
+            freezes: BTreeMap::new(),
         }
     }
 
@@ -346,6 +367,9 @@ impl<'a> Draft<'a> {
         self.flight.balances = self.balances.into_values().collect();
         self.flight.holds = self.holds.into_values().collect();
         self.flight.recharged = self.desk.into_rows();
+        // A freeze without a row that stays without one is not written.
+        let is_row = |row: &FreezeRow| row.before.is_some() || row.after > 0;
+        self.flight.freezes = self.freezes.into_values().filter(is_row).collect();
         assert_eq!(answers.len(), calls.len(), "an answer for each call");
         assert!(self.flight.balances.is_sorted_by_key(|row| (row.user, row.asset)));
         Ok((self.flight, answers))
@@ -682,13 +706,14 @@ impl<'a> Draft<'a> {
 
     /// Decides an act on a hold, once.
     fn hold(&mut self, order: &HoldOrder) -> Result<Reply, Objected> {
-        let HoldOrder { key, user, asset, act, .. } = order;
-        let (user, asset) = (*user, *asset);
+        let HoldOrder { key, user, asset, act, purpose, .. } = order;
+        let (user, asset, purpose) = (*user, *asset, *purpose);
         if let Some(why) = self.known.unreadable.get(&Key::Hold(key.clone())) {
             return Ok(Reply::Unreadable(why.clone()));
         }
         self.readable(&Key::Account(user))?;
         self.readable(&Key::Balance(user, asset))?;
+        self.readable(&Key::Freeze(user, asset, purpose))?;
         if self.catalog.by_id(asset).is_none() {
             return Err(violation(format!("hold {key}: there is no asset {}", asset.0)));
         }
@@ -698,15 +723,22 @@ impl<'a> Draft<'a> {
             Some(row) => row.after,
             None => self.memory.account(user).expect("read before the decision"),
         };
-        let account = HoldAccount { status, available: self.available(user, asset) };
+        let available = match purpose {
+            0 => self.available(user, asset),
+            _ => self.frozen_for(user, asset, purpose),
+        };
+        let account = HoldAccount { status, available };
         let decided = hold::decide(stands.as_ref(), order, account);
         let decided = decided.map_err(|broken| violation(format!("hold {key}: {broken}")))?;
-        let (decision, after, available, frozen, opens) = match decided {
+        let (decision, after, available, freeze, frozen, opens) = match decided {
             HoldDecided::Told(decision) => return Ok(Reply::Hold(decision)),
-            HoldDecided::Recorded { decision, hold, available, frozen, opens } => {
-                (decision, hold, available, frozen, opens)
+            HoldDecided::Recorded { decision, hold, available, freeze, frozen, opens } => {
+                (decision, hold, available, freeze, frozen, opens)
             }
         };
+        if purpose != 0 {
+            self.freeze(order, freeze)?;
+        }
         if let HoldAct::Set { .. } = act {
             // Also a refusal rests on them.
             self.account(user);
@@ -722,6 +754,26 @@ impl<'a> Draft<'a> {
         let order = order.clone();
         self.flight.acts.push(Acted { order, decision, available, frozen });
         Ok(Reply::Hold(decision))
+    }
+
+    /// Changes the freeze of a hold's purpose, which the flight rests on from now on.
+    fn freeze(&mut self, order: &HoldOrder, change: i128) -> Result<(), Objected> {
+        let HoldOrder { ref key, user, asset, purpose, .. } = *order;
+        let before = self.known.frozen(user, asset, purpose);
+        let stands = self.frozen_for(user, asset, purpose);
+        let Some(after) = stands.checked_add_signed(change) else {
+            let what = format!("hold {key}: {change} does not fit the {stands} that are frozen");
+            return Err(Objected { violation: false, what });
+        };
+        let row = FreezeRow { user, asset, purpose, before, after };
+        self.freezes.insert((user, asset, purpose), row);
+        Ok(())
+    }
+
+    /// The freeze of a purpose as this flight has it so far, smallest units.
+    fn frozen_for(&self, user: UserId, asset: AssetId, purpose: u16) -> u128 {
+        let here = self.freezes.get(&(user, asset, purpose)).map(|row| row.after);
+        here.or_else(|| self.known.frozen(user, asset, purpose)).unwrap_or(0)
     }
 
     /// Changes a balance by an act on a hold. Returns its sum afterwards.

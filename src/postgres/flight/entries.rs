@@ -181,7 +181,7 @@ pub fn of(flight: &Flight) -> Vec<Entry> {
             }
         });
     let held = flight.acts.iter().map(|acted| {
-        let HoldOrder { key, order_number, user, asset, act } = &acted.order;
+        let HoldOrder { key, order_number, user, asset, act, .. } = &acted.order;
         Entry::Held {
             order_number: *order_number,
             key: key.as_str().to_owned(),

@@ -56,9 +56,10 @@ WITH journal AS (
 ), apart AS (
     INSERT INTO funding_holds (order_number, user_id, amount, asked, taken, brought, created_at,
                                updated_at, asset_id, state, round, round_code, reason, pays, paid,
-                               settled_after, hold_key)
+                               settled_after, hold_key, purpose)
     SELECT a.order_number, a.user_id, a.amount, a.asked, a.taken, a.brought, at, at, a.asset_id,
-           a.state, a.round, a.round_code, a.reason, a.pays, a.paid, a.settled_after, a.hold_key
+           a.state, a.round, a.round_code, a.reason, a.pays, a.paid, a.settled_after, a.hold_key,
+           a.purpose
       FROM journal CROSS JOIN unnest($19::flight_hold[]) AS a WHERE a.was_state IS NULL
 ), acted AS (
     UPDATE funding_holds t
@@ -67,47 +68,57 @@ WITH journal AS (
            settled_after = a.settled_after, updated_at = at
       FROM journal CROSS JOIN unnest($19::flight_hold[]) AS a
      WHERE t.hold_key = a.hold_key AND t.order_number = a.order_number
-       AND t.user_id = a.user_id AND t.asset_id = a.asset_id
+       AND t.user_id = a.user_id AND t.asset_id = a.asset_id AND t.purpose = a.purpose
        AND t.state = a.was_state AND t.round = a.was_round AND t.amount = a.was_amount
+    RETURNING 1
+), cooled AS (
+    INSERT INTO freezes_tb (user_id, asset_id, purpose, amount)
+    SELECT a.user_id, a.asset_id, a.purpose, a.after
+      FROM journal CROSS JOIN unnest($21::flight_freeze[]) AS a WHERE a.before IS NULL
+), refrozen AS (
+    UPDATE freezes_tb t SET amount = a.after
+      FROM journal CROSS JOIN unnest($21::flight_freeze[]) AS a
+     WHERE t.user_id = a.user_id AND t.asset_id = a.asset_id AND t.purpose = a.purpose
+       AND t.amount = a.before
     RETURNING 1
 --]
 --{
 ), orders_made AS (
     INSERT INTO recharges_tb
-    SELECT a.* FROM journal CROSS JOIN unnest($21::recharges_tb[]) AS a WHERE a.version = 1
+    SELECT a.* FROM journal CROSS JOIN unnest($22::recharges_tb[]) AS a WHERE a.version = 1
 ), orders_moved AS (
     UPDATE recharges_tb t
        SET version = a.version, updated_at = a.updated_at, paid_at = a.paid_at,
            next_at = a.next_at, payments = a.payments, held = a.held, attempts = a.attempts,
            state = a.state, closing = a.closing, code = a.code, reference = a.reference,
            pay = a.pay, history = t.history || a.history
-      FROM journal CROSS JOIN unnest($21::recharges_tb[]) AS a
+      FROM journal CROSS JOIN unnest($22::recharges_tb[]) AS a
      WHERE t.recharge_id = a.recharge_id AND t.version = a.version - 1 AND a.version > 1
     RETURNING 1
 ), payments_made AS (
     INSERT INTO channel_payments
-    SELECT a.* FROM journal CROSS JOIN unnest($22::channel_payments[]) AS a WHERE a.version = 1
+    SELECT a.* FROM journal CROSS JOIN unnest($23::channel_payments[]) AS a WHERE a.version = 1
 ), payments_moved AS (
     UPDATE channel_payments t
        SET version = a.version, user_id = a.user_id, updated_at = a.updated_at,
            recharge_id = a.recharge_id, ordinal = a.ordinal, disposition = a.disposition,
            cause = a.cause
-      FROM journal CROSS JOIN unnest($22::channel_payments[]) AS a
+      FROM journal CROSS JOIN unnest($23::channel_payments[]) AS a
      WHERE t.channel = a.channel AND t.trade_no = a.trade_no AND t.version = a.version - 1
        AND a.version > 1
     RETURNING 1
 ), returns_made AS (
     INSERT INTO recharge_returns
-    SELECT a.* FROM journal CROSS JOIN unnest($23::recharge_returns[]) AS a WHERE a.version = 1
+    SELECT a.* FROM journal CROSS JOIN unnest($24::recharge_returns[]) AS a WHERE a.version = 1
 ), returns_moved AS (
     UPDATE recharge_returns t
        SET version = a.version, updated_at = a.updated_at, next_at = a.next_at, state = a.state
-      FROM journal CROSS JOIN unnest($23::recharge_returns[]) AS a
+      FROM journal CROSS JOIN unnest($24::recharge_returns[]) AS a
      WHERE t.return_id = a.return_id AND t.version = a.version - 1 AND a.version > 1
     RETURNING 1
 ), movements AS (
     INSERT INTO recharge_movements
-    SELECT a.* FROM journal CROSS JOIN unnest($24::recharge_movements[]) AS a
+    SELECT a.* FROM journal CROSS JOIN unnest($25::recharge_movements[]) AS a
 --}
 ), accounts AS (
     SELECT * FROM unnest($14::flight_account[])
@@ -183,14 +194,16 @@ SELECT flight_guard(
         SELECT FROM balances_tb t
          WHERE b.before IS NULL AND t.user_id = b.user_id AND t.asset_id = b.asset_id OFFSET 0) AS f)
     , (SELECT count(*) FROM acted),
-    (SELECT count(*) FROM unnest($19::flight_hold[]) AS a WHERE a.was_state IS NOT NULL)
+    (SELECT count(*) FROM unnest($19::flight_hold[]) AS a WHERE a.was_state IS NOT NULL),
+    (SELECT count(*) FROM refrozen),
+    (SELECT count(*) FROM unnest($21::flight_freeze[]) AS a WHERE a.before IS NOT NULL)
 --]
     )
 --{
     , recharge_guard(
         (SELECT count(*) FROM orders_moved) + (SELECT count(*) FROM payments_moved)
         + (SELECT count(*) FROM returns_moved),
-        (SELECT count(*) FROM unnest($21::recharges_tb[]) AS a WHERE a.version > 1)
-        + (SELECT count(*) FROM unnest($22::channel_payments[]) AS a WHERE a.version > 1)
-        + (SELECT count(*) FROM unnest($23::recharge_returns[]) AS a WHERE a.version > 1))
+        (SELECT count(*) FROM unnest($22::recharges_tb[]) AS a WHERE a.version > 1)
+        + (SELECT count(*) FROM unnest($23::channel_payments[]) AS a WHERE a.version > 1)
+        + (SELECT count(*) FROM unnest($24::recharge_returns[]) AS a WHERE a.version > 1))
 --}

@@ -13,12 +13,14 @@ use domain::asset::AssetId;
 /// An open hold of Funding.
 #[derive(Clone, Debug)]
 pub struct FundingHoldRow {
-    /// Its key: the transaction, the user and the number of the asset.
+    /// Its key: the transaction, the user, the number of the asset, and the purpose if it has one.
     pub key: String,
     /// Its user.
     pub user: u64,
     /// Its asset.
     pub asset: AssetId,
+    /// The purpose of the freeze that it takes from, 0: the available balance.
+    pub purpose: u16,
     /// Apart, smallest units.
     pub amount: u64,
     /// The round that was decided last.
@@ -34,6 +36,8 @@ pub struct FundingHoldFilter {
     pub user: Option<UserId>,
     /// Of this asset.
     pub asset: Option<AssetId>,
+    /// Taken from the freeze of this purpose.
+    pub purpose: Option<u16>,
     /// Made at this time or before.
     pub until: Timestamp,
     /// Behind this user, asset and key: the last one of the page before.
@@ -42,7 +46,8 @@ pub struct FundingHoldFilter {
     pub limit: usize,
 }
 
-const COLUMNS: &str = "SELECT hold_key, user_id, asset_id, amount, round, created_at \
+const COLUMNS: &str = "SELECT hold_key, user_id, asset_id, amount, round, created_at, \
+                         purpose \
                          FROM funding_holds WHERE state = 10";
 
 impl Reads {
@@ -54,11 +59,12 @@ impl Reads {
         &self,
         filter: &FundingHoldFilter,
     ) -> Result<Vec<FundingHoldRow>, Error> {
-        let FundingHoldFilter { user, asset, until, after, limit } = filter;
+        let FundingHoldFilter { user, asset, purpose, until, after, limit } = filter;
         let holds = format!(
             "{COLUMNS} AND ($1::bigint IS NULL OR user_id = $1) \
                AND ($2::integer IS NULL OR asset_id = $2) AND created_at <= $3 \
                AND (user_id, asset_id, hold_key) > ($4, $5, $6) \
+               AND ($8::integer IS NULL OR purpose = $8) \
              ORDER BY user_id, asset_id, hold_key LIMIT $7"
         );
         let (after_user, after_asset, after_key) = match after {
@@ -69,8 +75,9 @@ impl Reads {
         };
         let (user, asset) = (user.map(UserId::bigint), asset.map(asset_number));
         let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
-        let values: [&(dyn ToSql + Sync); 7] =
-            [&user, &asset, until, &after_user, &after_asset, &after_key, &limit];
+        let purpose = purpose.map(i32::from);
+        let values: [&(dyn ToSql + Sync); 8] =
+            [&user, &asset, until, &after_user, &after_asset, &after_key, &limit, &purpose];
         let rows = self.pool.get().await?.query(&holds, &values).await?;
         rows.iter().map(hold_from_row).collect()
     }
@@ -88,13 +95,16 @@ impl Reads {
 
 fn hold_from_row(row: &Row) -> Result<FundingHoldRow, Error> {
     let table = "funding_holds";
-    let number: i32 = row.try_get(2)?;
+    let (number, purpose): (i32, i32) = (row.try_get(2)?, row.try_get(6)?);
     let asset = u32::try_from(number)
         .map_err(|_| Error::Row { table, what: format!("asset_id {number}") })?;
+    let purpose = u16::try_from(purpose)
+        .map_err(|_| Error::Row { table, what: format!("purpose {purpose}") })?;
     Ok(FundingHoldRow {
         key: row.try_get(0)?,
         user: columns::count(row, 1, table)?,
         asset: AssetId(asset),
+        purpose,
         amount: columns::count(row, 3, table)?,
         round: row.try_get(4)?,
         at: row.try_get(5)?,

@@ -87,8 +87,8 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
     ) AS parts GROUP BY user_id, asset_id HAVING SUM(held) <> SUM(counted)
 $$;
 
--- Balances of the users between two with a frozen part that is not the sum of their open holds.
--- hold_key: the oldest open hold, NULL if there is none.
+-- Balances of the users between two with a frozen part that is not the sum of their freezes and
+-- open holds. hold_key: the oldest open hold, NULL if there is none.
 CREATE FUNCTION audit_misheld(p_after BIGINT, p_until BIGINT)
 RETURNS TABLE (user_id BIGINT, asset_id INTEGER, difference NUMERIC, hold_key TEXT)
 LANGUAGE sql STABLE AS $$
@@ -97,13 +97,35 @@ LANGUAGE sql STABLE AS $$
          WHERE user_id > p_after AND user_id <= p_until
     ), apart AS (
         SELECT user_id, asset_id, SUM(amount) AS amount,
-               (array_agg(hold_key ORDER BY order_number, hold_key))[1] AS hold_key
-          FROM funding_holds WHERE state = 10 AND user_id > p_after AND user_id <= p_until
+               (array_agg(hold_key ORDER BY order_number, hold_key)
+                FILTER (WHERE hold_key IS NOT NULL))[1] AS hold_key
+          FROM (SELECT user_id, asset_id, amount, order_number, hold_key FROM funding_holds
+                 WHERE state = 10 AND user_id > p_after AND user_id <= p_until
+                UNION ALL
+                SELECT user_id, asset_id, amount, NULL, NULL FROM freezes_tb
+                 WHERE user_id > p_after AND user_id <= p_until) AS parts
          GROUP BY user_id, asset_id
     )
     SELECT user_id, asset_id, COALESCE(frozen, 0) - COALESCE(amount, 0), apart.hold_key
       FROM balances FULL JOIN apart USING (user_id, asset_id)
      WHERE COALESCE(frozen, 0) <> COALESCE(amount, 0)
+$$;
+
+-- Freezes of the users between two that differ from the holds of their purpose: the settled ones
+-- have brought and taken, and the open ones have amounts apart. Holds that moved money are never
+-- deleted.
+CREATE FUNCTION audit_misfrozen(p_after BIGINT, p_until BIGINT)
+RETURNS TABLE (user_id BIGINT, asset_id INTEGER, purpose INTEGER, frozen NUMERIC, counted NUMERIC)
+LANGUAGE sql STABLE AS $$
+    SELECT user_id, asset_id, purpose, SUM(frozen), SUM(counted) FROM (
+        SELECT user_id, asset_id, purpose, amount AS frozen, 0 AS counted FROM freezes_tb
+         WHERE user_id > p_after AND user_id <= p_until
+        UNION ALL
+        SELECT user_id, asset_id, purpose, 0,
+               brought - taken - CASE WHEN state = 10 THEN amount ELSE 0 END
+          FROM funding_holds
+         WHERE purpose <> 0 AND user_id > p_after AND user_id <= p_until
+    ) AS parts GROUP BY user_id, asset_id, purpose HAVING SUM(frozen) <> SUM(counted)
 $$;
 
 -- Compares all balances with all operations, without the audit's sums.

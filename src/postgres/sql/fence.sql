@@ -19,7 +19,8 @@ CREATE FUNCTION flight_guard(
     p_predecessors BIGINT, p_lowest BIGINT, p_transfers BIGINT, p_transfers_held BIGINT,
     p_accounts BIGINT, p_accounts_held BIGINT, p_accounts_absent BIGINT,
     p_balances BIGINT, p_balances_held BIGINT, p_balances_absent BIGINT,
-    p_holds BIGINT DEFAULT 0, p_holds_held BIGINT DEFAULT 0)
+    p_holds BIGINT DEFAULT 0, p_holds_held BIGINT DEFAULT 0,
+    p_freezes BIGINT DEFAULT 0, p_freezes_held BIGINT DEFAULT 0)
 RETURNS TEXT LANGUAGE plpgsql AS $$
 BEGIN
     IF p_predecessors <> 1 THEN
@@ -47,6 +48,10 @@ BEGIN
     IF p_holds <> p_holds_held THEN
         RAISE EXCEPTION '% of % holds are as the process holds them', p_holds, p_holds_held
             USING ERRCODE = 'UB009';
+    END IF;
+    IF p_freezes <> p_freezes_held THEN
+        RAISE EXCEPTION '% of % freezes are as the process holds them', p_freezes, p_freezes_held
+            USING ERRCODE = 'UB013';
     END IF;
     RETURN 'written';
 END

@@ -58,9 +58,11 @@ BEGIN
     IF OLD.state <> 10 THEN
         RAISE EXCEPTION 'hold % has ended, and stands', OLD.hold_key USING ERRCODE = 'UB003';
     END IF;
-    IF (OLD.hold_key, OLD.order_number, OLD.user_id, OLD.asset_id, OLD.reason, OLD.created_at)
+    IF (OLD.hold_key, OLD.order_number, OLD.user_id, OLD.asset_id, OLD.purpose, OLD.reason,
+        OLD.created_at)
        IS DISTINCT FROM
-       (NEW.hold_key, NEW.order_number, NEW.user_id, NEW.asset_id, NEW.reason, NEW.created_at)
+       (NEW.hold_key, NEW.order_number, NEW.user_id, NEW.asset_id, NEW.purpose, NEW.reason,
+        NEW.created_at)
        OR NEW.round < OLD.round THEN
         RAISE EXCEPTION 'hold % cannot be changed like that', OLD.hold_key
             USING ERRCODE = 'UB003';
@@ -71,6 +73,10 @@ $$;
 
 CREATE TRIGGER funding_holds_guard BEFORE UPDATE OR DELETE ON funding_holds
     FOR EACH ROW EXECUTE FUNCTION funding_holds_guard();
+
+-- A freeze is never deleted: behind its end it is 0.
+CREATE TRIGGER freezes_delete_guard BEFORE DELETE ON freezes_tb
+    FOR EACH ROW EXECUTE FUNCTION row_guard();
 
 -- Number, symbol and precision of an asset give every recorded amount its meaning. A changed
 -- precision would change all of them.

@@ -8,6 +8,12 @@ LANGUAGE sql IMMUTABLE AS $$
                 WHEN p_place ->> 'account' = p_participant THEN (p_place ->> 'user')::bigint END
 $$;
 
+-- The purpose of a leg's place, 0 for an available balance.
+CREATE FUNCTION leg_purpose(p_place JSONB) RETURNS INTEGER LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN jsonb_typeof(p_place) = 'object'
+                THEN COALESCE((p_place ->> 'purpose')::integer, 0) ELSE 0 END
+$$;
+
 -- Whether both stores have booked a transaction. From then on its money counts, and the watermark
 -- may pass it, though a service owes the answer to its confirm.
 CREATE FUNCTION transaction_is_booked(p_state SMALLINT, p_stores_ended_at TIMESTAMPTZ)

@@ -146,5 +146,12 @@ CREATE VIEW holds AS
     SELECT h.order_number, h.hold_key, h.user_id, h.asset_id, a.symbol AS asset,
            decimals(h.amount, a.precision) AS amount, h.state, h.round,
            code_name(h.round_code) AS round_code, decimals(h.taken, a.precision) AS taken,
-           decimals(h.brought, a.precision) AS brought, h.reason, h.created_at, h.updated_at
+           decimals(h.brought, a.precision) AS brought, h.reason, h.created_at, h.updated_at,
+           h.purpose
       FROM funding_holds h LEFT JOIN assets_tb a USING (asset_id);
+
+-- One row for each user, asset and purpose.
+CREATE VIEW freezes AS
+    SELECT f.user_id, f.asset_id, a.symbol AS asset, f.purpose,
+           decimals(f.amount, a.precision) AS amount
+      FROM freezes_tb f LEFT JOIN assets_tb a USING (asset_id);

@@ -528,18 +528,19 @@ $$;
 
 -- The places of Funding that a confirmed transaction has booked: paid and received by each.
 CREATE FUNCTION transaction_booked(p_id UUID)
-RETURNS TABLE (user_id BIGINT, asset_id INTEGER, taken NUMERIC, brought NUMERIC)
+RETURNS TABLE (user_id BIGINT, asset_id INTEGER, purpose INTEGER, taken NUMERIC, brought NUMERIC)
 LANGUAGE sql STABLE AS $$
-    SELECT side.user_id, side.asset_id, sum(side.taken), sum(side.brought)
+    SELECT side.user_id, side.asset_id, side.purpose, sum(side.taken), sum(side.brought)
       FROM transaction_branches b
      CROSS JOIN LATERAL jsonb_to_recordset(b.legs)
            AS l ("from" JSONB, "to" JSONB, asset INTEGER, amount NUMERIC)
-     CROSS JOIN LATERAL (VALUES (leg_user(l."from", 'FUNDING'), l.asset, l.amount, 0),
-                                (leg_user(l."to", 'FUNDING'), l.asset, 0, l.amount))
-           AS side (user_id, asset_id, taken, brought)
+     CROSS JOIN LATERAL (
+        VALUES (leg_user(l."from", 'FUNDING'), l.asset, leg_purpose(l."from"), l.amount, 0),
+               (leg_user(l."to", 'FUNDING'), l.asset, leg_purpose(l."to"), 0, l.amount))
+           AS side (user_id, asset_id, purpose, taken, brought)
      WHERE b.transaction_id = p_id AND b.participant = 'FUNDING' AND b.state = 40
        AND side.user_id IS NOT NULL
-     GROUP BY side.user_id, side.asset_id
+     GROUP BY side.user_id, side.asset_id, side.purpose
 $$;
 
 -- Differences between transactions and holds of Funding with order numbers above p_after, up to
@@ -561,21 +562,24 @@ BEGIN
                             'state %s with %s and %s',
                             d.taken, d.brought, h.state, h.taken, h.brought) END
       FROM done d
-      LEFT JOIN funding_holds h ON h.hold_key = d.id || ':' || d.user_id || ':' || d.asset_id
+      LEFT JOIN funding_holds h
+             ON h.hold_key = d.id || ':' || d.user_id || ':' || d.asset_id
+                             || CASE WHEN d.purpose <> 0 THEN ':' || d.purpose ELSE '' END
      WHERE CASE WHEN h.hold_key IS NULL
                 THEN d.order_number >= (SELECT watermark FROM engine_state)
                 ELSE h.state <> 40 OR h.order_number <> d.order_number
-                     OR (h.user_id, h.asset_id) IS DISTINCT FROM (d.user_id, d.asset_id)
+                     OR (h.user_id, h.asset_id, h.purpose)
+                        IS DISTINCT FROM (d.user_id, d.asset_id, d.purpose)
                      -- Money that a user passes on as it arrives is in no hold: the sums count.
                      OR h.brought::numeric - h.taken::numeric
                         IS DISTINCT FROM d.brought - d.taken END
-     ORDER BY d.order_number, d.user_id, d.asset_id;
+     ORDER BY d.order_number, d.user_id, d.asset_id, d.purpose;
     RETURN QUERY
     WITH held AS (
         SELECT substr(h.hold_key, 1, 26) AS id, h.*
           FROM funding_holds h
          WHERE h.order_number > p_after AND h.order_number <= p_until AND h.state IN (10, 40)
-           AND h.hold_key ~ '^[0-7][0-9A-HJKMNP-TV-Z]{25}:[0-9]+:[0-9]+$'
+           AND h.hold_key ~ '^[0-7][0-9A-HJKMNP-TV-Z]{25}:[0-9]+:[0-9]+(:[0-9]+)?$'
     )
     SELECT h.id, h.user_id, h.asset_id,
            format('is %s, and its hold in Funding is in state %s with %s',
@@ -588,7 +592,8 @@ BEGIN
         OR h.state = 40 AND t.state NOT IN (30, 40)
         OR t.state = 40
            AND NOT EXISTS (SELECT FROM transaction_booked(t.transaction_id) AS b
-                            WHERE (b.user_id, b.asset_id) = (h.user_id, h.asset_id))
+                            WHERE (b.user_id, b.asset_id, b.purpose)
+                                  = (h.user_id, h.asset_id, h.purpose))
            AND (h.amount, h.taken, h.brought) <> (0, 0, 0)
      ORDER BY h.order_number, h.user_id, h.asset_id;
 END

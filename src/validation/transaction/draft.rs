@@ -117,7 +117,7 @@ pub enum PlaceDraft {
     Text(String),
 }
 
-/// The available balance of a user in an account.
+/// The available balance of a user in an account, or the amount that is frozen for a purpose.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Place)]
@@ -128,9 +128,9 @@ pub struct PlaceOfUser {
     /// The user.
     #[schema(minimum = 1, maximum = 9_223_372_036_854_775_807_i64, example = 1001)]
     pub user_id: u64,
-    /// Refused by name.
+    /// The amount that is frozen for this purpose of `holds.purposes`.
     #[serde(default)]
-    #[schema(ignore)]
+    #[schema(value_type = Option<String>, example = "DISPUTE")]
     pub purpose: Option<Value>,
 }
 

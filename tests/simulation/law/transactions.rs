@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use domain::asset::AssetId;
 use domain::hold::{HoldAct, HoldOrder};
-use domain::posting::{Breakdown, Leg, Place};
+use domain::posting::{Breakdown, Leg};
 use domain::transfer::{Decision, Op, Participant, ReqId};
 use engine::named::Named;
 use ubscore::transaction::{
@@ -168,10 +168,15 @@ impl Law {
         let set = format!("Set {{ round: {round},");
         let sides = branch.legs.iter().flat_map(|leg| [(leg.from, leg.asset), (leg.to, leg.asset)]);
         let own = |(place, asset): (LegPlace, AssetId)| {
-            Some((place.user_in(Participant::Funding)?, asset))
+            let user = place.user_in(Participant::Funding)?;
+            let key = format!("{}:{}:{}", row.id, user.number(), asset.0);
+            Some(match place {
+                LegPlace::Frozen { purpose, .. } => format!("{key}:{purpose}"),
+                LegPlace::Available { .. } | LegPlace::Outside => key,
+            })
         };
-        sides.filter_map(own).all(|(user, asset)| {
-            let hold = self.holds.get(&format!("{}:{}:{}", row.id, user.number(), asset.0));
+        sides.filter_map(own).all(|key| {
+            let hold = self.holds.get(&key);
             hold.is_some_and(|hold| {
                 let mut acts = hold.recorded.iter();
                 acts.any(|(act, made)| act.starts_with(&set) && *made == Decision::Success)
@@ -206,10 +211,10 @@ impl Law {
             let mut parts = key[prefix.len()..].split(':');
             let user = parts.next().and_then(|user| user.parse().ok()).expect("our own key");
             let asset = parts.next().and_then(|asset| asset.parse().ok()).expect("our own key");
-            if hold.effect != 0 {
-                funding.insert((user, asset), hold.effect);
-            }
+            // One for each place: of its available balance, and of its freezes.
+            *funding.entry((user, asset)).or_default() += hold.effect;
         }
+        funding.retain(|_, change| *change != 0);
         let spot = self.transactions.spot.get(&row.id.number());
         let held = spot.is_some_and(|spot| spot.apart.values().any(|units| *units != 0));
         let on_spot = spot.map(|spot| spot.effect.clone()).unwrap_or_default();
@@ -321,17 +326,18 @@ impl Law {
         match named.op {
             Op::Reserve if success => {
                 let parts = Breakdown::of(&named.legs, |_| true);
-                let apart = parts.iter().filter(|part| part.apart > 0).map(|part| {
-                    let user = part.place.user().expect("available");
-                    ((user, part.asset), i128::try_from(part.apart).expect("64 bits"))
-                });
-                seen.apart = apart.collect();
+                seen.apart.clear();
+                for part in parts.iter().filter(|part| part.apart > 0) {
+                    let user = part.place.user().expect("available or frozen");
+                    let units = i128::try_from(part.apart).expect("64 bits");
+                    *seen.apart.entry((user, part.asset)).or_default() += units;
+                }
                 seen.legs = named.legs.to_vec();
             }
             Op::Settle => {
                 for leg in &named.legs {
                     for (place, sign) in [(leg.from, -1), (leg.to, 1)] {
-                        let Place::Available(user) = place else { continue };
+                        let Some(user) = place.user() else { continue };
                         *moved.entry((user, leg.asset)).or_default() +=
                             sign * i128::from(leg.amount);
                     }
@@ -354,7 +360,7 @@ impl Law {
             *self.external.entry((user, asset)).or_default() += change;
         }
         for part in Breakdown::of(&named.legs, |_| true).iter() {
-            self.nothing_held_is_used(part.place.user().expect("available"), part.asset);
+            self.nothing_held_is_used(part.place.user().expect("of a user"), part.asset);
         }
     }
 
