@@ -470,12 +470,12 @@ mod tests {
     /// Goal: contents with a right checksum that mean nothing are named.
     #[test]
     fn contents_without_a_meaning_are_named() {
-        let of_version_3 = {
-            let mut bytes = vec![3, 0];
+        let of_version_4 = {
+            let mut bytes = vec![4, 0];
             bytes.extend(checksum(0, 1, &bytes).to_le_bytes());
             bytes
         };
-        assert_eq!(decode(0, 1, &of_version_3), Err(Damaged::Version(3)));
+        assert_eq!(decode(0, 1, &of_version_4), Err(Damaged::Version(4)));
         let mut state = entries();
         let Entry::Passed { states, .. } = &mut state[2] else { unreachable!("as written above") };
         states.push(55);
