@@ -205,9 +205,7 @@ fn a_row_that_changes_while_a_flight_waits_for_it_stays() {
             | Compared::Transfers
             | Compared::Holds
             | Compared::Freezes
-            | Compared::Recharges => {
-                ["10", "2"]
-            }
+            | Compared::Recharges => ["10", "2"],
         };
         assert_eq!(site.sql(stands), [want]);
     }

@@ -669,13 +669,16 @@ LANGUAGE sql STABLE AS $$
          WHERE b.participant = 'SPOT' AND b.state = 40 AND b.log_sequence > p_behind
            AND transaction_is_booked(t.state, t.stores_ended_at)
     ), sides AS MATERIALIZED (
-        SELECT m.id, m.order_number, b.participant, side.user_id, l.asset, side.change
+        SELECT m.id, m.order_number, b.participant, side.user_id, l.asset, side.change,
+               ulid_text(m.id) || ':' || side.user_id || ':' || l.asset
+               || CASE WHEN side.purpose <> 0 THEN ':' || side.purpose ELSE '' END AS hold_key
           FROM moving m JOIN transaction_branches b ON b.transaction_id = m.id
          CROSS JOIN LATERAL jsonb_to_recordset(b.legs)
                AS l ("from" JSONB, "to" JSONB, asset INTEGER, amount NUMERIC)
-         CROSS JOIN LATERAL (VALUES (leg_user(l."from", b.participant), -l.amount),
-                                    (leg_user(l."to", b.participant), l.amount))
-               AS side (user_id, change)
+         CROSS JOIN LATERAL (
+             VALUES (leg_user(l."from", b.participant), leg_purpose(l."from"), -l.amount),
+                    (leg_user(l."to", b.participant), leg_purpose(l."to"), l.amount))
+               AS side (user_id, purpose, change)
          WHERE b.participant IN ('FUNDING', 'SPOT')
            AND (b.state = 40
                 OR b.state = 20
@@ -688,9 +691,13 @@ LANGUAGE sql STABLE AS $$
           FROM sides WHERE user_id = p_user GROUP BY id, order_number, asset
     )
     SELECT o.id, o.order_number, o.asset,
-           COALESCE((SELECT h.brought::numeric - h.taken FROM funding_holds h
-                      WHERE h.hold_key = ulid_text(o.id) || ':' || p_user || ':' || o.asset
-                        AND h.state = 40), 0),
+           COALESCE((SELECT sum(h.brought::numeric - h.taken)
+                       FROM funding_holds h
+                      WHERE h.state = 40
+                        AND h.hold_key IN (
+                            SELECT s.hold_key FROM sides s
+                             WHERE s.id = o.id AND s.participant = 'FUNDING'
+                               AND s.user_id = p_user AND s.asset = o.asset)), 0),
            CASE WHEN EXISTS (SELECT FROM sides s WHERE s.id = o.id AND s.participant = 'SPOT')
                 THEN o.spot END,
            NOT EXISTS (
@@ -698,8 +705,7 @@ LANGUAGE sql STABLE AS $$
                 WHERE s.id = o.id AND s.participant = 'FUNDING' AND s.user_id IS NOT NULL
                   AND NOT EXISTS (
                       SELECT FROM funding_holds h
-                       WHERE h.hold_key = ulid_text(s.id) || ':' || s.user_id || ':' || s.asset
-                         AND h.state = 40))
+                       WHERE h.hold_key = s.hold_key AND h.state = 40))
       FROM own o
 $$;
 
