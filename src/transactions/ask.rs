@@ -76,7 +76,9 @@ pub(super) async fn ask<B: Branches>(branches: &B, words: Words, word: Word) -> 
         Words::Refused(code) => Heard::refused(code),
         Words::Holds(holds) => {
             let orders = holds.iter().map(|hold| branches.hold(hold.order.clone()));
-            together(word, join_all(orders).await, &holds)
+            let mut heard = join_all(orders).await;
+            ask_alone(branches, &holds, &mut heard).await;
+            together(word, heard, &holds)
         }
         Words::Spot(spot, earlier) => match branches.spot(*spot).await {
             Heard::Refused { code, leg, participant_code } if word == Word::Try => {
@@ -86,6 +88,27 @@ pub(super) async fn ask<B: Branches>(branches: &B, words: Words, word: Word) -> 
             heard => unrefused(word, heard),
         },
         Words::Service(service) => unrefused(word, branches.service(service).await),
+    }
+}
+
+/// Asks again, one by one, for the holds without an answer, until one has none again.
+///
+/// Story: where a user's worker had its hands full, the last of several holds always waited behind
+/// its siblings for longer than a call may, so the question as a whole never had an answer.
+async fn ask_alone<B: Branches>(branches: &B, holds: &[HoldWord], heard: &mut [Heard]) {
+    if heard.iter().any(|heard| matches!(heard, Heard::Refused { .. })) {
+        return;
+    }
+    let is_unknown = |heard: &Heard| matches!(heard, Heard::Unknown { .. });
+    // None has an answer: Funding is away.
+    if heard.iter().all(is_unknown) {
+        return;
+    }
+    for (hold, heard) in holds.iter().zip(heard).filter(|(_, heard)| is_unknown(heard)) {
+        *heard = branches.hold(hold.order.clone()).await;
+        if is_unknown(heard) {
+            return;
+        }
     }
 }
 
