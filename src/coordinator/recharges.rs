@@ -261,9 +261,11 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             let told = decision.told(recorded.as_ref());
             return Ok(PaymentAnswer { decision, told, payment: recorded });
         }
-        let (now_ns, mut entropy) = (self.clock.now_ns(), self.entropy.lock());
-        let (id, return_id) = (entropy.u128(), entropy.u128());
-        drop(entropy);
+        let now_ns = self.clock.now_ns();
+        let (id, return_id) = {
+            let mut entropy = self.entropy.lock();
+            (entropy.u128(), entropy.u128())
+        };
         let user = order.as_ref().map(|order| order.user);
         let act = RechargeAct::Pay(Box::new(PaymentCall {
             id: PaymentId::generate(now_ns, id),

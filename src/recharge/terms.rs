@@ -30,7 +30,7 @@ impl ChannelTerms {
     pub fn minor_units(&self, amount: Amount, precision: u8) -> Option<i64> {
         let digits = precision.checked_sub(self.minor_digits)?;
         let factor = 10_u64.checked_pow(digits.into())?;
-        let whole = amount.units() % factor == 0;
+        let whole = amount.units().is_multiple_of(factor);
         whole.then(|| i64::try_from(amount.units() / factor).ok()).flatten()
     }
 }

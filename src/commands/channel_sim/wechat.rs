@@ -270,10 +270,13 @@ fn yuan(fen: i64) -> String {
     format!("{}.{:02}", fen / 100, fen % 100)
 }
 
+/// A line of a bill: time, number, merchant number, state, fen paid, refund, merchant's refund, fen
+/// returned.
+type BillRow = (String, String, String, &'static str, i64, String, String, i64);
+
 /// The bill of a day; `None`: it has no trade.
 fn bill(sim: &Sim, day: &str, fault: Option<BillFault>) -> Option<String> {
-    // Time, number, merchant number, state, paid, refund, merchant's refund, returned.
-    let mut rows: Vec<(String, String, String, &str, i64, String, String, i64)> = Vec::new();
+    let mut rows: Vec<BillRow> = Vec::new();
     let books = sim.books.lock();
     for (order, paid) in books.payments().filter(|(order, _)| order.format == Format::WeChat) {
         let (time, none) = (local(paid.at_s), || "0".to_owned());

@@ -204,7 +204,8 @@ fn other_facts_of_a_recorded_payment_are_a_contradiction() {
 
 #[test]
 fn each_unusual_payment_is_held_with_its_cause() {
-    let cases: [(HeldCause, fn(&mut Case)); 5] = [
+    type Change = fn(&mut Case);
+    let cases: [(HeldCause, Change); 5] = [
         (HeldCause::Currency, |case| case.facts.currency = "USD".to_owned()),
         (HeldCause::Overflow, |case| case.facts.minor_units = i64::MAX),
         (HeldCause::Discounted, |case| case.facts.discount = true),
