@@ -93,7 +93,7 @@ pub(super) struct Entry {
     /// Questions without an answer.
     pub(super) tries: BTreeMap<Question, Tries>,
     /// The last failure of a question, for people.
-    pub(super) trouble: Option<String>,
+    pub(super) trouble: Option<(Option<Party>, String)>,
     /// The decision that its caller wants.
     pub(super) wish: Option<Wish>,
     /// Operators want to end a branch.

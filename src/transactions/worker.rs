@@ -42,7 +42,7 @@ use crate::postgres::Superseded;
 use crate::postgres::transactions::{
     Found, Landed, TransactionError, TransactionStore, UnfinishedPage,
 };
-use crate::transaction::{TransactionName, TransactionRow};
+use crate::transaction::{TransactionName, TransactionRow, TransactionState};
 use domain::transfer::ReqId;
 
 /// Rows in one read of the unfinished ones.
@@ -249,9 +249,10 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             return;
         }
         let fuse = self.parts.options.fuse;
-        if entry.proposal(now, halted, fuse).is_some() {
-            // One commit for the answers of both stores.
-            let is_half = fuse && entry.is_half_heard();
+        if let Some(moved) = entry.proposal(now, halted, fuse) {
+            // One commit for the answers of both stores. An abort waits for neither.
+            let is_abort = moved.to == TransactionState::Aborted;
+            let is_half = fuse && !is_abort && entry.is_half_heard();
             if !is_half && entry.records.due_ns <= now_ns {
                 self.ready.insert(id);
             }

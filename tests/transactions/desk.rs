@@ -128,13 +128,19 @@ impl Desk {
         self.server.as_mut().is_none_or(Server::has_ended)
     }
 
-    /// Ends the server, if it runs, and starts an unarmed one.
+    /// Ends the server, if it runs.
     #[cfg(feature = "crash")]
-    pub(super) fn start_again(&mut self) {
+    pub(super) fn ends_armed(&mut self) {
         if let Some(mut server) = self.server.take() {
             server.signal_if_alive(Signal::KILL);
             server.wait();
         }
+    }
+
+    /// Ends the server, if it runs, and starts an unarmed one.
+    #[cfg(feature = "crash")]
+    pub(super) fn start_again(&mut self) {
+        self.ends_armed();
         self.start();
     }
 

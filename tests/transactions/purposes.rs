@@ -196,6 +196,9 @@ fn hld_009_a_freeze_behind_a_kill_is_done_once() {
         };
         let answered = crate::harness::send(desk.server().ops, &request).is_ok();
         died += usize::from(!answered);
+        // Also between the settled holds and the row that tells of them.
+        desk.ends_armed();
+        desk.site().assert_verified();
         desk.start_again();
         crate::harness::eventually("the freeze", || {
             let reply = ask(&desk, "freeze", &body);

@@ -628,15 +628,18 @@ LANGUAGE sql STABLE AS $$
                                 WHERE o.transaction_id = b.transaction_id AND o.round = b.round
                                   AND o.state = -10)
     ), places AS (
-        SELECT DISTINCT legs.id, place.user_id, legs.asset
-          FROM legs CROSS JOIN LATERAL (VALUES (leg_user("from", 'FUNDING')),
-                                               (leg_user("to", 'FUNDING'))) AS place (user_id)
+        SELECT DISTINCT legs.id, place.user_id, legs.asset, place.purpose
+          FROM legs CROSS JOIN LATERAL (
+              VALUES (leg_user("from", 'FUNDING'), leg_purpose("from")),
+                     (leg_user("to", 'FUNDING'), leg_purpose("to"))) AS place (user_id, purpose)
          WHERE participant = 'FUNDING' AND place.user_id IS NOT NULL
     ), parts AS (
         SELECT p.id, p.asset, h.brought::numeric - h.taken AS funding, 0 AS spot, 0 AS outside
           FROM places p
           JOIN funding_holds h
-            ON h.hold_key = ulid_text(p.id) || ':' || p.user_id || ':' || p.asset AND h.state = 40
+            ON h.state = 40
+               AND h.hold_key = ulid_text(p.id) || ':' || p.user_id || ':' || p.asset
+                                || CASE WHEN p.purpose <> 0 THEN ':' || p.purpose ELSE '' END
         UNION ALL
         SELECT id, asset, 0,
                CASE WHEN leg_user("from", 'SPOT') IS NULL THEN amount

@@ -129,13 +129,18 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
             let due_ns = now_ns + ns(self.backoff.delay_ms(count));
             let (party, word) = (question.party.name(), question.word.name());
             info!(transaction = %id, party, word, count, why, "no answer; it is asked again");
-            entry.trouble = Some(format!("{party} to {word}: {why}"));
+            let trouble = format!("{party} to {word}: {why}");
+            entry.trouble = Some((Some(question.party.clone()), trouble));
             entry.tries.insert(question, Tries { count, due_ns });
             self.wake_at(due_ns, id);
             return;
         }
         entry.tries.remove(&question);
-        entry.trouble = None;
+        // The trouble of the other store stays: both are asked at once.
+        let of_other = |(party, _): &(Option<Party>, String)| {
+            party.as_ref().is_some_and(|party| *party != question.party)
+        };
+        entry.trouble = entry.trouble.take().filter(of_other);
         // Answers without a state of their own are known at once.
         ask::moves(&entry.row, &mut entry.known, &question, &heard);
         entry.heard.push((question, heard));

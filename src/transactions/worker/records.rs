@@ -62,7 +62,7 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
         };
         entry.records.count = entry.records.count.saturating_add(1);
         entry.records.due_ns = now_ns + ns(self.backoff.delay_ms(entry.records.count));
-        entry.trouble = Some(why.to_owned());
+        entry.trouble = Some((None, why.to_owned()));
         let due_ns = entry.records.due_ns;
         error!(transaction = %id, why, "PostgreSQL refuses the next step of a transaction");
         self.wake_at(due_ns, id);

@@ -95,7 +95,7 @@ fn obstacle(entry: &Entry) -> String {
     if let Some(session) = &entry.held {
         return format!("{session} holds its row");
     }
-    if let Some(trouble) = &entry.trouble {
+    if let Some((_, trouble)) = &entry.trouble {
         return trouble.clone();
     }
     let asked: Vec<&str> = entry.asking.iter().map(|(party, _)| party.name()).collect();
