@@ -11,9 +11,9 @@
 //! The log names neither owner nor Funding's part. The owner of a row that is written is
 //! [`crate::transaction::REPAIRED`], and no service may take its tx_id again. Legs of Funding that
 //! are lost are named for an operator: nothing proves that a service's money moved there. A round
-//! that Funding was trying counts as tried if all its holds are apart exactly as the round asks: Spot
-//! books behind the decision, and that stands behind both tries. Of a leg between the stores the log
-//! has Spot's side. Its other side counts as outside of both, until an operator books it on Funding
+//! that Funding was trying counts as tried if all its holds are apart exactly as the round asks:
+//! Spot books behind the decision, and that stands behind both tries. Of a leg between the stores
+//! the log has Spot's side. Its other side counts as outside of both, until an operator books it on Funding
 //! as an external operation.
 
 use std::collections::{BTreeMap, BTreeSet};
