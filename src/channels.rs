@@ -50,7 +50,9 @@ pub trait Channel: Send + Sync {
     /// Ends an order at the channel, so that it cannot be paid any more.
     fn close(&self, order: &OrderAsk<'_>) -> Closing;
 
-    /// Sends money of a payment back. A repeat with the same return number sends no more.
+    /// Sends money of a payment back, at up to three requests: the channel is asked for the return
+    /// number first, and again behind a refusal. A repeat with the same return number sends no
+    /// more, at any time later.
     fn refund(&self, ask: &RefundAsk<'_>) -> Refunded;
 
     /// Asks for the state of a refund.
@@ -214,6 +216,39 @@ impl Acknowledgement {
         let status = end.status();
         let body = if status == 204 { "" } else { r#"{"code":"FAIL","message":"not accepted"}"# };
         Acknowledgement { status, body }
+    }
+}
+
+/// The state of a refund that was looked for by our number; `None`: the channel has no such refund.
+type Looked = Result<Option<Refunded>, ChannelDoubt>;
+
+/// Posts a refund that the channel does not have yet, and believes a refusal only if it still has
+/// none behind it.
+///
+/// A channel forgets that it has seen a request, and may refuse the repeat of one that it accepted.
+fn refund_once(look: impl Fn() -> Looked, post: impl FnOnce() -> Refunded) -> Refunded {
+    match look() {
+        Ok(None) => {}
+        Ok(Some(end)) => return end,
+        Err(doubt) => return Refunded::Unknown(doubt),
+    }
+    match post() {
+        refused @ Refunded::Refused(_) => match look() {
+            Ok(None) => refused,
+            Ok(Some(end)) => end,
+            Err(doubt) => Refunded::Unknown(doubt),
+        },
+        end => end,
+    }
+}
+
+/// The end of a question for a refund.
+fn asked(looked: Looked) -> Refunded {
+    match looked {
+        Ok(Some(end)) => end,
+        // Not there yet is no refusal: the refund may be on its way.
+        Ok(None) => Refunded::Unknown(ChannelDoubt::Code("NO_SUCH_REFUND".to_owned())),
+        Err(doubt) => Refunded::Unknown(doubt),
     }
 }
 

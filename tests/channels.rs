@@ -2,6 +2,8 @@
 
 /// Messages that another one than the channel has signed, or changed.
 mod forged;
+/// Refunds that are asked for again.
+mod refunds;
 /// The adapters against `ubscore channel-sim`.
 mod simulated;
 

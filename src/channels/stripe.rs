@@ -19,7 +19,7 @@ use self::signature::Signing;
 use super::wire::{Wire, WireAnswer, WireCall, fetch};
 use super::{
     Acknowledgement, BillAsk, CallbackEnd, Channel, ChannelKeyError, ChannelLimits, CreateAsk,
-    OrderAsk, RefundAsk, Renewal, check_encoding, header, json, now,
+    Looked, OrderAsk, RefundAsk, Renewal, asked, check_encoding, header, json, now, refund_once,
 };
 use crate::clock::Clock;
 use crate::config::secret::Secret;
@@ -44,6 +44,12 @@ const FIRST_KEY_S: i64 = 60;
 
 /// The most items of one page.
 const PAGE: usize = 100;
+
+/// The most pages of refunds of one payment: 1,000 refunds. With more, nothing is known of ours.
+const REFUND_PAGES_MAX: usize = 10;
+
+/// The code of a refund of a payment that is wholly refunded, by us or by another.
+const ALREADY_REFUNDED: &str = "charge_already_refunded";
 
 /// An account of Stripe.
 #[derive(Clone, Debug)]
@@ -208,6 +214,57 @@ impl Stripe {
         }
     }
 
+    /// Looks for a refund by our number, through all refunds of its payment.
+    fn look(&self, ask: &RefundAsk<'_>) -> Looked {
+        let (limit, mut after) = (PAGE.to_string(), String::new());
+        let mut refused = None;
+        for _ in 0..REFUND_PAGES_MAX {
+            let mut fields = vec![("payment_intent", ask.trade_no), ("limit", limit.as_str())];
+            if !after.is_empty() {
+                fields.push(("starting_after", &after));
+            }
+            let page = self.get("/v1/refunds", &fields).map_err(Problem::doubt)?;
+            let items = page.get("data").and_then(Value::as_array);
+            let items = items.ok_or(ChannelDoubt::Unreadable)?;
+            let named = |item: &&Value| event::metadata(item, RETURN) == Some(ask.return_no);
+            for end in items.iter().filter(named).map(|item| self.refunded(item, ask)) {
+                // If two carry our number, one that failed does not hide money that left.
+                if !matches!(end, Refunded::Refused(_)) {
+                    return Ok(Some(end));
+                }
+                refused = Some(end);
+            }
+            match page.get("has_more").and_then(Value::as_bool) {
+                Some(false) => return Ok(refused),
+                Some(true) => {}
+                None => return Err(ChannelDoubt::Unreadable),
+            }
+            let last = items.last().and_then(|item| json::text(item, "/id"));
+            // A page that leads back to itself would never end.
+            match last.filter(|last| *last != after) {
+                Some(last) => after = last.to_owned(),
+                None => return Err(ChannelDoubt::Unreadable),
+            }
+        }
+        Err(ChannelDoubt::Code("TOO_MANY_REFUNDS".to_owned()))
+    }
+
+    /// Asks for a refund, without a look for an earlier one.
+    fn post_refund(&self, ask: &RefundAsk<'_>) -> Refunded {
+        let (amount, no) = (ask.minor_units.to_string(), format!("metadata[{RETURN}]"));
+        let fields = [("payment_intent", ask.trade_no), ("amount", &amount), (&no, ask.return_no)];
+        match self.post("/v1/refunds", &fields, ask.return_no) {
+            Ok(refund) => self.refunded(&refund, ask),
+            // A short balance of ours is no refusal: the same refund may pass later.
+            Err(Problem::Refusal { kind, code, .. })
+                if kind == "invalid_request_error" && !code.contains("balance") =>
+            {
+                Refunded::Refused(code)
+            }
+            Err(problem) => Refunded::Unknown(problem.doubt()),
+        }
+    }
+
     /// A refund as its meaning.
     fn refunded(&self, refund: &Value, ask: &RefundAsk<'_>) -> Refunded {
         let ours = event::metadata(refund, RETURN) == Some(ask.return_no)
@@ -343,33 +400,17 @@ impl Channel for Stripe {
     }
 
     fn refund(&self, ask: &RefundAsk<'_>) -> Refunded {
-        let (amount, no) = (ask.minor_units.to_string(), format!("metadata[{RETURN}]"));
-        let fields = [("payment_intent", ask.trade_no), ("amount", &amount), (&no, ask.return_no)];
-        match self.post("/v1/refunds", &fields, ask.return_no) {
-            Ok(refund) => self.refunded(&refund, ask),
-            // A short balance of ours is no refusal: the same refund may pass later.
-            Err(Problem::Refusal { kind, code, .. })
-                if kind == "invalid_request_error" && !code.contains("balance") =>
-            {
-                Refunded::Refused(code)
+        match refund_once(|| self.look(ask), || self.post_refund(ask)) {
+            // The money is back, and not by us as far as the channel shows. A person must look.
+            Refunded::Refused(code) if code == ALREADY_REFUNDED => {
+                Refunded::Unknown(ChannelDoubt::Code(code))
             }
-            Err(problem) => Refunded::Unknown(problem.doubt()),
+            end => end,
         }
     }
 
     fn query_refund(&self, ask: &RefundAsk<'_>) -> Refunded {
-        let fields = [("payment_intent", ask.trade_no), ("limit", "100")];
-        let list = match self.get("/v1/refunds", &fields) {
-            Ok(list) => list,
-            Err(problem) => return Refunded::Unknown(problem.doubt()),
-        };
-        let named = |refund: &&Value| event::metadata(refund, RETURN) == Some(ask.return_no);
-        match list.get("data").and_then(Value::as_array).map(|list| list.iter().find(named)) {
-            Some(Some(refund)) => self.refunded(refund, ask),
-            // Not there yet is no refusal: the refund may be on its way.
-            Some(None) => Refunded::Unknown(ChannelDoubt::Code("NO_SUCH_REFUND".to_owned())),
-            None => Refunded::Unknown(ChannelDoubt::Unreadable),
-        }
+        asked(self.look(ask))
     }
 
     fn bill(&self, ask: &BillAsk, lines: &mut dyn FnMut(BillLine)) -> Billed {

@@ -27,7 +27,7 @@ use self::signature::{Merchant, Seal};
 use super::wire::{Wire, WireAnswer, WireCall, fetch};
 use super::{
     Acknowledgement, BillAsk, CallbackEnd, Channel, ChannelKeyError, ChannelLimits, CreateAsk,
-    OrderAsk, RefundAsk, Renewal, check_encoding, json, now,
+    Looked, OrderAsk, RefundAsk, Renewal, asked, check_encoding, json, now, refund_once,
 };
 use crate::clock::{Clock, NS_PER_S};
 use crate::config::secret::Secret;
@@ -60,6 +60,9 @@ const REFUND_REFUSED: [&str; 6] = [
     "USER_ACCOUNT_ABNORMAL",
     "TRADE_OVERDUE",
 ];
+
+/// The code of a query for a refund that the channel does not have.
+const NO_SUCH_REFUND: &str = "RESOURCE_NOT_EXISTS";
 
 /// A merchant of WeChat Pay.
 #[derive(Clone, Debug)]
@@ -213,6 +216,44 @@ impl WeChat {
         }
     }
 
+    /// Looks for a refund by our number.
+    fn look(&self, ask: &RefundAsk<'_>) -> Looked {
+        let target = format!("/v3/refund/domestic/refunds/{}", ask.return_no);
+        let answer = self.ask(WireCall::get(target))?;
+        if answer.status == 200 {
+            return Ok(Some(self.refunded(&answer, ask, true)));
+        }
+        match code(&answer)? {
+            code if code == NO_SUCH_REFUND => Ok(None),
+            code => Err(ChannelDoubt::Code(code)),
+        }
+    }
+
+    /// Asks for a refund, without a look for an earlier one.
+    fn post_refund(&self, ask: &RefundAsk<'_>) -> Refunded {
+        let body = json!({
+            "transaction_id": ask.trade_no,
+            "out_refund_no": ask.return_no,
+            "amount": {
+                "refund": ask.minor_units,
+                "total": ask.total_minor_units,
+                "currency": ask.currency,
+            },
+        });
+        let answer = match self.post("/v3/refund/domestic/refunds", &body) {
+            Ok(answer) => answer,
+            Err(doubt) => return Refunded::Unknown(doubt),
+        };
+        if answer.status == 200 {
+            return self.refunded(&answer, ask, false);
+        }
+        match code(&answer) {
+            Ok(code) if REFUND_REFUSED.contains(&&*code) => Refunded::Refused(code),
+            Ok(code) => Refunded::Unknown(ChannelDoubt::Code(code)),
+            Err(doubt) => Refunded::Unknown(doubt),
+        }
+    }
+
     /// The address of a day's bill and its digest.
     fn bill_address(&self, ask: &BillAsk) -> Result<(String, Vec<u8>), Billed> {
         let unknown = Billed::Unknown;
@@ -344,40 +385,11 @@ impl Channel for WeChat {
     }
 
     fn refund(&self, ask: &RefundAsk<'_>) -> Refunded {
-        let body = json!({
-            "transaction_id": ask.trade_no,
-            "out_refund_no": ask.return_no,
-            "amount": {
-                "refund": ask.minor_units,
-                "total": ask.total_minor_units,
-                "currency": ask.currency,
-            },
-        });
-        let answer = match self.post("/v3/refund/domestic/refunds", &body) {
-            Ok(answer) => answer,
-            Err(doubt) => return Refunded::Unknown(doubt),
-        };
-        if answer.status == 200 {
-            return self.refunded(&answer, ask, false);
-        }
-        match code(&answer) {
-            Ok(code) if REFUND_REFUSED.contains(&&*code) => Refunded::Refused(code),
-            Ok(code) => Refunded::Unknown(ChannelDoubt::Code(code)),
-            Err(doubt) => Refunded::Unknown(doubt),
-        }
+        refund_once(|| self.look(ask), || self.post_refund(ask))
     }
 
     fn query_refund(&self, ask: &RefundAsk<'_>) -> Refunded {
-        let target = format!("/v3/refund/domestic/refunds/{}", ask.return_no);
-        match self.ask(WireCall::get(target)) {
-            Ok(answer) if answer.status == 200 => self.refunded(&answer, ask, true),
-            // Not there yet is no refusal: the refund may be on its way.
-            Ok(answer) => match code(&answer) {
-                Ok(code) => Refunded::Unknown(ChannelDoubt::Code(code)),
-                Err(doubt) => Refunded::Unknown(doubt),
-            },
-            Err(doubt) => Refunded::Unknown(doubt),
-        }
+        asked(self.look(ask))
     }
 
     fn bill(&self, ask: &BillAsk, lines: &mut dyn FnMut(BillLine)) -> Billed {

@@ -43,7 +43,7 @@ fn public_key() -> WeChatKey {
     WeChatKey::PublicKey { id: ID.to_owned(), pem }
 }
 
-fn adapter(wire: Arc<dyn Wire>) -> WeChat {
+pub(super) fn adapter(wire: Arc<dyn Wire>) -> WeChat {
     wechat(&wechat_settings(&private_pem(), vec![public_key()]), wire)
 }
 
@@ -55,9 +55,9 @@ fn signed(key: &RsaPrivateKey, text: &[u8]) -> String {
 
 /// A message with the headers of its signature, each by name.
 #[derive(Clone)]
-struct Message {
+pub(super) struct Message {
     head: Vec<(&'static str, String)>,
-    body: Vec<u8>,
+    pub(super) body: Vec<u8>,
 }
 
 impl Message {
@@ -76,7 +76,7 @@ impl Message {
         Message { head, body: body.to_vec() }
     }
 
-    fn signed(body: &[u8]) -> Message {
+    pub(super) fn signed(body: &[u8]) -> Message {
         Message::signed_at(body, 0, &KEYS[0])
     }
 
@@ -100,7 +100,7 @@ impl Message {
         other
     }
 
-    fn headers(&self) -> HeaderMap {
+    pub(super) fn headers(&self) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in &self.head {
             map.append(*name, HeaderValue::from_str(value).expect("a header"));

@@ -1,3 +1,6 @@
+/// Faults of the simulator, each by itself.
+mod faults;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -128,17 +131,20 @@ impl Simulator {
     }
 }
 
+/// The end of each callback, in order.
+type Ends = Vec<Result<Vec<Notice>, Rejected>>;
+
 /// The listener of callbacks: it answers as the adapter says, and keeps every end.
 struct Listener {
     address: SocketAddr,
-    ends: Arc<Mutex<Vec<Result<Vec<Notice>, Rejected>>>>,
+    ends: Arc<Mutex<Ends>>,
 }
 
 impl Listener {
     fn start(channel: Arc<dyn Channel>) -> Listener {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let ends = Arc::<Mutex<Vec<_>>>::default();
+        let ends = Arc::<Mutex<Ends>>::default();
         let kept = Arc::clone(&ends);
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -172,7 +178,7 @@ impl Listener {
         format!("http://{}/callbacks/v1/it", self.address)
     }
 
-    fn ends(&self) -> Vec<Result<Vec<Notice>, Rejected>> {
+    fn ends(&self) -> Ends {
         self.ends.lock().expect("no panic").clone()
     }
 
