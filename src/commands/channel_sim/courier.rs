@@ -42,8 +42,11 @@ pub(super) fn start(sim: &Arc<Sim>) -> std::io::Result<()> {
 
 /// Sends each parcel that is due. `due`: the time and the tries of each.
 fn round(sim: &Sim, agent: &ureq::Agent, due: &mut BTreeMap<u64, (u64, u32)>) {
+    let books = sim.books.lock();
+    let mut parcels: Vec<Parcel> = books.parcels.values().cloned().collect();
+    // At the same moment: a fault that was set before a payment holds for its callback.
     let fault = sim.faults.lock().callbacks;
-    let mut parcels: Vec<Parcel> = sim.books.lock().parcels.values().cloned().collect();
+    drop(books);
     match fault {
         Some(CallbackFault::Hold) => return,
         Some(CallbackFault::Reorder) => parcels.reverse(),
