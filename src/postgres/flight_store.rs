@@ -615,7 +615,8 @@ mod tests {
         let (user, actor) = (UserId::new(2), "a test".to_owned());
         let call = RechargeCall { user, order_number: 0, actor, act };
         let call = Call::Recharge(Box::new(call));
-        let both = [withdrawal(1), vec![call.clone()]].concat();
+        let [other] = withdrawal(1);
+        let both = [other, call.clone()];
         let split = store.commit(Standing::default(), &both).await;
         assert!(matches!(split, Err(Failure::Split(_))), "{split:?}");
         let alone = store.commit(Standing::default(), &[call]).await;
