@@ -22,6 +22,7 @@ pub mod terms;
 
 use std::fmt;
 
+use ring::digest::{SHA256, digest};
 use ulid::Ulid;
 
 /// Declares the ids of this room: a ULID, with a prefix in text.
@@ -86,7 +87,7 @@ impl PaymentId {
     pub fn of(channel: &str, trade_no: &str) -> PaymentId {
         // No name of a channel has a line feed.
         let text = format!("{channel}\n{trade_no}");
-        let hash = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+        let hash = digest(&SHA256, text.as_bytes());
         let first: [u8; 16] = hash.as_ref()[..16].try_into().expect("a hash of 32 bytes");
         PaymentId(u128::from_be_bytes(first).max(1))
     }

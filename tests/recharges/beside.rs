@@ -74,8 +74,8 @@ fn rch_015_another_currency_is_held_without_a_movement() {
     desk.stopped();
 }
 
-/// Goal: a part that went back at the channel is never credited, whatever comes later: the order,
-/// facts without it, a refused return.
+/// Goal: a part that went back at the channel is never credited: not behind its order, nor by facts
+/// without it, nor behind a refused return.
 #[test]
 fn rch_015_a_part_that_went_back_is_never_credited() {
     let desk = Desk::new();

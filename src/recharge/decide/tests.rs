@@ -89,7 +89,7 @@ pub(crate) fn recorded(
     }
 }
 
-/// What is known, in parts that a test changes.
+/// The parts that a decision rests on, for a test to change.
 #[derive(Clone, Debug)]
 struct Case {
     facts: Facts,
