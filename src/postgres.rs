@@ -167,6 +167,17 @@ pub enum Error {
 pub struct Superseded;
 
 impl Error {
+    /// Whether a statement has met a limit of time, on the server or here.
+    pub fn is_late(&self) -> bool {
+        match self {
+            Error::Timeout(_) => true,
+            Error::Query(error) => {
+                [Some("57014"), Some("55P03")].contains(&error.code().map(|code| code.code()))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the schema was made by another version of the program, or changed by hand.
     pub fn is_of_other_version(&self) -> bool {
         match self {

@@ -22,6 +22,7 @@ pub mod terms;
 
 use std::fmt;
 
+use ring::digest::{SHA256, digest};
 use ulid::Ulid;
 
 /// Declares the ids of this room: a ULID, with a prefix in text.
@@ -80,9 +81,34 @@ ids! {
     ReturnId = "wrf_";
 }
 
+impl PaymentId {
+    /// The id of the payment with this key. It is the same behind a restore, and so are the keys of
+    /// its movements: no payment is credited twice.
+    pub fn of(channel: &str, trade_no: &str) -> PaymentId {
+        // No name of a channel has a line feed.
+        let text = format!("{channel}\n{trade_no}");
+        let hash = digest(&SHA256, text.as_bytes());
+        let first: [u8; 16] = hash.as_ref()[..16].try_into().expect("a hash of 32 bytes");
+        PaymentId(u128::from_be_bytes(first).max(1))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a payment has one id for ever. The first value is fixed: rows rest on it.
+    #[test]
+    fn the_id_of_a_payment_follows_from_its_key() {
+        let id = PaymentId::of("wechat", "4200001");
+        assert_eq!(format!("{:032x}", id.number()), "a2ea43150bb0b207a10e530c88418892");
+        for (channel, trade_no) in
+            [("wechat", "4200002"), ("card", "4200001"), ("wechat4", "200001")]
+        {
+            assert_ne!(PaymentId::of(channel, trade_no), id, "{channel} {trade_no}");
+        }
+        assert_eq!(PaymentId::parse(&id.to_string()), Some(id));
+    }
 
     /// Goal: a merchant number is ours in one form alone. A foreign number never names an order.
     #[test]

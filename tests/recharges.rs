@@ -42,6 +42,8 @@ mod beside;
 mod guarded;
 /// Repeats, and many at once.
 mod repeated;
+/// Rows that a restore has lost.
+mod restored;
 
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
@@ -140,6 +142,15 @@ impl Desk {
     fn ended(&self, payment: &RechargePayment, end: HeldEnd) -> RechargePayment {
         let ended = block_on(self.recharges.ended(payment, end, None, "an operator"));
         ended.expect("ended").payment.expect("recorded")
+    }
+
+    /// An operator cannot credit a payment, for this reason.
+    fn not_credited(&self, payment: &RechargePayment, why: &str) {
+        let credit = self.recharges.ended(payment, HeldEnd::Credit, None, "an operator");
+        let refused = block_on(credit).expect_err("refused");
+        assert_eq!(refused.code, Code::InvalidRequest);
+        let detail = refused.detail.expect("why");
+        assert!(detail.contains(why), "{detail}");
     }
 
     fn value(&self, statement: &str) -> String {
@@ -296,5 +307,31 @@ fn rch_006_a_payment_before_our_note_pays_the_order() {
     let row = "SELECT state, reference IS NULL, (SELECT array_agg(s.state)::text \
                  FROM unnest(history) AS s) FROM recharges_tb";
     assert_eq!(desk.site.sql(row), [["40", "t", "{0,10,40}"]]);
+    desk.stopped();
+}
+
+/// Goal: the note of a channel's answer does not undo a wish, and no number of the channel is lost.
+#[test]
+fn a_note_keeps_each_number_and_leaves_a_wish_alone() {
+    let desk = Desk::new();
+    let order = desk.order("order-1");
+    let wished = desk.recharges.wished(&order, ClosingWish::Cancelled, "user/1001");
+    let wished = block_on(wished).expect("wished");
+    let note = |order: &Recharge, number: &str| {
+        let (number, pay, later) = (number.to_owned(), "a code".to_owned(), Timestamp::MAX);
+        let noted = desk.recharges.noted(order, Some(number), Some(pay), Some(later));
+        block_on(noted).expect("noted")
+    };
+    let noted = note(&order, "a");
+    assert_eq!((noted.state, noted.pay), (RechargeState::Init, None));
+    assert_eq!((noted.reference.as_deref(), noted.next_at), (Some("a"), wished.next_at));
+    let other = desk.paying("order-2");
+    let further = note(&other, "b");
+    assert_eq!((further.state, further.pay), (RechargeState::Paying, None));
+    assert_eq!(further.reference, other.reference);
+    note(&order, "a");
+    let reasons = "SELECT array_agg(s.reason ORDER BY s.reason)::text FROM recharges_tb \
+                   CROSS JOIN unnest(history) AS s WHERE s.reason LIKE 'reference %'";
+    assert_eq!(desk.value(reasons), "{\"reference a\",\"reference b\"}");
     desk.stopped();
 }

@@ -63,6 +63,8 @@ const SEAMS: &[(&str, &[&str])] = &[
             "src/channels/wechat/bill.rs",
             "src/channels/wechat/keys.rs",
             "src/channels/wechat/signature.rs",
+            "src/recharge.rs",
+            "src/recharge/proof.rs",
             "src/recharge/proof.rs",
         ],
     ),

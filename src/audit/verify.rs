@@ -246,9 +246,13 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
         let strange = strange.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
         verdict.mismatches.extend(strange.chain(unbalanced.into_iter().map(Mismatch::from)));
     }
-    let (recharges, _) = reader.recharges(RechargesFrom::beginning()).await?;
-    let recharges = recharges.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
-    verdict.mismatches.extend(recharges);
+    let mut next = Some(RechargesFrom::beginning());
+    while let Some(from) = next {
+        let page = reader.recharges(from).await?;
+        let found = page.found.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
+        verdict.mismatches.extend(found);
+        next = page.next;
+    }
     replayed.durable()?;
     verdict.mismatches.extend(unequal(&mut reader, &replayed.ledger).await?);
     let (watermark, passed) = reader.passed().await?;

@@ -261,15 +261,10 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             let told = decision.told(recorded.as_ref());
             return Ok(PaymentAnswer { decision, told, payment: recorded });
         }
-        let now_ns = self.clock.now_ns();
-        let (id, return_id) = {
-            let mut entropy = self.entropy.lock();
-            (entropy.u128(), entropy.u128())
-        };
         let user = order.as_ref().map(|order| order.user);
         let act = RechargeAct::Pay(Box::new(PaymentCall {
-            id: PaymentId::generate(now_ns, id),
-            return_id: ReturnId::generate(now_ns, return_id),
+            id: PaymentId::of(&terms.name, &facts.trade_no),
+            return_id: self.return_id(),
             facts: facts.clone(),
             terms: Arc::clone(terms),
             proven,

@@ -30,7 +30,7 @@ use tokio_postgres::{Client, Row};
 use wal::{Identity, Sequence};
 
 pub use self::externals::{Decided, EXTERNAL_COLUMNS, external_from_row};
-pub use self::recharges::RechargesFrom;
+pub use self::recharges::{RechargesFrom, RechargesPage};
 use self::sums::{Candidate, Columns, Flights, Part, Sum, Sums};
 pub use self::transactions::SpotPart;
 use self::transactions::{Recent, compare_transactions, next_transactions, spot_parts};

@@ -316,7 +316,11 @@ impl Journal for Database {
                 Ok(statement) => statement,
                 Err(error) => {
                     self.set_flies(flew);
-                    return Err(Stopped::Unreachable(error.into()));
+                    // A table of recharges may be locked: the calls without them go on.
+                    return Err(match session.client.is_closed() {
+                        true => Stopped::Unreachable(error.into()),
+                        false => Stopped::Unnamed(error.into()),
+                    });
                 }
             },
         };

@@ -202,6 +202,11 @@ impl<J: Journal> FlightStore<J> {
     }
 }
 
+/// Whether a call rests on rows of recharges.
+fn recharges(call: &Call) -> bool {
+    matches!(call, Call::Recharge(_))
+}
+
 /// The failure of a batch because of one call in it.
 fn objected(Objection { index, violation, what }: Objection) -> Failure {
     Failure::Refused { index, violation, source: Undecided::Objection(what).into() }
@@ -250,6 +255,8 @@ impl<J: Journal> Store for FlightStore<J> {
         loop {
             self.read(calls, &mut known).await.map_err(|failure| match failure {
                 Failure::Split(source) => unnamed(calls, source),
+                // A table of recharges may be locked: the calls without them go on.
+                Failure::Retry(source) if calls.iter().any(recharges) => unnamed(calls, source),
                 failure => failure,
             })?;
             let at = self.now();
@@ -388,6 +395,8 @@ mod tests {
         lasts: VecDeque<Last>,
         balances: VecDeque<Balance>,
         unreadable: Vec<(Key, String)>,
+        /// A table of recharges is locked.
+        locked: bool,
     }
 
     impl Journal for Scripted {
@@ -401,6 +410,9 @@ mod tests {
         }
 
         async fn read(&mut self, wanted: &Wanted) -> Result<Found, Failure> {
+            if self.locked && !wanted.recharges.is_empty() {
+                return Err(Failure::Retry("locked".into()));
+            }
             let accounts = wanted.accounts.iter().map(|user| (*user, AccountStatus::Active));
             let mut found = Found { accounts: accounts.collect(), ..Found::default() };
             found.unreadable = self.unreadable.clone();
@@ -590,6 +602,27 @@ mod tests {
         store.journal.unreadable.clear();
         store.commit(Standing::default(), &withdrawal(3)).await.expect("committed");
         assert_eq!(last_flown(&store), (100, 8));
+    }
+
+    /// Goal: a lock on a table of recharges stops no call without them.
+    #[tokio::test]
+    async fn a_lock_on_recharges_holds_up_these_alone() {
+        use crate::recharge::act::{RechargeAct, RechargeCall};
+        let mut store = store([]);
+        store.journal.locked = true;
+        let id = crate::recharge::RechargeId::new(7).expect("not zero");
+        let act = RechargeAct::Close { id };
+        let (user, actor) = (UserId::new(2), "a test".to_owned());
+        let call = RechargeCall { user, order_number: 0, actor, act };
+        let call = Call::Recharge(Box::new(call));
+        let [other] = withdrawal(1);
+        let both = [other, call.clone()];
+        let split = store.commit(Standing::default(), &both).await;
+        assert!(matches!(split, Err(Failure::Split(_))), "{split:?}");
+        let alone = store.commit(Standing::default(), &[call]).await;
+        let Err(Failure::Blocked { indices, .. }) = alone else { panic!("{alone:?}") };
+        assert_eq!(indices, [0]);
+        store.commit(Standing::default(), &withdrawal(1)).await.expect("committed");
     }
 
     #[tokio::test]

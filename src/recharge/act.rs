@@ -109,7 +109,7 @@ pub enum HeldEnd {
 /// A verified payment to decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PaymentCall {
-    /// The id of its row, if it is new.
+    /// The id of its row, if it is new: [`PaymentId::of`] its key.
     pub id: PaymentId,
     /// The id of its return, if it is sent back.
     pub return_id: ReturnId,

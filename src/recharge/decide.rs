@@ -15,7 +15,8 @@ use domain::amount::Amount;
 pub struct KnownPayment<'a> {
     /// The channel.
     pub terms: &'a ChannelTerms,
-    /// The amount that arrived, smallest units; `None`: no amount can hold it.
+    /// The amount that arrived, smallest units: that of the record, if there is one. `None`: no
+    /// amount can hold it.
     pub amount: Option<Amount>,
     /// The word of the proof.
     pub proven: Proven,
@@ -73,14 +74,18 @@ impl PaymentDecision {
 
     /// The answer for the channel. `recorded`: the payment as it stands behind the decision.
     pub fn told(self, recorded: Option<&RechargePayment>) -> PaymentTold {
-        let unmatched = |payment: &RechargePayment| {
+        let waits = |payment: &RechargePayment| {
+            let part = Some(HeldCause::PartReturned);
             payment.disposition == Disposition::Held
-                && payment.cause.is_some_and(HeldCause::is_unmatched)
+                && (payment.cause.is_some_and(HeldCause::is_unmatched)
+                    || payment.recharge.is_none() && payment.cause == part)
         };
         match self {
             PaymentDecision::Contradiction => PaymentTold::Conflict,
             PaymentDecision::Hold(cause) if cause.is_unmatched() => PaymentTold::NotFound,
-            PaymentDecision::Repeat if recorded.is_some_and(unmatched) => PaymentTold::NotFound,
+            PaymentDecision::Hold(_) | PaymentDecision::Repeat if recorded.is_some_and(waits) => {
+                PaymentTold::NotFound
+            }
             PaymentDecision::Foreign
             | PaymentDecision::Repeat
             | PaymentDecision::Hold(_)
@@ -108,19 +113,30 @@ pub fn decide(known: &KnownPayment<'_>, facts: &Facts, policy: RechargePolicy) -
         return match known.proven {
             // An order that is not here may be another deployment's, and accounts are shared.
             Proven::Elsewhere if known.recorded.is_none() => PaymentDecision::Foreign,
+            _ if part_returned(known, facts) => PaymentDecision::Hold(HeldCause::PartReturned),
             Proven::Broken => PaymentDecision::Hold(HeldCause::Unproven),
             _ => PaymentDecision::Hold(HeldCause::Unmatched),
         };
     };
-    match unusual(known, facts) {
+    match unusual(known, order, facts) {
         Some(decision) => decision,
-        None => by_order(order, facts, policy),
+        None => by_order(known, order, facts, policy),
     }
 }
 
+/// Whether the channel has given back a part, or all of it, as these facts or those before say. No
+/// later word takes that back.
+fn part_returned(known: &KnownPayment<'_>, facts: &Facts) -> bool {
+    let before = known.recorded.and_then(|row| row.cause);
+    facts.returned != Returned::None || before == Some(HeldCause::PartReturned)
+}
+
 /// The rows about the payment itself and its account.
-fn unusual(known: &KnownPayment<'_>, facts: &Facts) -> Option<PaymentDecision> {
-    if facts.currency != known.terms.currency {
+fn unusual(known: &KnownPayment<'_>, order: &Recharge, facts: &Facts) -> Option<PaymentDecision> {
+    // The asset of a channel may have changed since the order, or since the payment.
+    let asset = known.terms.asset;
+    let is_other = order.asset != asset || known.recorded.is_some_and(|row| row.asset != asset);
+    if facts.currency != known.terms.currency || is_other {
         return Some(PaymentDecision::Hold(HeldCause::Currency));
     }
     if known.amount.is_none() {
@@ -129,21 +145,27 @@ fn unusual(known: &KnownPayment<'_>, facts: &Facts) -> Option<PaymentDecision> {
     if facts.discount {
         return Some(PaymentDecision::Hold(HeldCause::Discounted));
     }
-    match facts.returned {
-        // A payment in suspense leaves it by a return of its own.
-        Returned::Whole if known.recorded.is_none() => return Some(PaymentDecision::Returned),
-        Returned::Whole | Returned::Part => {
-            return Some(PaymentDecision::Hold(HeldCause::PartReturned));
-        }
-        Returned::None => {}
+    // A payment in suspense leaves it by a return of its own.
+    if facts.returned == Returned::Whole && known.recorded.is_none() {
+        return Some(PaymentDecision::Returned);
+    }
+    if part_returned(known, facts) {
+        return Some(PaymentDecision::Hold(HeldCause::PartReturned));
     }
     (known.account == Some(AccountStatus::Disabled))
         .then_some(PaymentDecision::Hold(HeldCause::AccountDisabled))
 }
 
 /// The rows about the state of the order.
-fn by_order(order: &Recharge, facts: &Facts, policy: RechargePolicy) -> PaymentDecision {
-    let equal = order.minor_units == facts.minor_units;
+fn by_order(
+    known: &KnownPayment<'_>,
+    order: &Recharge,
+    facts: &Facts,
+    policy: RechargePolicy,
+) -> PaymentDecision {
+    // The minor unit of a channel may have changed since the order: what is credited counts too.
+    let equal = order.minor_units == facts.minor_units
+        && known.amount.is_none_or(|amount| amount == order.amount);
     let credited = |pays| match policy.differing {
         _ if equal => PaymentDecision::Credit { pays },
         PaymentRule::Credit => PaymentDecision::Credit { pays },

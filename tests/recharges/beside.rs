@@ -1,10 +1,13 @@
 use super::*;
 
+/// A change of the facts, and the cause that it is held for.
+type Unusual = (HeldCause, fn(&mut Facts));
+
 /// Goal: an unusual payment is held by its cause, and an operator ends it in each way.
 #[test]
 fn rch_015_unusual_payments_are_held_and_ended() {
     let desk = Desk::new();
-    let cases: [(HeldCause, fn(&mut Facts)); 4] = [
+    let cases: [Unusual; 4] = [
         (HeldCause::Amount, |facts| facts.minor_units = FEN - 1),
         (HeldCause::Amount, |facts| facts.minor_units = FEN + 1),
         (HeldCause::Discounted, |facts| facts.discount = true),
@@ -21,6 +24,11 @@ fn rch_015_unusual_payments_are_held_and_ended() {
             assert_eq!(desk.stands(&order), (RechargeState::Paying, 1, 1));
             let closing = desk.recharges.wished(&order, ClosingWish::Expired, "till");
             assert_eq!(block_on(closing).expect("it stays").closing, None, "held: not closed");
+            if (cause, end) == (HeldCause::PartReturned, "credit") {
+                desk.not_credited(&payment, "given a part of this payment back");
+                desk.ended(&payment, HeldEnd::Dismiss);
+                continue;
+            }
             let before: u64 = desk.available(USER).parse().expect("a number");
             let (how, want, state) = match end {
                 "credit" => (HeldEnd::Credit, Disposition::Credited, RechargeState::Paid),
@@ -63,6 +71,87 @@ fn rch_015_another_currency_is_held_without_a_movement() {
     assert_eq!(desk.ended(&payment, HeldEnd::Dismiss).disposition, Disposition::Dismissed);
     assert_eq!(desk.value("SELECT count(*) FROM recharge_movements"), "0");
     assert_eq!(desk.stands(&order), (RechargeState::Closed, 1, 0));
+    desk.stopped();
+}
+
+/// Goal: a part that went back at the channel is never credited: not behind its order, nor by facts
+/// without it, nor behind a refused return.
+#[test]
+fn rch_015_a_part_that_went_back_is_never_credited() {
+    let desk = Desk::new();
+    let order = desk.paying("order-1");
+    let lost = RechargeId::generate(1, 7);
+    let facts = Facts { proof: None, ..desk.facts(&order, "4200001") };
+    let facts = Facts { merchant_no: lost.to_string(), ..facts };
+    let part = Facts { returned: Returned::Part, ..facts.clone() };
+    let held = PaymentDecision::Hold(HeldCause::PartReturned);
+    let answer = desk.told(&part);
+    assert_eq!((answer.decision, answer.told), (held, PaymentTold::NotFound));
+    assert_eq!(desk.told(&part).told, PaymentTold::NotFound, "a repeat");
+    desk.site.sql(&format!(
+        "INSERT INTO recharges_tb SELECT (jsonb_populate_record(r, jsonb_build_object( \
+             'recharge_id', ulid_uuid('{}'), 'idem_key', 'lost'))).* FROM recharges_tb r",
+        lost.ulid()
+    ));
+    let back = desk.told(&facts);
+    assert_eq!((back.decision, back.told), (held, PaymentTold::Success));
+    let again = block_on(desk.recharges.rematched(&desk.terms, &facts, "an operator"));
+    assert_eq!(again.expect("decided again").decision, held);
+    let payment = back.payment.expect("recorded");
+    desk.not_credited(&payment, "given a part of this payment back");
+    let id = desk.recharges.return_id();
+    let returning = desk.ended(&payment, HeldEnd::Return(id));
+    let refused = block_on(desk.recharges.returned(&returning, id, false));
+    let held = refused.expect("an answer").payment.expect("recorded");
+    desk.not_credited(&held, "given a part of this payment back");
+    assert_eq!(desk.available(USER), (10 * COIN).to_string());
+    desk.stopped();
+}
+
+/// Goal: a payment that its channel has given back whole ends its order, which would wait for ever.
+#[test]
+fn a_payment_that_went_back_whole_ends_its_order() {
+    let desk = Desk::new();
+    let order = desk.paying("order-1");
+    let whole = Facts { returned: Returned::Whole, ..desk.facts(&order, "4200001") };
+    assert_eq!(desk.told(&whole).decision, PaymentDecision::Returned);
+    assert_eq!(desk.stands(&order), (RechargeState::Closed, 1, 0));
+    let row = "SELECT code, next_at IS NULL FROM recharges_tb";
+    assert_eq!(desk.site.sql(row), [[&(Code::HeldEnded as u16).to_string(), "t"]]);
+    assert_eq!(desk.credits(), ["0", "0", "0"]);
+    desk.stopped();
+}
+
+/// Goal: a channel that is configured anew credits no other amount and no other asset, and no
+/// payment stops its worker.
+#[test]
+fn a_payment_in_other_terms_than_its_order_is_held() {
+    let desk = Desk::new();
+    let order = desk.paying("order-1");
+    let digits = Arc::new(ChannelTerms { minor_digits: 1, ..(*desk.terms).clone() });
+    let asset = Arc::new(ChannelTerms { asset: AssetId(1), ..(*desk.terms).clone() });
+    let told = |terms: &Arc<ChannelTerms>, facts: &Facts| {
+        let told = desk.recharges.told(terms, facts, SeenBy::Callback);
+        block_on(told).expect("an answer")
+    };
+    let first = told(&digits, &desk.facts(&order, "digits"));
+    assert_eq!(first.decision, PaymentDecision::Hold(HeldCause::Amount));
+    let second = told(&asset, &desk.facts(&order, "asset"));
+    assert_eq!(second.decision, PaymentDecision::Hold(HeldCause::Currency));
+    let second = second.payment.expect("recorded");
+    assert_eq!(second.amount, None, "no asset stands for it");
+    let refused = block_on(desk.recharges.ended(&second, HeldEnd::Credit, None, "an operator"));
+    assert_eq!(refused.expect_err("no asset").code, Code::InvalidRequest);
+    let facts = Facts { discount: true, ..desk.facts(&order, "discounted") };
+    let (third, _) = desk.held(&facts);
+    let whole = Facts { discount: false, ..facts };
+    let again = block_on(desk.recharges.rematched(&asset, &whole, "an operator"));
+    let again = again.expect("decided again");
+    assert_eq!(again.decision, PaymentDecision::Hold(HeldCause::Currency));
+    desk.not_credited(&third, "No asset");
+    let again = block_on(desk.recharges.rematched(&desk.terms, &whole, "an operator"));
+    assert_eq!(again.expect("by its own terms").decision, PaymentDecision::Credit { pays: true });
+    assert_eq!(desk.available(USER), (110 * COIN).to_string());
     desk.stopped();
 }
 

@@ -63,8 +63,21 @@ fn rows_of_recharges_stand() {
     let desk = Desk::new();
     let order = desk.paying("order-1");
     desk.told(&desk.facts(&order, "4200001"));
+    desk.told(&desk.facts(&order, "4200002"));
     let session = desk.site.session();
+    session.sql("UPDATE recharge_returns SET channel_return_no = 'a', version = version + 1");
+    let allowed = "SET history = history || history[1], pay = NULL, version = version + 1";
+    session.sql(&format!("UPDATE recharges_tb {allowed}"));
     for change in [
+        "UPDATE recharges_tb SET history = history[2:], version = version + 1",
+        "UPDATE recharges_tb SET history[1].actor = 'another', version = version + 1",
+        "UPDATE recharges_tb SET closing = 1, version = version + 1",
+        "UPDATE recharges_tb SET expires_at = now(), version = version + 1",
+        "UPDATE recharges_tb SET reference = 'another', version = version + 1",
+        "UPDATE recharges_tb SET pay = 'another', version = version + 1",
+        "UPDATE channel_payments SET ordinal = 7, version = version + 1 WHERE disposition = 20",
+        "UPDATE recharge_returns SET channel_return_no = 'b', version = version + 1",
+        "UPDATE recharge_returns SET created_at = now(), version = version + 1",
         "UPDATE recharges_tb SET amount = 1, version = version + 1",
         "UPDATE recharges_tb SET next_at = now()",
         "DELETE FROM recharges_tb",
@@ -92,7 +105,7 @@ fn rch_038_rows_that_contradict_each_other_are_named() {
     let third = desk.paying("order-3");
     let (payment, _) = desk.held(&Facts { discount: true, ..desk.facts(&third, "4200003") });
     desk.ended(&payment, HeldEnd::Dismiss);
-    let found = "SELECT subject FROM audit_recharges('epoch') ORDER BY 1";
+    let found = "SELECT subject FROM audit_recharges('epoch', 'infinity') ORDER BY 1";
     assert_eq!(desk.site.sql(found), Vec::<Vec<String>>::new(), "whole");
     let breaks = |change: &str, subject: &str| {
         let session = desk.site.session();
@@ -106,6 +119,8 @@ fn rch_038_rows_that_contradict_each_other_are_named() {
     breaks("UPDATE external_operations SET amount = 1", "recharge/");
     breaks("UPDATE recharge_movements SET amount = 1 WHERE kind = 1", "payment ");
     breaks("DELETE FROM recharge_movements WHERE kind = 1", "recharge ");
+    breaks("DELETE FROM recharge_movements WHERE kind = 1", "recharge/");
+    breaks("UPDATE channel_payments SET disposition = 20 WHERE disposition = 10", "payment ");
     breaks("DELETE FROM recharge_movements WHERE kind = 3", "payment ");
     breaks("UPDATE channel_payments SET disposition = -40 WHERE disposition = 10", "payment ");
     breaks("UPDATE recharges_tb SET state = 40, paid_at = now() WHERE state = 10", "recharge ");

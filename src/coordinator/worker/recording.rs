@@ -19,7 +19,7 @@ use crate::alert::{Alert, alert_about};
 use crate::coordinator::request::{ExternalDecided, Rejection};
 use crate::crash;
 use crate::postgres::store::{Call, External, Reply};
-use crate::recharge::act::RechargeReply;
+use crate::recharge::act::{RechargeOutcome, RechargeReply};
 use domain::code::Code;
 use domain::transfer::{Cid, ExternalOperation};
 
@@ -220,7 +220,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let Some(operation) = reply.credit.clone() else {
             self.under_way.remove(&number);
             if let Some(caller) = caller {
-                caller.answer(Ok(Reply::Recharge(Box::new(reply))));
+                caller.answer(shown(reply, queued.ticket.maybe));
             }
             return;
         };
@@ -297,9 +297,28 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     }
 }
 
+/// The answer for the caller of an act without a credit. `maybe`: it may have been written. Rows
+/// that show nothing of such an act do not prove that nothing was done.
+fn shown(reply: RechargeReply, maybe: bool) -> Result<Reply, Rejection> {
+    match maybe && reply.outcome == RechargeOutcome::Nothing {
+        true => Err(Rejection::unknown()),
+        false => Ok(Reply::Recharge(Box::new(reply))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: an act that may have been written is never told to be undone.
+    #[test]
+    fn nothing_found_of_an_act_that_may_be_written_is_unknown() {
+        let nothing = || RechargeReply::plain(RechargeOutcome::Nothing);
+        assert_eq!(shown(nothing(), true).expect_err("a doubt"), Rejection::unknown());
+        assert!(shown(nothing(), false).is_ok());
+        let refused = RechargeReply::refused(Code::RechargePaid, None);
+        assert!(shown(refused, true).is_ok());
+    }
     use domain::account::UserId;
     use domain::amount::Amount;
     use domain::asset::AssetId;

@@ -4,7 +4,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{AuditReader, Error};
 
-/// Findings of one round.
+/// Payments of one page.
+const PAYMENTS_PER_PAGE: i64 = 10_000;
+/// Findings of one page.
 const FINDINGS_MAX: i64 = 100;
 /// A row may be committed this much later than the time in it, and the clocks may differ.
 const OVERLAP: SignedDuration = SignedDuration::from_mins(15);
@@ -20,30 +22,39 @@ impl RechargesFrom {
     }
 }
 
+/// The findings of one page.
+#[derive(Debug)]
+pub struct RechargesPage {
+    /// For people.
+    pub found: Vec<String>,
+    /// Where the next page begins; `None`: no row is behind this one.
+    pub next: Option<RechargesFrom>,
+    /// Where the next round begins: a row may still appear behind the end of a young page.
+    pub later: RechargesFrom,
+}
+
 impl AuditReader {
-    /// Compares the rows of recharges that are new since the round before. Returns the findings for
-    /// people, and where the next round begins.
+    /// Compares a page of the rows of recharges, by time.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away.
-    pub async fn recharges(
-        &mut self,
-        from: RechargesFrom,
-    ) -> Result<(Vec<String>, RechargesFrom), Error> {
+    /// [`Error`]: PostgreSQL is away, or the page takes longer than its limit.
+    pub async fn recharges(&mut self, from: RechargesFrom) -> Result<RechargesPage, Error> {
         let client = self.client().await?;
         let now: Timestamp = client.query_one("SELECT clock_timestamp()", &[]).await?.try_get(0)?;
-        let contradictions = "SELECT subject, what FROM audit_recharges($1) LIMIT $2";
+        let end = "SELECT updated_at FROM channel_payments WHERE updated_at > $1 \
+                    ORDER BY updated_at OFFSET $2 LIMIT 1";
+        let end = client.query_opt(end, &[&from.0, &PAYMENTS_PER_PAGE]).await?;
+        let end: Option<Timestamp> = end.map(|row| row.try_get(0)).transpose()?;
+        let contradictions = "SELECT subject, what FROM \
+                              audit_recharges($1, COALESCE($2::timestamptz, 'infinity')) LIMIT $3";
         let mut found = Vec::new();
-        for row in client.query(contradictions, &[&from.0, &FINDINGS_MAX]).await? {
+        for row in client.query(contradictions, &[&from.0, &end, &FINDINGS_MAX]).await? {
             let (subject, what): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
             found.push(format!("{subject}: it {what}"));
         }
         self.client = Some(client);
-        // A finding is found again.
-        let next = match found.is_empty() {
-            true => RechargesFrom(now.saturating_sub(OVERLAP).unwrap_or(from.0)),
-            false => from,
-        };
-        Ok((found, next))
+        let late = now.saturating_sub(OVERLAP).unwrap_or(from.0);
+        let later = RechargesFrom(end.map_or(late, |end| end.min(late)));
+        Ok(RechargesPage { found, next: end.map(RechargesFrom), later })
     }
 }

@@ -43,8 +43,8 @@ BEGIN
 END
 $$;
 
--- An order only goes to states that follow its own, and a terminal one stands. Its body never
--- changes.
+-- An order only goes to states that follow its own, and a terminal one stands: it may lose the data
+-- of its payer. Its body never changes, and its history only grows.
 CREATE FUNCTION recharges_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
@@ -61,8 +61,12 @@ BEGIN
         NEW.target, NEW.channel, NEW.promotion, NEW.idem_key, NEW.fingerprint, NEW.created_at)
        OR NEW.version <> OLD.version + 1 OR NEW.payments < OLD.payments
        OR OLD.closing IS NOT NULL AND NEW.closing IS DISTINCT FROM OLD.closing
+       OR NEW.history[1:cardinality(OLD.history)] IS DISTINCT FROM OLD.history
        OR OLD.state IN (40, -10)
-          AND (OLD.paid_at, OLD.code) IS DISTINCT FROM (NEW.paid_at, NEW.code) THEN
+          AND ((OLD.paid_at, OLD.code, OLD.closing, OLD.expires_at, OLD.reference)
+               IS DISTINCT FROM
+               (NEW.paid_at, NEW.code, NEW.closing, NEW.expires_at, NEW.reference)
+               OR NEW.pay IS NOT NULL AND NEW.pay IS DISTINCT FROM OLD.pay) THEN
         RAISE EXCEPTION 'recharge % cannot be changed like that', ulid_text(OLD.recharge_id)
             USING ERRCODE = 'UB003';
     END IF;
@@ -90,7 +94,8 @@ BEGIN
        (NEW.channel, NEW.trade_no, NEW.payment_id, NEW.merchant_no, NEW.minor_units, NEW.currency,
         NEW.asset_id, NEW.amount, NEW.paid_at, NEW.seen_by, NEW.at)
        OR NEW.version <> OLD.version + 1
-       OR OLD.recharge_id IS NOT NULL AND NEW.recharge_id IS DISTINCT FROM OLD.recharge_id THEN
+       OR OLD.recharge_id IS NOT NULL AND NEW.recharge_id IS DISTINCT FROM OLD.recharge_id
+       OR OLD.ordinal IS NOT NULL AND NEW.ordinal IS DISTINCT FROM OLD.ordinal THEN
         RAISE EXCEPTION 'payment % cannot be changed like that', ulid_text(OLD.payment_id)
             USING ERRCODE = 'UB003';
     END IF;
@@ -109,9 +114,13 @@ BEGIN
     END IF;
     IF OLD.state <> NEW.state AND NOT return_state_admits(OLD.state, NEW.state)
        OR OLD.state IN (40, -10) OR NEW.version <> OLD.version + 1
-       OR (OLD.return_id, OLD.payment_id, OLD.kind, OLD.minor_units, OLD.bonus, OLD.idem_key)
+       OR (OLD.return_id, OLD.payment_id, OLD.kind, OLD.minor_units, OLD.bonus, OLD.idem_key,
+           OLD.created_at)
           IS DISTINCT FROM
-          (NEW.return_id, NEW.payment_id, NEW.kind, NEW.minor_units, NEW.bonus, NEW.idem_key)
+          (NEW.return_id, NEW.payment_id, NEW.kind, NEW.minor_units, NEW.bonus, NEW.idem_key,
+           NEW.created_at)
+       OR OLD.channel_return_no IS NOT NULL
+          AND NEW.channel_return_no IS DISTINCT FROM OLD.channel_return_no
     THEN
         RAISE EXCEPTION 'return % cannot be changed like that', ulid_text(OLD.return_id)
             USING ERRCODE = 'UB003';
@@ -143,10 +152,10 @@ CREATE TRIGGER receivables_guard BEFORE UPDATE OR DELETE ON receivables_tb
 CREATE TRIGGER recharge_movements_guard BEFORE UPDATE OR DELETE ON recharge_movements
     FOR EACH ROW EXECUTE FUNCTION row_guard();
 
--- Rows of recharges that contradict each other, of those that were written at p_from or later: a
--- movement of a user and its external operation, a payment and its movements, a PAID order and its
--- payment.
-CREATE FUNCTION audit_recharges(p_from TIMESTAMPTZ)
+-- Rows of recharges that contradict each other, of those that were written from p_from to p_to: a
+-- movement of a user and its external operation, and the reverse; a payment and its movements, or
+-- its return; a PAID order and its payment.
+CREATE FUNCTION audit_recharges(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
 RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
     SELECT m.movement_key::text,
            format('moves %s of asset %s from %s to %s, and the external operation of its key %s',
@@ -154,10 +163,26 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
                   CASE WHEN x.idem_key IS NULL THEN 'is missing' ELSE 'is another one' END)
       FROM recharge_movements m
       LEFT JOIN external_operations x ON x.idem_key = m.movement_key
-     WHERE m.at >= p_from AND (m.debit LIKE 'user/%' OR m.credit LIKE 'user/%')
+     WHERE m.at BETWEEN p_from AND p_to AND (m.debit LIKE 'user/%' OR m.credit LIKE 'user/%')
        AND (x.idem_key IS NULL OR x.code IS NOT NULL
             OR (x.asset_id, x.amount) <> (m.asset_id, m.amount)
             OR 'user/' || x.user_id <> CASE x.op WHEN 4 THEN m.credit ELSE m.debit END)
+    UNION ALL
+    -- The index that finds them has these words.
+    SELECT x.idem_key::text,
+           format('is an external operation of %s of asset %s for user %s, and has no movement',
+                  x.amount, x.asset_id, x.user_id)
+      FROM external_operations x
+     WHERE (x.idem_key LIKE 'recharge/%' OR x.idem_key LIKE 'payment/%'
+            OR x.idem_key LIKE 'return/%')
+       AND x.at BETWEEN p_from AND p_to
+       AND NOT EXISTS (SELECT FROM recharge_movements m WHERE m.movement_key = x.idem_key)
+    UNION ALL
+    SELECT 'payment ' || ulid_text(p.payment_id), 'is RETURNING without an open return'
+      FROM channel_payments p
+     WHERE p.updated_at BETWEEN p_from AND p_to AND p.disposition = 20
+       AND NOT EXISTS (SELECT FROM recharge_returns r
+                        WHERE r.payment_id = p.payment_id AND r.state IN (0, 10, 20))
     UNION ALL
     SELECT 'payment ' || ulid_text(p.payment_id),
            format('has disposition %s and amount %s, and its movements leave %s in suspense and '
@@ -170,7 +195,7 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
                COALESCE(bool_and(credit = 'user/' || p.user_id)
                         FILTER (WHERE credit LIKE 'user/%'), TRUE) AS to_its_user
           FROM recharge_movements WHERE payment_id = p.payment_id) AS s
-     WHERE p.updated_at >= p_from
+     WHERE p.updated_at BETWEEN p_from AND p_to
        AND (s.suspended <> CASE WHEN p.disposition IN (10, 20) THEN COALESCE(p.amount, 0) ELSE 0 END
             OR s.credited <> CASE WHEN p.disposition = 40 THEN p.amount ELSE 0 END
             OR NOT s.to_its_user)
@@ -184,5 +209,5 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
          WHERE p.recharge_id = r.recharge_id AND p.disposition = 40
            AND m.movement_key = 'recharge/' || ulid_text(r.recharge_id) || '/credit'
            AND m.amount = p.amount AND m.credit = 'user/' || r.user_id) AS c
-     WHERE r.state = 40 AND r.paid_at >= p_from AND c.credits <> 1
+     WHERE r.state = 40 AND r.paid_at BETWEEN p_from AND p_to AND c.credits <> 1
 $$;

@@ -47,7 +47,7 @@ pub(crate) fn order() -> Recharge {
     }
 }
 
-fn facts() -> Facts {
+pub(crate) fn facts() -> Facts {
     Facts {
         merchant_no: order().id.to_string(),
         trade_no: "4200001".to_owned(),
@@ -62,7 +62,11 @@ fn facts() -> Facts {
 }
 
 /// A payment as it is recorded for these facts.
-fn recorded(facts: &Facts, disposition: Disposition, cause: Option<HeldCause>) -> RechargePayment {
+pub(crate) fn recorded(
+    facts: &Facts,
+    disposition: Disposition,
+    cause: Option<HeldCause>,
+) -> RechargePayment {
     RechargePayment {
         id: PaymentId::new(5).expect("not zero"),
         channel: "wechat".to_owned(),
@@ -85,7 +89,7 @@ fn recorded(facts: &Facts, disposition: Disposition, cause: Option<HeldCause>) -
     }
 }
 
-/// What is known, in parts that a test changes.
+/// The parts that a decision rests on, for a test to change.
 #[derive(Clone, Debug)]
 struct Case {
     facts: Facts,
@@ -267,6 +271,47 @@ fn a_rematch_decides_a_held_payment_and_no_other() {
         let case = case().with(|case| (case.recorded, case.again) = (Some(row), true));
         let held = disposition == Disposition::Held;
         assert_eq!(case.decided(), if held { PAYS } else { PaymentDecision::Repeat });
+    }
+}
+
+/// Goal: another minor unit or asset of the channel than that of the order is held, and nothing is
+/// credited that the payer did not see.
+#[test]
+fn a_payment_in_other_terms_than_its_order_is_held() {
+    let hundredfold = Amount::new(10_000_000_000).expect("not zero");
+    let digits = case().with(|case| case.order.as_mut().expect("one").amount = hundredfold);
+    assert_eq!(digits.decided(), PaymentDecision::Hold(HeldCause::Amount));
+    let currency = PaymentDecision::Hold(HeldCause::Currency);
+    for state in RechargeState::ALL {
+        let case = case().in_state(state);
+        let asset = case.clone().with(|case| case.order.as_mut().expect("one").asset = AssetId(9));
+        assert_eq!(asset.decided(), currency, "{state:?}");
+        let mut row = recorded(&facts(), Disposition::Held, Some(HeldCause::Discounted));
+        row.asset = AssetId(9);
+        let row = case.with(|case| (case.recorded, case.again) = (Some(row), true));
+        assert_eq!(row.decided(), currency, "{state:?}");
+    }
+}
+
+/// Goal: money that the channel gave back in part is never credited whole, by later facts neither.
+#[test]
+fn a_part_that_went_back_is_not_forgotten() {
+    let held = PaymentDecision::Hold(HeldCause::PartReturned);
+    for returned in [Returned::Part, Returned::Whole] {
+        let lost = case().with(|case| (case.order, case.facts.returned) = (None, returned));
+        assert_eq!(lost.decided(), held, "{returned:?}");
+        let mut row = recorded(&facts(), Disposition::Held, Some(HeldCause::PartReturned));
+        row.recharge = None;
+        assert_eq!(held.told(Some(&row)), PaymentTold::NotFound);
+        assert_eq!(PaymentDecision::Repeat.told(Some(&row)), PaymentTold::NotFound);
+        let back = lost.with(|case| {
+            (case.order, case.facts.returned) = (Some(order()), Returned::None);
+            case.recorded = Some(row);
+        });
+        assert_eq!((back.decided(), held.told(None)), (held, PaymentTold::Success));
+        let row = recorded(&facts(), Disposition::Held, Some(HeldCause::PartReturned));
+        let again = back.with(|case| (case.recorded, case.again) = (Some(row), true));
+        assert_eq!((again.decided(), again.told()), (held, PaymentTold::Success));
     }
 }
 

@@ -55,7 +55,10 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
     }
     let recorded = call.payment().and_then(|key| known.recharges.payments.get(&key));
     let credited = recorded.is_some_and(|row| row.disposition == Disposition::Credited);
-    if known.careful || credited {
+    // A payment behind the end of its order is not credited beside the order's own credit.
+    let order = call.recharge().and_then(|id| known.recharges.orders.get(&id));
+    let ends = order.is_some_and(|order| !order.is_open() || order.closing.is_some());
+    if known.careful || credited || ends && call.may_credit() {
         rows.externals.extend(call.credit_keys(recorded.map(|row| row.id)));
     }
 }
@@ -63,7 +66,10 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
 /// The asset that an act may move; `None`: it moves nothing, or its payment is not read yet.
 fn asset_of(call: &RechargeCall, known: &Known) -> Option<AssetId> {
     match &call.act {
-        RechargeAct::Pay(pay) => Some(pay.terms.asset),
+        RechargeAct::Pay(pay) => {
+            let recorded = call.payment().and_then(|key| known.recharges.payments.get(&key));
+            Some(recorded.map_or(pay.terms.asset, |row| row.asset))
+        }
         RechargeAct::EndHeld { how: HeldEnd::Credit, .. } => {
             let recorded = call.payment().and_then(|key| known.recharges.payments.get(&key));
             recorded.map(|row| row.asset)
@@ -123,7 +129,16 @@ impl Known {
                     reply = decided(decision, recorded.cloned());
                 }
             }
-            _ => {}
+            RechargeAct::EndHeld { .. } | RechargeAct::EndReturn { .. } => {
+                if let Some(ended) = self.ended(call) {
+                    reply = decided(PaymentDecision::Repeat, Some(ended.clone()));
+                }
+            }
+            RechargeAct::Note { .. } | RechargeAct::Wish { .. } | RechargeAct::Close { .. } => {
+                let order = call.recharge().and_then(|id| self.recharges.orders.get(&id));
+                let order = order.filter(|order| call.user == Some(order.user));
+                reply.outcome = order.map_or(RechargeOutcome::Nothing, |order| stands(call, order));
+            }
         }
         let mut externals = call.credit_keys(None).into_iter();
         let ours = externals.find_map(|key| {
@@ -132,6 +147,43 @@ impl Known {
         });
         reply.credit = ours.and_then(operation);
         Reply::Recharge(Box::new(reply))
+    }
+}
+
+impl Known {
+    /// The payment of an act that ends a HELD payment or a return, if that end has come.
+    fn ended(&self, call: &RechargeCall) -> Option<&RechargePayment> {
+        let rows = &self.recharges;
+        let payment = call.payment().and_then(|key| rows.payments.get(&key))?;
+        let has_ended = match &call.act {
+            RechargeAct::EndReturn { id, .. } => rows.returns.get(id).is_some_and(|row| {
+                row.payment == payment.id
+                    && matches!(row.state, ReturnState::Done | ReturnState::Failed)
+            }),
+            _ => payment.disposition != Disposition::Held || payment.recharge != call.recharge(),
+        };
+        has_ended.then_some(payment)
+    }
+}
+
+/// The outcome of an act on an order, as its row shows it.
+fn stands(call: &RechargeCall, order: &Recharge) -> RechargeOutcome {
+    let done = match &call.act {
+        RechargeAct::Wish { .. } if order.state == RechargeState::Paid => {
+            return RechargeOutcome::Refused { code: Code::RechargePaid, detail: None };
+        }
+        RechargeAct::Wish { .. } => !order.is_open() || order.closing.is_some(),
+        RechargeAct::Close { .. } => !order.is_open(),
+        RechargeAct::Note { reference, .. } => {
+            order.state.is_terminal()
+                || (order.state == RechargeState::Paying || reference.is_some())
+                    && (reference.is_none() || order.reference == *reference)
+        }
+        _ => false,
+    };
+    match done {
+        true => RechargeOutcome::Order { order: Box::new(order.clone()), replayed: true },
+        false => RechargeOutcome::Nothing,
     }
 }
 
@@ -257,11 +309,13 @@ impl Draft<'_> {
             }
             (_, None) => RechargeReply::refused(Code::RechargeNotFound, None),
             (RechargeAct::Note { reference, pay, next_at, .. }, Some(mut order)) => {
-                let noted = order.state == RechargeState::Init;
+                let noted = order.state == RechargeState::Init && order.closing.is_none();
                 if noted {
                     order.reference.clone_from(reference);
                     order.pay.clone_from(pay);
                     order.next_at = *next_at;
+                } else if let Some(reference) = reference {
+                    self.refers(call, &mut order, reference);
                 }
                 self.moves(call, order, noted.then_some(RechargeEvent::Noted), None)
             }
@@ -360,6 +414,18 @@ impl Draft<'_> {
         RechargeReply::plain(RechargeOutcome::Order { order, replayed: false })
     }
 
+    /// Keeps the channel's number of an open order that is not noted as PAYING now: behind a wish,
+    /// or a further number. The first one stands in its column, and each one in the history.
+    fn refers(&mut self, call: &RechargeCall, order: &mut Recharge, reference: &str) {
+        if order.state.is_terminal() || order.reference.as_deref() == Some(reference) {
+            return;
+        }
+        order.reference.get_or_insert_with(|| reference.to_owned());
+        let (state, actor) = (order.state, call.actor.clone());
+        let reason = Some(format!("reference {reference}"));
+        self.write_order(order.clone(), vec![RechargeStep { state, actor, reason }]);
+    }
+
     /// Moves an order, or leaves it as it is.
     fn moves(
         &mut self,
@@ -428,8 +494,7 @@ impl Draft<'_> {
         let Some(asset) = self.catalog.by_id(terms.asset) else {
             return Err(violation(format!("channel {}: no such asset", terms.name)));
         };
-        let in_currency = facts.currency == terms.currency;
-        let amount = terms.amount(facts.minor_units, asset.precision).filter(|_| in_currency);
+        let amount = terms.amount(facts.minor_units, asset.precision);
         let account = match &order {
             Some(order) => {
                 self.readable(&Key::Account(order.user))?;
@@ -440,14 +505,19 @@ impl Draft<'_> {
         let recorded = self.payment(&(terms.name.clone(), facts.trade_no.clone()));
         let known = KnownPayment {
             terms,
-            amount: terms.amount(facts.minor_units, asset.precision),
+            amount: recorded.as_ref().map_or(amount, |row| row.amount),
             proven: pay.proven,
             recorded: recorded.as_ref(),
             order: order.as_ref(),
             account,
             again: pay.again,
         };
-        let decision = decide(&known, facts, pay.policy);
+        let mut decision = decide(&known, facts, pay.policy);
+        if let (PaymentDecision::Credit { pays: false }, Some(order)) = (decision, &order)
+            && let Some(cause) = self.credited_otherwise(order)?
+        {
+            decision = PaymentDecision::Hold(cause);
+        }
         if !decision.writes() {
             let mut reply = decided(decision, recorded);
             reply.credit = self.credited_before(call);
@@ -466,7 +536,11 @@ impl Draft<'_> {
             minor_units: facts.minor_units,
             currency: facts.currency.clone(),
             asset: terms.asset,
-            amount,
+            // Nothing moves where no asset stands for it.
+            amount: amount.filter(|_| {
+                facts.currency == terms.currency
+                    && decision != PaymentDecision::Hold(HeldCause::Currency)
+            }),
             disposition: Disposition::Held,
             cause: None,
             seen_by: pay.seen_by,
@@ -480,7 +554,10 @@ impl Draft<'_> {
         let mut credit = None;
         match decision {
             PaymentDecision::Hold(cause) => self.held(&mut matter, cause),
-            PaymentDecision::Returned => matter.goes(Disposition::Returned),
+            PaymentDecision::Returned => {
+                matter.goes(Disposition::Returned);
+                self.ended_unpaid(call, &mut matter);
+            }
             PaymentDecision::Return => self.returning(&mut matter, pay.return_id),
             PaymentDecision::Credit { pays } => match self.credit(call, &mut matter, pays)? {
                 Ok(done) => credit = Some(done),
@@ -492,6 +569,22 @@ impl Draft<'_> {
         }
         let payment = self.write_payment(matter);
         Ok(RechargeReply { credit, ..decided(decision, Some(payment)) })
+    }
+
+    /// Why a payment of an order that is over is not credited: a repair from the log has restored
+    /// the credit of the order, and the order does not know it. `None`: it may be credited.
+    fn credited_otherwise(&self, order: &Recharge) -> Result<Option<HeldCause>, Objected> {
+        if order.state == RechargeState::Paid {
+            return Ok(None);
+        }
+        let key = movement::recharge_credit(order.id);
+        self.readable(&Key::External(key.clone()))?;
+        if self.known.externals.contains_key(&key) {
+            return Ok(Some(HeldCause::Duplicate));
+        }
+        // An order that a call of this flight has ended: its key was not read.
+        let is_read = self.known.read.contains(&Key::External(key));
+        Ok((!is_read).then_some(HeldCause::Late))
     }
 
     /// The credit that an earlier try of this call has committed, so that it gets its record.
@@ -664,13 +757,14 @@ impl Draft<'_> {
             return Ok(reply);
         };
         let pays = order.as_ref().is_some_and(|order| !order.state.is_terminal());
+        if how == HeldEnd::Credit
+            && let Some(why) = self.no_credit(&payment, order.as_ref())?
+        {
+            return Ok(RechargeReply::refused(Code::InvalidRequest, Some(why.to_owned())));
+        }
         let mut matter = Matter { payment, recorded: true, order, steps: Vec::new() };
         let mut credit = None;
         let decision = match how {
-            HeldEnd::Credit if matter.payment.amount.is_none() => {
-                let detail = Some("No asset stands for this payment.".to_owned());
-                return Ok(RechargeReply::refused(Code::InvalidRequest, detail));
-            }
             HeldEnd::Credit => match self.credit(call, &mut matter, pays)? {
                 Ok(done) => {
                     credit = Some(done);
@@ -698,6 +792,29 @@ impl Draft<'_> {
         }
         let payment = self.write_payment(matter);
         Ok(RechargeReply { credit, ..decided(decision, Some(payment)) })
+    }
+
+    /// Why an operator cannot credit a HELD payment; `None`: it can be.
+    fn no_credit(
+        &self,
+        payment: &RechargePayment,
+        order: Option<&Recharge>,
+    ) -> Result<Option<&'static str>, Objected> {
+        if payment.amount.is_none() || payment.cause == Some(HeldCause::Currency) {
+            return Ok(Some("No asset stands for this payment."));
+        }
+        if payment.cause == Some(HeldCause::PartReturned) {
+            return Ok(Some("The channel has given a part of this payment back."));
+        }
+        let Some(order) = order else { return Ok(None) };
+        if order.asset != payment.asset {
+            return Ok(Some("The order of this payment is of another asset."));
+        }
+        let is_over = order.state.is_terminal();
+        if is_over && self.credited_otherwise(order)? == Some(HeldCause::Duplicate) {
+            return Ok(Some("The order of this payment was credited before."));
+        }
+        Ok(None)
     }
 
     /// Closes an order that has lost its last held payment without a credit.
@@ -755,9 +872,14 @@ impl Draft<'_> {
             matter.goes(to);
             self.notice(RechargeChange::Returned, owner, recharge, Some(&matter.payment), 0);
         } else {
-            self.held(&mut matter, HeldCause::ReturnRefused);
+            // What the channel gave back before is not ours to credit.
+            let part = matter.payment.cause.filter(|cause| *cause == HeldCause::PartReturned);
+            self.held(&mut matter, part.unwrap_or(HeldCause::ReturnRefused));
         }
         let payment = self.write_payment(matter);
         Ok(decided(PaymentDecision::Repeat, Some(payment)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! The answers to acts that are only looked for.
+
+use super::*;
+use crate::recharge::PaymentId;
+use crate::recharge::decide::tests::{facts, order, recorded};
+
+fn call(act: RechargeAct) -> RechargeCall {
+    let (user, actor) = (Some(order().user), "a test".to_owned());
+    RechargeCall { user, order_number: 7, actor, act }
+}
+
+fn seen(known: &Known, act: RechargeAct) -> RechargeOutcome {
+    match known.recharge(&call(act)) {
+        Reply::Recharge(reply) => reply.outcome,
+        reply => panic!("{reply:?}"),
+    }
+}
+
+fn with(order: Recharge) -> Known {
+    let mut known = Known::default();
+    known.recharges.order(order);
+    known
+}
+
+/// Goal: the end of a HELD payment, or of its return, is told from its row, and one that has not
+/// come is not.
+#[test]
+fn an_end_that_has_come_is_found() {
+    let id = ReturnId::new(9).expect("not zero");
+    for disposition in Disposition::ALL {
+        let row = recorded(&facts(), disposition, Some(HeldCause::Late));
+        let name = PaymentName {
+            channel: row.channel.clone(),
+            trade_no: row.trade_no.clone(),
+            id: row.id,
+            recharge: row.recharge,
+        };
+        let mut known = Known::default();
+        let end = |how| RechargeAct::EndHeld { payment: name.clone(), how };
+        assert_eq!(seen(&known, end(HeldEnd::Dismiss)), RechargeOutcome::Nothing);
+        known.recharges.payments.insert((name.channel.clone(), name.trade_no.clone()), row.clone());
+        let decided = |payment| decided(PaymentDecision::Repeat, Some(payment)).outcome;
+        for how in [HeldEnd::Credit, HeldEnd::Return(id), HeldEnd::Dismiss] {
+            let want = match disposition {
+                Disposition::Held => RechargeOutcome::Nothing,
+                _ => decided(row.clone()),
+            };
+            assert_eq!(seen(&known, end(how)), want, "{disposition:?} {how:?}");
+        }
+        for state in ReturnState::ALL {
+            let at = row.at;
+            let back = RechargeReturn {
+                id,
+                payment: row.id,
+                kind: ReturnKind::Refund,
+                minor_units: 1,
+                state,
+                next_at: None,
+                created_at: at,
+                updated_at: at,
+                version: 1,
+            };
+            known.recharges.returns.insert(id, back);
+            let want = match state {
+                ReturnState::Done | ReturnState::Failed => decided(row.clone()),
+                _ => RechargeOutcome::Nothing,
+            };
+            let act = RechargeAct::EndReturn { payment: name.clone(), id, gone: true };
+            assert_eq!(seen(&known, act), want, "{state:?}");
+        }
+    }
+}
+
+/// Goal: a note, a wish or a close that stands in its order is told by the order.
+#[test]
+fn a_change_of_an_order_that_stands_is_found() {
+    let id = order().id;
+    let note = |reference: Option<&str>| {
+        let reference = reference.map(str::to_owned);
+        RechargeAct::Note { id, reference, pay: None, next_at: None }
+    };
+    let wish = || RechargeAct::Wish { id, closing: ClosingWish::Expired };
+    let close = || RechargeAct::Close { id };
+    let init = Recharge { state: RechargeState::Init, ..order() };
+    let noted = Recharge { reference: Some("a".to_owned()), ..order() };
+    let wished = Recharge { closing: Some(ClosingWish::Cancelled), ..noted.clone() };
+    let closed = Recharge { state: RechargeState::Closed, ..wished.clone() };
+    let paid = Recharge { state: RechargeState::Paid, ..noted.clone() };
+    for (row, shows) in [
+        (init, [false, false, false, false]),
+        (noted, [true, false, false, false]),
+        (wished, [true, false, true, false]),
+        (closed, [true, true, true, true]),
+    ] {
+        let known = with(row.clone());
+        let acts = [note(Some("a")), note(Some("b")), wish(), close()];
+        for (act, shows) in acts.into_iter().zip(shows) {
+            let want = match shows {
+                true => RechargeOutcome::Order { order: Box::new(row.clone()), replayed: true },
+                false => RechargeOutcome::Nothing,
+            };
+            assert_eq!(seen(&known, act.clone()), want, "{act:?}");
+        }
+    }
+    let refused = RechargeOutcome::Refused { code: Code::RechargePaid, detail: None };
+    assert_eq!(seen(&with(paid), wish()), refused);
+}
+
+/// Goal: a credit of unknown end is looked for under the key that it was written with.
+#[test]
+fn a_lost_credit_is_looked_for_under_its_own_key() {
+    let facts = facts();
+    let terms = crate::recharge::terms::ChannelTerms {
+        name: "wechat".to_owned(),
+        asset: AssetId(4),
+        currency: "CNY".to_owned(),
+        minor_digits: 2,
+    };
+    let id = PaymentId::of(&terms.name, &facts.trade_no);
+    let pay = PaymentCall {
+        id,
+        return_id: ReturnId::new(9).expect("not zero"),
+        facts,
+        terms: terms.into(),
+        proven: crate::recharge::proof::Proven::Nothing,
+        recharge: Some(order().id),
+        seen_by: crate::recharge::payment::SeenBy::Callback,
+        policy: crate::recharge::terms::RechargePolicy::default(),
+        again: false,
+    };
+    let mut rows = Rows::default();
+    wanted_behind(&call(RechargeAct::Pay(Box::new(pay))), &mut rows);
+    let want = [movement::payment_credit(id), movement::recharge_credit(order().id)];
+    assert_eq!(rows.externals, want.into_iter().collect());
+}
