@@ -65,7 +65,6 @@ const SEAMS: &[(&str, &[&str])] = &[
             "src/channels/wechat/signature.rs",
             "src/recharge.rs",
             "src/recharge/proof.rs",
-            "src/recharge/proof.rs",
         ],
     ),
     (
