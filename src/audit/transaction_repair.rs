@@ -13,8 +13,8 @@
 //! are lost are named for an operator: nothing proves that a service's money moved there. A round
 //! that Funding was trying counts as tried if all its holds are apart exactly as the round asks:
 //! Spot books behind the decision, and that stands behind both tries. Of a leg between the stores
-//! the log has Spot's side. Its other side counts as outside of both, until an operator books it on Funding
-//! as an external operation.
+//! the log has Spot's side. Its other side counts as outside of both, until an operator books it on
+//! Funding as an external operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
