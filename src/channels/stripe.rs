@@ -234,16 +234,9 @@ impl Stripe {
                 }
                 refused = Some(end);
             }
-            match page.get("has_more").and_then(Value::as_bool) {
-                Some(false) => return Ok(refused),
-                Some(true) => {}
-                None => return Err(ChannelDoubt::Unreadable),
-            }
-            let last = items.last().and_then(|item| json::text(item, "/id"));
-            // A page that leads back to itself would never end.
-            match last.filter(|last| *last != after) {
-                Some(last) => after = last.to_owned(),
-                None => return Err(ChannelDoubt::Unreadable),
+            match behind(&page, items, &after)? {
+                Some(last) => after = last,
+                None => return Ok(refused),
             }
         }
         Err(ChannelDoubt::Code("TOO_MANY_REFUNDS".to_owned()))
@@ -429,6 +422,20 @@ impl Channel for Stripe {
 
 /// All but letters, digits and the marks that need no encoding (RFC 3986, unreserved).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The number that the next page of a list begins behind; `None`: there is none. `after`: that of
+/// this page.
+fn behind(page: &Value, items: &[Value], after: &str) -> Result<Option<String>, ChannelDoubt> {
+    match page.get("has_more").and_then(Value::as_bool) {
+        Some(false) => return Ok(None),
+        Some(true) => {}
+        None => return Err(ChannelDoubt::Unreadable),
+    }
+    let last = items.last().and_then(|item| json::text(item, "/id"));
+    // A page that leads back to itself would never end.
+    let last = last.filter(|last| *last != after).ok_or(ChannelDoubt::Unreadable)?;
+    Ok(Some(last.to_owned()))
+}
 
 /// A text as a part of a path or form.
 fn encoded(text: &str) -> String {

@@ -16,7 +16,7 @@ use domain::transfer::{Op, ReqId};
 
 /// The 128 bits of a ULID as a UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Id(u128);
+pub(super) struct Id(pub(super) u128);
 
 impl Id {
     /// The UUID of a transfer's name.
@@ -52,32 +52,6 @@ impl ToSql for Id {
 impl FromSql<'_> for Id {
     fn from_sql(_: &Type, raw: &[u8]) -> Result<Id, Box<dyn StdError + Sync + Send>> {
         Ok(Id(u128::from_be_bytes(raw.try_into()?)))
-    }
-
-    accepts!(UUID);
-}
-
-/// The 128 bits of any ULID as a UUID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct UlidColumn(pub(super) u128);
-
-impl ToSql for UlidColumn {
-    fn to_sql(
-        &self,
-        _: &Type,
-        out: &mut BytesMut,
-    ) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
-        out.put_u128(self.0);
-        Ok(IsNull::No)
-    }
-
-    accepts!(UUID);
-    to_sql_checked!();
-}
-
-impl FromSql<'_> for UlidColumn {
-    fn from_sql(_: &Type, raw: &[u8]) -> Result<UlidColumn, Box<dyn StdError + Sync + Send>> {
-        Ok(UlidColumn(u128::from_be_bytes(raw.try_into()?)))
     }
 
     accepts!(UUID);

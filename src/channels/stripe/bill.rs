@@ -52,16 +52,9 @@ fn pages(
             add(&mut sums, &line, item).ok_or(ChannelDoubt::Damaged("its sums overflow"))?;
             lines(line);
         }
-        match page.get("has_more").and_then(Value::as_bool) {
-            Some(false) => return Ok(sums),
-            Some(true) => {}
-            None => return Err(ChannelDoubt::Unreadable),
-        }
-        let last = items.last().and_then(|item| json::text(item, "/id"));
-        // A page that leads back to itself would never end.
-        match last.filter(|last| *last != after) {
-            Some(last) => after = last.to_owned(),
-            None => return Err(ChannelDoubt::Unreadable),
+        match super::behind(&page, items, &after)? {
+            Some(last) => after = last,
+            None => return Ok(sums),
         }
     }
     Err(ChannelDoubt::Damaged("it has too many pages"))

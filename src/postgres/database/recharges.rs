@@ -6,9 +6,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 
 use super::unreadable;
 use crate::postgres::Error;
-use crate::postgres::columns::{
-    self, UlidColumn, amount_number, asset_number, bigint, code_number,
-};
+use crate::postgres::columns::{self, Id, amount_number, asset_number, bigint, code_number};
 use crate::postgres::flight::recharged::RechargeKey;
 use crate::postgres::flight::{Found, Key};
 use crate::recharge::movement::RechargeMovement;
@@ -56,7 +54,7 @@ pub(super) struct OrderRow<'a> {
     updated_at: Timestamp,
     paid_at: Option<Timestamp>,
     next_at: Option<Timestamp>,
-    recharge_id: UlidColumn,
+    recharge_id: Id,
     asset_id: i32,
     payments: i32,
     held: i32,
@@ -93,7 +91,7 @@ impl<'a> OrderRow<'a> {
             updated_at: order.updated_at,
             paid_at: order.paid_at,
             next_at: order.next_at,
-            recharge_id: UlidColumn(order.id.number()),
+            recharge_id: Id(order.id.number()),
             asset_id: asset_number(order.asset),
             payments: small(order.payments),
             held: small(order.held),
@@ -123,8 +121,8 @@ pub(super) struct PaymentRow<'a> {
     paid_at: Timestamp,
     at: Timestamp,
     updated_at: Timestamp,
-    payment_id: UlidColumn,
-    recharge_id: Option<UlidColumn>,
+    payment_id: Id,
+    recharge_id: Option<Id>,
     asset_id: i32,
     ordinal: Option<i32>,
     disposition: i16,
@@ -146,8 +144,8 @@ impl<'a> PaymentRow<'a> {
             paid_at: payment.paid_at,
             at: payment.at,
             updated_at: payment.updated_at,
-            payment_id: UlidColumn(payment.id.number()),
-            recharge_id: payment.recharge.map(|id| UlidColumn(id.number())),
+            payment_id: Id(payment.id.number()),
+            recharge_id: payment.recharge.map(|id| Id(id.number())),
             asset_id: asset_number(payment.asset),
             ordinal: payment.ordinal.map(small),
             disposition: payment.disposition.number(),
@@ -170,8 +168,8 @@ pub(super) struct ReturnRow {
     next_at: Option<Timestamp>,
     created_at: Timestamp,
     updated_at: Timestamp,
-    return_id: UlidColumn,
-    payment_id: UlidColumn,
+    return_id: Id,
+    payment_id: Id,
     kind: i16,
     state: i16,
     idem_key: Option<&'static str>,
@@ -187,8 +185,8 @@ impl ReturnRow {
             next_at: row.next_at,
             created_at: row.created_at,
             updated_at: row.updated_at,
-            return_id: UlidColumn(row.id.number()),
-            payment_id: UlidColumn(row.payment.number()),
+            return_id: Id(row.id.number()),
+            payment_id: Id(row.payment.number()),
             kind: row.kind.number(),
             state: row.state.number(),
             idem_key: None,
@@ -202,8 +200,8 @@ impl ReturnRow {
 pub(super) struct Movement<'a> {
     amount: i64,
     at: Timestamp,
-    recharge_id: Option<UlidColumn>,
-    payment_id: UlidColumn,
+    recharge_id: Option<Id>,
+    payment_id: Id,
     asset_id: i32,
     kind: i16,
     debit: String,
@@ -216,8 +214,8 @@ impl<'a> Movement<'a> {
         Movement {
             amount: amount_number(row.amount),
             at,
-            recharge_id: row.recharge.map(|id| UlidColumn(id.number())),
-            payment_id: UlidColumn(row.payment.number()),
+            recharge_id: row.recharge.map(|id| Id(id.number())),
+            payment_id: Id(row.payment.number()),
             asset_id: asset_number(row.asset),
             kind: row.kind.number(),
             debit: row.debit.to_string(),
@@ -247,7 +245,7 @@ pub(in crate::postgres) const PAYMENT_COLUMNS: &str = "\
 
 /// Reads [`ORDER_COLUMNS`].
 pub(in crate::postgres) fn order_from_row(row: &Row, catalog: &Catalog) -> Result<Recharge, Error> {
-    let UlidColumn(number) = row.try_get(0)?;
+    let Id(number) = row.try_get(0)?;
     let id = RechargeId::new(number).ok_or_else(|| unreadable(ORDERS, "recharge_id"))?;
     let bad = |what: &str| unreadable(ORDERS, format!("{id}: {what}"));
     let asset = columns::asset(row, 5, catalog)?.ok_or_else(|| bad("asset_id"))?;
@@ -289,11 +287,11 @@ pub(in crate::postgres) fn payment_from_row(
     row: &Row,
     catalog: &Catalog,
 ) -> Result<RechargePayment, Error> {
-    let UlidColumn(number) = row.try_get(0)?;
+    let Id(number) = row.try_get(0)?;
     let id = PaymentId::new(number).ok_or_else(|| unreadable(PAYMENTS, "payment_id"))?;
     let bad = |what: &str| unreadable(PAYMENTS, format!("{id}: {what}"));
     let asset = columns::asset(row, 9, catalog)?.ok_or_else(|| bad("asset_id"))?;
-    let recharge: Option<UlidColumn> = row.try_get(4)?;
+    let recharge: Option<Id> = row.try_get(4)?;
     let user: Option<i64> = row.try_get(6)?;
     let amount: Option<i64> = row.try_get(10)?;
     let cause: Option<i16> = row.try_get(12)?;
@@ -309,7 +307,7 @@ pub(in crate::postgres) fn payment_from_row(
         channel: row.try_get(1)?,
         trade_no: row.try_get(2)?,
         merchant_no: row.try_get(3)?,
-        recharge: recharge.and_then(|UlidColumn(number)| RechargeId::new(number)),
+        recharge: recharge.and_then(|Id(number)| RechargeId::new(number)),
         ordinal: count(row, 5)?,
         user,
         minor_units: row.try_get(7)?,
@@ -334,7 +332,7 @@ fn count(row: &Row, column: usize) -> Result<Option<u32>, Error> {
 }
 
 fn return_from_row(row: &Row) -> Result<RechargeReturn, Error> {
-    let (UlidColumn(id), UlidColumn(payment)) = (row.try_get(0)?, row.try_get(1)?);
+    let (Id(id), Id(payment)) = (row.try_get(0)?, row.try_get(1)?);
     let bad = |what: &str| unreadable(RETURNS, what.to_owned());
     let kind: i16 = row.try_get(2)?;
     let kinds = [ReturnKind::Refund, ReturnKind::Taken, ReturnKind::GivenBack];
@@ -363,7 +361,7 @@ pub(super) async fn read(
         (Vec::new(), (Vec::new(), Vec::new()), (Vec::new(), Vec::new()), Vec::new());
     for key in keys {
         match key {
-            RechargeKey::Order(id) => ids.push(UlidColumn(id.number())),
+            RechargeKey::Order(id) => ids.push(Id(id.number())),
             RechargeKey::Idem(user, idem_key) => {
                 idems.0.push(user.bigint());
                 idems.1.push(idem_key.as_str());
@@ -372,7 +370,7 @@ pub(super) async fn read(
                 payments.0.push(channel.as_str());
                 payments.1.push(trade_no.as_str());
             }
-            RechargeKey::Return(id) => returns.push(UlidColumn(id.number())),
+            RechargeKey::Return(id) => returns.push(Id(id.number())),
         }
     }
     found.recharges.read.extend(keys.iter().cloned());
@@ -380,7 +378,7 @@ pub(super) async fn read(
         let orders =
             format!("SELECT {ORDER_COLUMNS} FROM recharges_tb r WHERE r.recharge_id = ANY ($1)");
         for row in client.query(&orders, &[&ids]).await? {
-            let UlidColumn(number) = row.try_get(0)?;
+            let Id(number) = row.try_get(0)?;
             let key = |_: &Row| RechargeId::new(number).map(RechargeKey::Order);
             found.order(&row, catalog, key);
         }
@@ -464,6 +462,6 @@ pub(in crate::postgres) async fn order_by(
     catalog: &Catalog,
 ) -> Result<Option<Recharge>, Error> {
     let order = format!("SELECT {ORDER_COLUMNS} FROM recharges_tb r WHERE r.recharge_id = $1");
-    let row = client.query_opt(&order, &[&UlidColumn(id.number())]).await?;
+    let row = client.query_opt(&order, &[&Id(id.number())]).await?;
     row.map(|row| order_from_row(&row, catalog)).transpose()
 }

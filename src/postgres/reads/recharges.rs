@@ -2,7 +2,7 @@
 
 use super::Reads;
 use crate::postgres::Error;
-use crate::postgres::columns::UlidColumn;
+use crate::postgres::columns::Id;
 use crate::postgres::database::recharges::{PAYMENT_COLUMNS, order_by, payment_from_row};
 use crate::recharge::order::Recharge;
 use crate::recharge::payment::RechargePayment;
@@ -47,7 +47,7 @@ impl Reads {
         let payment =
             format!("SELECT {PAYMENT_COLUMNS} FROM channel_payments p WHERE p.payment_id = $1");
         let client = self.pool.get().await?;
-        let row = client.query_opt(&payment, &[&UlidColumn(id.number())]).await?;
+        let row = client.query_opt(&payment, &[&Id(id.number())]).await?;
         self.pool.note(&client).await?;
         row.map(|row| payment_from_row(&row, &self.catalog())).transpose()
     }
