@@ -65,7 +65,7 @@
 //!    [`transaction`] declares their states; [`transactions`] moves them, by one worker behind the
 //!    coordinator. Start with [`transactions::step`], which is pure. [`recharge`] decides the
 //!    payments of channels: start with [`recharge::decide`]. [`channels`] speaks with payment
-//!    channels; nothing calls it yet.
+//!    channels. [`till`] drives each order at its channel.
 //! 10. [`http`]: listener, tokens, routes, JSON; `public` for users, `ops` for operators.
 //!     [`quota`] bounds the requests of one user.
 //!     [`stream`](mod@stream) is the door of venues: sessions of numbered commands to UBSCore.
@@ -176,6 +176,7 @@ pub mod stores;
 pub mod stream;
 pub mod task;
 pub mod telemetry;
+pub mod till;
 pub mod transaction;
 pub mod transactions;
 pub mod validation;

@@ -27,10 +27,12 @@ use crate::audit::frequency::Frequency;
 use crate::audit::halt::Halt;
 use crate::audit::rounds::Check;
 use crate::audit::totals;
+use crate::channels::open::OpenChannels;
 use crate::checkpointer;
 use crate::clock::Clock;
 use crate::config::holds::Purposes;
 use crate::config::participants::ParticipantKind;
+use crate::coordinator::recharges::Recharges;
 use crate::coordinator::{Coordinator, alert_shortage};
 use crate::entropy::Entropy;
 use crate::events::Hub;
@@ -40,6 +42,7 @@ use crate::postgres::flight_store::FlightStore;
 use crate::postgres::reads::Reads;
 use crate::quota::Quotas;
 use crate::telemetry::Metrics;
+use crate::till::Till;
 use crate::transactions::Transactions;
 use domain::account::UserId;
 use domain::code::Code;
@@ -60,6 +63,8 @@ pub struct Service {
     pub spot: Arc<Spot>,
     /// Transactions of services.
     pub transactions: TransactionDesk,
+    /// Recharges; `None`: they are off.
+    pub recharges: Option<RechargeDesk>,
     /// Parts that only operators' routes use.
     pub operations: Operations,
 }
@@ -122,6 +127,22 @@ pub struct TransferLimits {
     pub units_max: u64,
     /// Whether a transfer without an idempotency key is refused.
     pub cid_required: bool,
+}
+
+/// Takes the wishes of users to recharge, the callbacks of channels, and operators' requests.
+pub struct RechargeDesk {
+    /// Writes orders and payments.
+    pub recharges: Arc<Recharges<Spot, Funding<FlightStore<Database>>>>,
+    /// The channels.
+    pub channels: Arc<OpenChannels>,
+    /// Drives orders at their channels.
+    pub till: Till,
+    /// How long POST waits for the channel.
+    pub create_wait: Duration,
+    /// The most open orders of all users.
+    pub open_max: u64,
+    /// The most new orders of one user a minute.
+    pub creates_per_minute_max: u32,
 }
 
 /// Takes the requests of services, and of operators about them.

@@ -775,7 +775,9 @@ impl Start<'_> {
             Operations { database, engine, snapshots, check, totals, metrics, keeps_postings };
         let (approvals, spot) = (Approvals::from(config), Arc::clone(spot));
         let transactions = TransactionDesk::new(config, transactions);
-        Service { intake, transfers, streams, approvals, spot, transactions, operations }
+        // Recharges are off: nothing builds them yet.
+        let recharges = None;
+        Service { intake, transfers, streams, approvals, spot, transactions, recharges, operations }
     }
 }
 
