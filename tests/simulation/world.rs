@@ -651,6 +651,7 @@ impl World {
             gate: Arc::clone(gate),
             numbers: numbers.clone(),
             shortage: Arc::new(move || of_shortage.shortage()),
+            special: Arc::new(|_, _| false),
             told: Arc::new(|_| {}),
             silent: Arc::default(),
             options: transactions::Options {

@@ -200,7 +200,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             amount: external.amount,
             order_number: stored,
             decision: decided.decision,
-            balance_after: decided.balance_after.unwrap_or(0),
+            // The log has no sign: a special balance below zero is 0 there.
+            balance_after: decided
+                .balance_after
+                .map_or(0, |units| u128::try_from(units).unwrap_or(0)),
         };
         let caller =
             caller.map(|caller| (queued.ticket.deadline_ns, RecordCaller::External(caller)));
