@@ -2,13 +2,14 @@
 -- Operators make and end them. No transaction sets anything of one apart: it is booked at the
 -- confirm.
 
--- The defaults need no pass over the tables, and neither do the checks: no row of before breaks
--- them.
+-- The defaults need no pass over the tables, and neither do the checks: a start validates them in
+-- steps of their own (src/postgres/checks.rs). No row of before breaks them.
 ALTER TABLE balances_tb
     ADD COLUMN special BOOLEAN NOT NULL DEFAULT FALSE,
     ADD CONSTRAINT balances_special_check CHECK (special OR available >= 0) NOT VALID,
     DROP CONSTRAINT balances_tb_available_check;
 
+-- Empty, after one pass over the table.
 CREATE INDEX balances_special ON balances_tb (user_id, asset_id) WHERE special;
 
 -- The hold of a special place has no amount apart, and takes what its legs take.

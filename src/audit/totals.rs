@@ -562,12 +562,7 @@ mod tests {
                     outside: 20,
                 };
                 let add = |funding: i128, spot: i128, counted: i128| {
-                    let sums = Sums {
-                        funding,
-                        deposited: 200 + deposited,
-                        withdrawn,
-                        booked,
-                    };
+                    let sums = Sums { funding, deposited: 200 + deposited, withdrawn, booked };
                     let spot = SpotTotal {
                         units: unsigned(spot),
                         held: 0,
@@ -612,7 +607,9 @@ mod tests {
             add_up(&spot, &view, &[], &[])
         };
         assert!(add(1 << 126, 1 << 125).is_some());
-        for (funding, units) in [(i128::MAX, 1), (i128::MIN, 0), (0, u128::MAX), (1 << 126, 1 << 126)] {
+        for (funding, units) in
+            [(i128::MAX, 1), (i128::MIN, 0), (0, u128::MAX), (1 << 126, 1 << 126)]
+        {
             assert_eq!(add(funding, units), None);
         }
     }

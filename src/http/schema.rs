@@ -74,5 +74,4 @@ texts! {
     SignedAmountText = "SignedAmount", "A decimal number, without trailing zeros, which may be below zero.":
         text(r"^-?[0-9]+(\.[0-9]+)?$");
     AmountText = "Amount", "A decimal number, without trailing zeros.": text(r"^[0-9]+(\.[0-9]+)?$");
-    SignedAmountText = "SignedAmount", "An amount that may be below zero.": text(r"^-?[0-9]+(\.[0-9]+)?$");
 }

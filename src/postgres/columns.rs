@@ -141,14 +141,6 @@ pub(super) fn units(row: &Row, column: usize) -> Option<u128> {
     u128::try_from(units).ok()
 }
 
-/// The same of a column that may be empty; `None`: it cannot be read.
-pub(super) fn units_or_null(row: &Row, column: usize) -> Option<Option<u128>> {
-    match row.try_get::<_, Option<Numeric>>(column).ok()? {
-        Some(Numeric(units)) => u128::try_from(units).ok().map(Some),
-        None => Some(None),
-    }
-}
-
 /// A NUMERIC with its sign, smallest units; `None`: it cannot be read.
 pub(super) fn signed(row: &Row, column: usize) -> Option<i128> {
     let Numeric(units) = row.try_get(column).ok()?;

@@ -21,8 +21,8 @@ use tokio_postgres::{IsolationLevel, Row};
 use wal::Sequence;
 
 use self::assets::Unreadable;
-use super::booked::{self, UserPart};
 use self::special::KnownSpecial;
+use super::booked::{self, UserPart};
 use super::columns::{self, Id, bigint};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};

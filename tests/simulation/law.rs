@@ -130,6 +130,10 @@ pub(super) struct Law {
     freezes: BTreeMap<(u64, u32, u16), i128>,
     /// Balances that may be below zero.
     pub(super) special: BTreeSet<(u64, u32)>,
+    /// What was available of each of them behind the last commit.
+    special_left: BTreeMap<(u64, u32), i128>,
+    /// Those that an end of a transaction has lowered in this commit.
+    special_paid: BTreeSet<(u64, u32)>,
     transactions: SeenTransactions,
     broken: Option<Broken>,
 }
@@ -348,6 +352,21 @@ impl Law {
             let what = format!("freeze {place:?}: {left}");
             self.breach("L1 conservation", what);
         }
+        let paid = std::mem::take(&mut self.special_paid);
+        for key in self.special.clone() {
+            let left = self.available(key);
+            let before = self.special_left.insert(key, left).unwrap_or(0);
+            let lawful = left >= before.min(0) || paid.contains(&key);
+            self.claim(lawful, "only a confirm takes a special account below zero", || {
+                format!("{key:?}: {before}, now {left}")
+            });
+        }
+    }
+
+    /// The available balance of a user on Funding.
+    fn available(&self, (user, asset): (u64, u32)) -> i128 {
+        let sum = self.balances.get(&(Side::Funding, user, asset)).copied().unwrap_or(0);
+        sum - self.apart.get(&(user, asset)).copied().unwrap_or(0)
     }
 
     /// An act on a hold was recorded, durably.
@@ -366,6 +385,9 @@ impl Law {
             }
             HoldAct::Settle { taken, brought } => {
                 let (taken, brought) = (i128::from(taken), i128::from(brought));
+                if *special && taken > brought {
+                    self.special_paid.insert(account);
+                }
                 // What a special place pays was never apart.
                 let moved = if *special { (brought - taken, 0) } else { (brought, -taken) };
                 (moved, brought - taken)

@@ -295,7 +295,7 @@ impl Postgres {
 
     /// All decided external operations.
     pub(super) fn externals(&self) -> Vec<ExternalOperation> {
-        let operation = |(external, code, after): &(External, Option<Code>, u128)| {
+        let operation = |(external, code, after): &(External, Option<Code>, i128)| {
             let External { idem_key, op, user, asset, amount, order_number, .. } = external;
             ExternalOperation {
                 op: *op,
@@ -755,9 +755,17 @@ impl Postgres {
     /// A balance that may be below zero from now on, as an operator makes it.
     pub(super) fn make_special(&mut self, user: u64, asset: u32, law: &mut Law) {
         self.special.insert((user, asset));
-        self.balances.set((user, asset), (0, 1));
-        self.end(true);
+        if self.balances.get(&(user, asset)).is_none() {
+            self.balances.set((user, asset), (0, 1));
+            self.end(true);
+        }
         law.special.insert((user, asset));
+    }
+
+    /// An account that was there before the run.
+    pub(super) fn open_account(&mut self, user: u64, status: AccountStatus) {
+        self.accounts.set(user, status);
+        self.end(true);
     }
 
     fn balance(&self, user: u64, asset: u32) -> i128 {

@@ -231,7 +231,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if !fresh {
             self.under_way.remove(&number);
         }
-        let balance_after = Some(operation.balance_after);
+        let balance_after = i128::try_from(operation.balance_after).ok();
         let decided = ExternalDecided { decision: operation.decision, balance_after };
         let deadline_ns = queued.ticket.deadline_ns;
         let caller =

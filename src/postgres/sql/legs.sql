@@ -45,6 +45,25 @@ BEGIN
 END
 $$;
 
+-- Whether these legs book each place of Funding as the rounds before do. A hold is special, or it is
+-- not, for all rounds.
+CREATE FUNCTION special_agrees(p_id UUID, p_participants TEXT[], p_legs TEXT[]) RETURNS BOOLEAN
+LANGUAGE sql STABLE AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM (
+            SELECT legs FROM transaction_branches
+             WHERE transaction_id = p_id AND participant = 'FUNDING'
+            UNION ALL
+            SELECT n.legs::jsonb FROM unnest(p_participants, p_legs) AS n (participant, legs)
+             WHERE n.participant = 'FUNDING') AS b
+         CROSS JOIN LATERAL jsonb_to_recordset(b.legs)
+               AS l ("from" JSONB, "to" JSONB, asset INTEGER)
+         CROSS JOIN LATERAL (VALUES (l."from"), (l."to")) AS side (place)
+         WHERE leg_user(side.place, 'FUNDING') IS NOT NULL AND leg_purpose(side.place) = 0
+         GROUP BY leg_user(side.place, 'FUNDING'), l.asset
+        HAVING count(DISTINCT jsonb_typeof(side.place)) > 1)
+$$;
+
 -- Makes the balance of a user with an account special. Returns 'changed', 'same' or 'unknown'.
 CREATE FUNCTION special_set(p_user BIGINT, p_asset INTEGER) RETURNS TEXT LANGUAGE plpgsql AS $$
 BEGIN

@@ -124,7 +124,8 @@ $$;
 -- each branch. Returns 'new', 'taken', 'repeated', 'held' (a foreign session holds the row), or a
 -- refusal: 'conflict', 'decided', 'aborted', 'rounds' (the decider takes no further one), 'order',
 -- 'untried', 'repaired' (a row without an owner has its tx_id), 'special' (an account that the legs
--- book as special is so no longer), 'number' (the order number or the id is of no use).
+-- book as special is so no longer, or an earlier round books it otherwise), 'number' (the order
+-- number or the id is of no use).
 CREATE FUNCTION transaction_accept(
     p_incarnation BIGINT, p_id UUID, p_order_number BIGINT, p_owner TEXT, p_tx_id TEXT,
     p_round SMALLINT, p_decide SMALLINT, p_at TIMESTAMPTZ, p_expires_at TIMESTAMPTZ,
@@ -188,7 +189,8 @@ BEGIN
           WHERE transaction_id = v_there.transaction_id AND state = 10;
         IF FOUND THEN
             RETURN 'untried';
-        ELSIF NOT special_stands(p_legs) THEN
+        ELSIF NOT special_stands(p_legs)
+              OR NOT special_agrees(v_there.transaction_id, p_participants, p_legs) THEN
             RETURN 'special';
         END IF;
         UPDATE transactions_tb
@@ -424,7 +426,8 @@ BEGIN
                       p_expiries)
                WITH ORDINALITY
                AS a (id, order_number, owner, tx_id, round, decide, at, expires_at, place)
-         WHERE a.round = 1 AND a.place <> ALL (v_unfit) AND a.order_number >= (SELECT watermark FROM engine_state)
+         WHERE a.round = 1 AND a.place <> ALL (v_unfit)
+           AND a.order_number >= (SELECT watermark FROM engine_state)
            -- An insert would wait for a session that holds the row of this name.
            AND NOT EXISTS (SELECT FROM transactions_tb t
                             WHERE t.owner IN (a.owner, '?') AND t.tx_id = a.tx_id)

@@ -30,7 +30,7 @@ pub(super) fn judged(
 ) -> Result<Accepted, TransactionError> {
     let number = round.round;
     // An operator has changed it just now.
-    let special = "an account of it is special no longer: send the round again";
+    let special = "an operator has just changed whether an account of it is special: send it again";
     let Some(row) = row else {
         return match answer {
             "special" => Ok(refused(Code::Overloaded, special.to_owned(), None)),
