@@ -521,7 +521,7 @@ fn gtx_014_a_special_account_waits_for_another_operator() {
     let reply = approve(&server, &id);
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(specials()[0]["user_id"], json!(USER));
-    assert_eq!(row(&site, &id), ["APPROVED", "t"]);
+    assert_eq!(row(&site, &id), ["2", "t"]);
     let audited = "SELECT subject FROM admin_audit WHERE action = 'account special'";
     assert_eq!(site.sql_value(audited), format!("{USER} USDT"));
     server.stop();

@@ -17,7 +17,7 @@ ALTER TABLE funding_holds
     ADD COLUMN special BOOLEAN NOT NULL DEFAULT FALSE,
     ADD CONSTRAINT funding_holds_special_check CHECK (NOT special OR amount = 0 AND purpose = 0)
         NOT VALID,
-    ADD CONSTRAINT funding_holds_taken_check CHECK (
+    ADD CONSTRAINT funding_holds_ended_check CHECK (
         CASE WHEN state = 40 THEN (special OR taken = amount) AND settled_after IS NOT NULL
              ELSE taken = 0 AND brought = 0 AND settled_after IS NULL END) NOT VALID,
     DROP CONSTRAINT funding_holds_settled_check;

@@ -13,7 +13,7 @@ const ADDED: [(&str, &str); 4] = [
     ("balances_tb", "balances_special_check"),
     ("funding_holds", "funding_holds_purpose_check"),
     ("funding_holds", "funding_holds_special_check"),
-    ("funding_holds", "funding_holds_taken_check"),
+    ("funding_holds", "funding_holds_ended_check"),
 ];
 
 /// Validates those that are not valid yet. A row that breaks one is older than it, and only warned

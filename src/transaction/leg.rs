@@ -4,8 +4,9 @@
 //! place in the other store is its outside, see [`LegPlace::in_store`].
 //!
 //! In PostgreSQL a place in the store of the branch is a plain number, the user. Every other place
-//! is `{"account":"SPOT","user":1002}`, with `"purpose":1` if it is frozen, or `"OUTSIDE"`. A special
-//! place is `{"account":"FUNDING","user":7,"special":true}` in every branch: its row fixes that.
+//! is `{"account":"SPOT","user":1002}`, with `"purpose":1` if it is frozen, or `"OUTSIDE"`. A
+//! special place is `{"account":"FUNDING","user":7,"special":true}` in every branch: its row fixes
+//! that.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,8 +75,8 @@ impl LegPlace {
         self.user().filter(|_| self.store() == Some(store))
     }
 
-    /// The place as `store` sees it: every place that is not its own is outside, and so is a special
-    /// one, of which nothing is apart or arriving.
+    /// The place as `store` sees it: every place that is not its own is outside, and so is a
+    /// special one, of which nothing is apart or arriving.
     pub fn in_store(self, store: Participant) -> Place {
         match self {
             LegPlace::Available { store: of, user } if of == store => {

@@ -408,9 +408,9 @@ mod tests {
         );
     }
 
-    /// GTX-014. Goal: a special place has nothing apart, and what it brings is not arriving: a later
-    /// leg of it needs no leg before. Money that passes through it is set apart at its payer. A
-    /// round keeps what the rounds before have fixed. Method: user 9 is special in the first round,
+    /// GTX-014. Goal: a special place has nothing apart, and what it brings is not arriving: a leg
+    /// of it needs no leg before. Money that passes through it is set apart at its payer. A round
+    /// keeps what the rounds before have fixed. Method: user 9 is special in the first round,
     /// and no longer behind it.
     #[test]
     fn a_special_place_is_booked_at_the_end() {

@@ -1,7 +1,7 @@
 //! The files of a version with a transaction in each state at a kill: OPEN with a tried round and
 //! with a trying one, DECIDING, COMMITTED and ABORTED with a service that owes its end, DONE and
-//! CANCELLED. Some have holds of both stores, and two a special account, which is below zero. A later
-//! version ends each of them.
+//! CANCELLED. Some have holds of both stores, and two a special account, which is below zero. A
+//! later version ends each of them.
 
 use std::collections::BTreeMap;
 use std::fs;

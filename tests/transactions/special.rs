@@ -51,8 +51,8 @@ fn empty(desk: &Desk) {
 
 /// GTX-014. Goal: a special account is not set apart, goes below zero at the confirm with an alert,
 /// and 64 transactions on it at once do not wait for each other. Nothing else takes a balance below
-/// zero, and it stays special while it is below zero or named. Method: as the goal says, with a kill
-/// behind it, and all that counts money.
+/// zero, and it stays special while it is below zero or named. Method: as the goal says, with a
+/// kill behind it, and all that counts money.
 #[test]
 fn gtx_014_a_special_account_goes_below_zero_and_64_transactions_share_it() {
     let mut desk = Desk::new();
@@ -141,7 +141,7 @@ fn gtx_014_a_place_stays_as_its_first_round_has_it() {
     let mut desk = Desk::new();
     empty(&desk);
     let round = |desk: &Desk, tx_id: &str, round: u8, leg: Value| {
-        let body = json!({"round": round, "decide": "caller", "legs": legs(&[leg])});
+        let body = json!({"round": round, "legs": legs(&[leg])});
         desk.post(&format!("/{tx_id}/prepare"), &body)
     };
     let funding = |from: u64, to: u64, amount: &str| leg("FUNDING", from, to, amount);

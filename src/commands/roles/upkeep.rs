@@ -55,8 +55,8 @@ async fn watch_special(reads: &Reads) {
     }
 }
 
-/// Raises alerts: invalid assets, special accounts below zero, old snapshots of PostgreSQL, little space for the log, little
-/// room in UBSCore's tables. It never ends.
+/// Raises alerts: invalid assets, special accounts below zero, old snapshots of PostgreSQL, little
+/// space for the log, little room in UBSCore's tables. It never ends.
 pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: engine::Handle) {
     let log_dir = data_dir::log(&config.data_dir);
     let clock = Arc::clone(&service.intake.clock);

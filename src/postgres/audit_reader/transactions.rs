@@ -98,7 +98,8 @@ impl AuditReader {
                            $6::boolean[], $7::boolean[]) \
                       AS w (key, number, round, amount, pays, paid, special) \
                JOIN funding_holds h ON h.hold_key = w.key AND h.order_number = w.number \
-              WHERE h.state = 10 AND h.round_code IS NULL AND h.amount = w.amount AND h.special = w.special \
+              WHERE h.state = 10 AND h.round_code IS NULL AND h.amount = w.amount \
+                AND h.special = w.special \
                 AND (h.round, h.asked, h.pays, h.paid) = (w.round, w.amount, w.pays, w.paid)";
         let keys: Vec<&str> = wanted.iter().map(|(order, ..)| order.key.as_str()).collect();
         let numbers: Vec<i64> = wanted.iter().map(|of| bigint(of.0.order_number)).collect();

@@ -45,8 +45,8 @@ BEGIN
 END
 $$;
 
--- Whether these legs book each place of Funding as the rounds before do. A hold is special, or it is
--- not, for all rounds.
+-- Whether these legs book each place of Funding as the rounds before do. A hold is special for all
+-- rounds, or for none.
 CREATE FUNCTION special_agrees(p_id UUID, p_participants TEXT[], p_legs TEXT[]) RETURNS BOOLEAN
 LANGUAGE sql STABLE AS $$
     SELECT NOT EXISTS (
