@@ -72,6 +72,8 @@ pub enum Alert {
     SnapshotFailed,
     /// The log or a snapshot disagrees with UBSCore. The next start would refuse.
     SnapshotMismatch,
+    /// A special account is below zero.
+    SpecialNegative,
     /// A transaction does not reach a final state.
     TransactionStuck,
     /// A transfer does not reach a final state.
@@ -90,7 +92,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 29] = [
+    pub const ALL: [Alert; 30] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::ClockAhead,
@@ -113,6 +115,7 @@ impl Alert {
         Alert::SettleRefused,
         Alert::SnapshotFailed,
         Alert::SnapshotMismatch,
+        Alert::SpecialNegative,
         Alert::TransactionStuck,
         Alert::TransferStuck,
         Alert::UserFrequencyAbnormal,
@@ -147,6 +150,7 @@ impl Alert {
             Alert::SettleRefused => "settle_refused",
             Alert::SnapshotFailed => "snapshot_failed",
             Alert::SnapshotMismatch => "snapshot_mismatch",
+            Alert::SpecialNegative => "special_negative",
             Alert::TransactionStuck => "transaction_stuck",
             Alert::TransferStuck => "transfer_stuck",
             Alert::UserFrequencyAbnormal => "user_frequency_abnormal",
@@ -185,6 +189,7 @@ impl Alert {
             | Alert::PlacesLow
             | Alert::PostgresUnreachable
             | Alert::SnapshotFailed
+            | Alert::SpecialNegative
             | Alert::UserFrequencyAbnormal
             | Alert::VenueBehind
             | Alert::OldSnapshot
@@ -220,6 +225,9 @@ impl Alert {
             Alert::JournalFilling => "GET /metrics; runbook, \"The journal fills\"",
             Alert::HoldStuck | Alert::SettleRefused => {
                 "ubscore hold list --venue ID; runbook, \"A venue holds money\""
+            }
+            Alert::SpecialNegative => {
+                "ubscore account specials; runbook, \"A special account is below zero\""
             }
             Alert::VenueBehind => "ubscore venue list; runbook, \"A venue is behind\"",
             Alert::VenueAheadOfLog => "ubscore wal stat DATA_DIR; runbook, \"It has halted\"",

@@ -19,7 +19,7 @@ pub use self::operator::{
     AccessArgs, AccountArgs, AccountCommand, ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs,
     AssetAddArgs, AssetCommand, AssetSetArgs, BranchAbandonArgs, ExternalArgs, FreezeArgs,
     FreezesArgs, HaltArgs, HoldCommand, HoldListArgs, HoldReleaseArgs, HoldShowArgs, OperatorArgs,
-    PauseArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
+    PauseArgs, SpecialArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
     TransactionListArgs, TransactionShowArgs, TransferAttendArgs, TransferCommand,
     TransferListArgs, TransferShowArgs, VenueAddArgs, VenueArgs, VenueCommand, WebhookCommand,
     WebhookListArgs, WebhookResendArgs,
@@ -237,6 +237,8 @@ impl Command {
                 | AccountCommand::Unfreeze(args)
                 | AccountCommand::Disable(args),
             ) => args.operator.access.format,
+            Command::Account(AccountCommand::Special(args)) => args.operator.access.format,
+            Command::Account(AccountCommand::Specials(access)) => access.format,
             Command::Asset(AssetCommand::Set(args)) => args.operator.access.format,
             Command::Asset(AssetCommand::Add(args)) => args.operator.access.format,
             Command::Asset(AssetCommand::List(access)) => access.format,

@@ -8,7 +8,7 @@
 //! and back), [`journal`] (rows of the journal, and the faults of damaged ones), [`movements`] (what a user's statement is made of), [`funds`] (what
 //! there is of each asset), [`events`] (what users follow), [`transactions`] (the rows that decide them), [`horizon`] (old snapshots), [`webhooks`] (the same on its way to
 //! endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
-//! database is reached), `connection` (one that checks its server and its notices), [`tls`] (the check of the server's
+//! database is reached), `connection` (one that checks its server and its notices), `checks` (of rows, validated behind a migration), [`tls`] (the check of the server's
 //! certificate), [`pin`] (the one server that a process uses), [`flights`] (the file of the last answered flights), [`development`] (the mark of a database that `--dev` made).
 //!
 //! The schema: tables in `config/migrations/`, functions and triggers in `src/postgres/sql/` (applied by `functions`).
@@ -18,6 +18,7 @@ pub mod admin;
 pub mod adopt;
 pub mod audit_reader;
 pub mod booked;
+mod checks;
 mod columns;
 mod connection;
 pub mod cut;
@@ -342,6 +343,7 @@ pub async fn migrate(
         info!(%migration, "schema migrated");
     }
     functions::apply(&mut client).await?;
+    checks::validate(&client).await?;
     for setting in ["fsync", "full_page_writes"] {
         let row = client.query_one("SELECT current_setting($1)", &[&setting]).await?;
         if row.get::<_, &str>(0) != "on" {

@@ -163,6 +163,8 @@ pub const TRANSACTION_OLDEST_SECONDS: &str = "ubscore_transaction_oldest_seconds
 pub const TRANSACTION_COMMITS_TOTAL: &str = "ubscore_transaction_commits_total";
 /// Counter: the moves and rounds in those commits.
 pub const TRANSACTION_WRITES_TOTAL: &str = "ubscore_transaction_writes_total";
+/// Gauge: special accounts below zero.
+pub const SPECIAL_NEGATIVE: &str = "ubscore_special_negative";
 /// Counter: log lines that were dropped, because the queue was full or stderr was gone.
 pub const LOG_LINES_DROPPED_TOTAL: &str = "ubscore_log_lines_dropped_total";
 /// Gauge: 1 while the service is halted, else 0.
@@ -704,6 +706,11 @@ pub fn oldest_transaction(age: Duration) {
     metrics::gauge!(TRANSACTION_OLDEST_SECONDS).set(age.as_secs_f64());
 }
 
+/// Sets the number of special accounts below zero.
+pub fn special_negative(accounts: usize) {
+    metrics::gauge!(SPECIAL_NEGATIVE).set(accounts as f64);
+}
+
 /// Sets whether the service is halted.
 pub fn halted(halted: bool) {
     metrics::gauge!(HALTED).set(f64::from(u8::from(halted)));
@@ -780,6 +787,7 @@ pub fn describe() {
     describe_counter!(TRANSACTION_WRITES_TOTAL, Unit::Count, "Moves and rounds of transactions.");
     describe_histogram!(TRANSACTION_SECONDS, Unit::Seconds, "Time from the accept of a transaction to its end.");
     describe_gauge!(TRANSACTION_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest transaction that is not final.");
+    describe_gauge!(SPECIAL_NEGATIVE, Unit::Count, "Special accounts below zero.");
     describe_gauge!(WEBHOOK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest event still to be delivered.");
     describe_gauge!(WEBHOOK_DEAD, Unit::Count, "Dead letters of webhook endpoints.");
     describe_counter!(PARTICIPANT_REQUESTS_TOTAL, Unit::Count, "Calls to participants of transactions.");

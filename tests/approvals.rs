@@ -506,3 +506,23 @@ fn the_command_line_says_that_it_waits_and_approves() {
     assert!(code == 0 && out.contains("REJECTED") && out.contains("APPROVED"), "{out}");
     println!("{out}");
 }
+
+/// GTX-014. Goal: an account becomes special once another operator approves it, where `external`
+/// needs two. Method: one operator asks, and approves in vain; another one approves.
+#[test]
+fn gtx_014_a_special_account_waits_for_another_operator() {
+    let site = site();
+    let server = site.start();
+    let body = json!({"user_id": USER, "asset": "USDT", "special": true, "reason": "fees"});
+    let id = pending(&post(&server, MAKER, "/admin/v1/specials", &body), "external");
+    let specials = || server.admin_get("/admin/v1/specials").json()["specials"].clone();
+    assert_ne!(decide(&server, MAKER, &id, "approve").status, 200);
+    assert_eq!(specials(), json!([]));
+    let reply = approve(&server, &id);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(specials()[0]["user_id"], json!(USER));
+    assert_eq!(row(&site, &id), ["2", "t"]);
+    let audited = "SELECT subject FROM admin_audit WHERE action = 'account special'";
+    assert_eq!(site.sql_value(audited), format!("{USER} USDT"));
+    server.stop();
+}

@@ -556,6 +556,8 @@ fn the_page_is_accessible_in_light_in_dark_and_on_a_phone() {
     let paused =
         json!({"asset": "ETH", "direction": "SPOT_TO_FUNDING", "paused": true, "reason": "a fork"});
     assert_eq!(server.admin("PUT", "/admin/v1/pauses", &paused).status, 200);
+    let special = "SELECT special_set(user_id, asset_id) FROM balances WHERE asset = 'USDT'";
+    site.sql(&format!("{special} AND user_id = {USER}"));
     let (_lock, req_id) = stick(&site, &server, "withdraw-2026-11-22");
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/console");
     fs::create_dir_all(&directory).expect("a directory");
@@ -571,6 +573,7 @@ fn the_page_is_accessible_in_light_in_dark_and_on_a_phone() {
     browser.wait_for("#found", "What happened");
     browser.wait_for("#tiles", "p99");
     browser.wait_for("#money", "USDT");
+    browser.wait_for("#specials", "may be below zero");
     browser.wait_for("#approvals", "a-large-one");
     browser.wait_for("#pauses", "a fork");
     browser.wait_for("#letters", "None.");

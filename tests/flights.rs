@@ -25,7 +25,7 @@ use crate::harness::{
 
 const USER: u64 = 1001;
 const USDT: AssetId = AssetId(3);
-const COIN: u128 = 100_000_000;
+const COIN: i128 = 100_000_000;
 
 fn user(number: u64) -> UserId {
     UserId::new(number).expect("not zero")

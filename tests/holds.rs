@@ -37,6 +37,7 @@ fn order(name: &str, user: u64, act: HoldAct) -> HoldOrder {
         user: UserId::new(user).expect("not zero"),
         asset: USDT,
         purpose: 0,
+        special: false,
         act,
     }
 }

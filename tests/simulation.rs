@@ -98,6 +98,7 @@ mod link;
 mod parties;
 mod postgres;
 mod process;
+mod special;
 mod spot;
 mod time;
 mod transacted;

@@ -25,7 +25,7 @@ use ubscore::postgres::{self, Address, Limits};
 
 use crate::harness::{
     Balance, COIN, LIMITS, Passing, Planned, Proxy, Site, Speaker, Way, block_on, database,
-    eventually, last_line, place, post_to, soak_rounds, store_over, units,
+    eventually, last_line, place, post_to, signed_units, soak_rounds, store_over,
 };
 
 /// Take-overs that `make test` runs; `make soak` runs [`SOAKED`].
@@ -385,7 +385,7 @@ fn a_late_flight_and_its_replacement_never_both_count() {
         };
         let stands = late != Late::After;
         let after = if stands { "111" } else { "101" };
-        assert_eq!(*balance_after, Some(units(after)), "{late:?}");
+        assert_eq!(*balance_after, Some(signed_units(after)), "{late:?}");
         if late == Late::After {
             delays.store(false, Ordering::SeqCst);
             eventually("the refusal", || refused.load(Ordering::SeqCst).then_some(()));

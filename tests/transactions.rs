@@ -14,6 +14,7 @@ mod operators;
 mod purposes;
 #[cfg(feature = "crash")]
 mod repairs;
+mod special;
 mod unreadable;
 
 use std::time::Duration;

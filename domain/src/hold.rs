@@ -97,7 +97,7 @@ pub enum HoldAct {
     },
     /// The amount apart leaves the user, and `brought` comes. Never refused.
     Settle {
-        /// Exactly the amount apart; 0 without a hold.
+        /// Exactly the amount apart, 0 without a hold; of a special place any amount.
         taken: u64,
         /// Added to the available balance. It makes a missing account, as an EXT_DEPOSIT does.
         brought: u64,
@@ -149,6 +149,8 @@ pub struct HoldOrder {
     pub asset: AssetId,
     /// Its place: the freeze of this purpose, 0 for the available balance.
     pub purpose: u16,
+    /// Its place is special: nothing is apart, and a Settle may take the balance below zero.
+    pub special: bool,
     /// The act.
     pub act: HoldAct,
 }
@@ -164,6 +166,8 @@ pub struct Hold {
     pub asset: AssetId,
     /// See [`HoldOrder::purpose`].
     pub purpose: u16,
+    /// See [`HoldOrder::special`].
+    pub special: bool,
     /// Where it stands.
     pub state: HoldState,
     /// The amount that is apart, or was at its end.
@@ -192,6 +196,7 @@ impl Hold {
             user: order.user,
             asset: order.asset,
             purpose: order.purpose,
+            special: order.special,
             state: HoldState::Held,
             amount: 0,
             round: 0,
@@ -220,7 +225,8 @@ impl Hold {
 pub struct HoldAccount {
     /// `None`: there is no account.
     pub status: Option<AccountStatus>,
-    /// The available balance, or the freeze of the hold's purpose, smallest units.
+    /// The available balance, 0 if it is below zero, or the freeze of the hold's purpose, smallest
+    /// units.
     pub available: u128,
 }
 
@@ -249,8 +255,8 @@ pub enum HoldDecided {
 /// An act that breaks the rules of holds. Nothing of it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HoldViolation {
-    /// The key belongs to another transaction, user, asset or purpose.
-    #[error("the key belongs to another transaction, user, asset or purpose")]
+    /// The key belongs to another transaction, user, asset, purpose or kind of place.
+    #[error("the key belongs to another transaction, user, asset, purpose or kind of place")]
     Foreign,
     /// The round was decided with another amount, or another side.
     #[error("the round was decided with another body")]
@@ -267,6 +273,9 @@ pub enum HoldViolation {
     /// A Release behind a Settle.
     #[error("the hold was settled, and cannot be released")]
     IsSettled,
+    /// Something of a special place is to be apart, or it has a purpose.
+    #[error("a special place has nothing apart, and no purpose")]
+    Special,
     /// An amount is above [`UNITS_MAX`].
     #[error("an amount is too large")]
     Range,
@@ -284,9 +293,13 @@ pub fn decide(
     if !order.act.fits() {
         return Err(HoldViolation::Range);
     }
+    let apart = matches!(order.act, HoldAct::Set { amount: 1.., .. });
+    if order.special && (apart || order.purpose != 0) {
+        return Err(HoldViolation::Special);
+    }
     let same = |hold: &Hold| {
-        let of_order = (order.order_number, order.user, order.asset, order.purpose);
-        (hold.order_number, hold.user, hold.asset, hold.purpose) == of_order
+        let of_order = (order.order_number, order.user, order.asset, order.purpose, order.special);
+        (hold.order_number, hold.user, hold.asset, hold.purpose, hold.special) == of_order
     };
     if hold.is_some_and(|hold| !same(hold)) {
         return Err(HoldViolation::Foreign);
@@ -303,12 +316,16 @@ pub fn decide(
         (HoldAct::Set { round, amount, pays, paid }, HoldState::Held) => {
             set(hold, stands, (round, amount, pays, paid), holder)
         }
-        (HoldAct::Settle { taken, .. }, HoldState::Held) if taken != stands.amount => {
+        (HoldAct::Settle { taken, .. }, HoldState::Held)
+            if taken != stands.amount && !order.special =>
+        {
             Err(HoldViolation::OtherAmount)
         }
         (HoldAct::Settle { taken, brought }, HoldState::Held) => {
             let settled = Hold { state: HoldState::Settled, taken, brought, ..stands };
-            let mut decided = recorded(settled, brought.into());
+            // What a special place pays was not apart.
+            let paid = if order.special { i128::from(taken) } else { 0 };
+            let mut decided = recorded(settled, i128::from(brought) - paid);
             if let HoldDecided::Recorded { opens, .. } = &mut decided {
                 *opens = brought > 0 && holder.status.is_none();
             }
@@ -367,7 +384,7 @@ fn set(
     }
     let more = amount.saturating_sub(stands.amount);
     let less = amount < stands.amount;
-    let code = refusal(more, less, stands.purpose, (pays, paid), holder);
+    let code = refusal(more, less, &stands, (pays, paid), holder);
     let held = if code.is_none() { amount } else { stands.amount };
     let change = i128::from(held) - i128::from(stands.amount);
     let round_of = Hold { round, asked: amount, pays, paid, round_code: code, ..stands };
@@ -376,11 +393,11 @@ fn set(
 }
 
 /// Why a round is refused. `more`: the increase. `less`: whether the amount is lowered, which is
-/// always possible.
+/// always possible. A special place needs its statuses, and no balance.
 fn refusal(
     more: u64,
     less: bool,
-    purpose: u16,
+    hold: &Hold,
     (pays, paid): (bool, bool),
     holder: HoldAccount,
 ) -> Option<Code> {
@@ -388,7 +405,7 @@ fn refusal(
         return None;
     }
     let enough = holder.available >= u128::from(more);
-    let payer = match pays && more > 0 {
+    let payer = match pays && (more > 0 || hold.special) {
         true => Op::Withdraw.verdict(Participant::Funding, holder.status, true).err(),
         false => None,
     };
@@ -396,7 +413,7 @@ fn refusal(
         true => Op::Deposit.verdict(Participant::Funding, holder.status, true).err(),
         false => None,
     };
-    let short = match purpose {
+    let short = match hold.purpose {
         0 => Code::InsufficientBalance,
         _ => Code::InsufficientFrozen,
     };
@@ -418,6 +435,7 @@ mod tests {
             user: UserId::new(7).expect("a user"),
             asset: AssetId(3),
             purpose: 0,
+            special: false,
             act,
         }
     }
@@ -524,6 +542,36 @@ mod tests {
         // The key is that of another place.
         let foreign = decide(Some(&hold), &order(HoldAct::Release), ACTIVE);
         assert_eq!(foreign, Err(HoldViolation::Foreign));
+    }
+
+    /// GTX-014. Goal: a special place sets nothing apart and needs no balance, but the statuses of
+    /// payer and payee. Its Settle pays and brings, and its Release moves nothing.
+    #[test]
+    fn a_special_place_is_booked_at_the_end_alone() {
+        let of_special = |act| HoldOrder { special: true, ..order(act) };
+        let poor = HoldAccount { available: 0, ..ACTIVE };
+        let mut hold = None;
+        for (act, change) in [(set(1, 0), 0), (set(3, 0), 0), (settle(170, 20), -150)] {
+            let decided = decide(hold.as_ref(), &of_special(act), poor).expect("by the rules");
+            let HoldDecided::Recorded { decision, hold: after, available, frozen, .. } = decided
+            else {
+                panic!("{decided:?}")
+            };
+            assert_eq!((decision, available, frozen), (Decision::Success, change, 0), "{act:?}");
+            hold = Some(after);
+        }
+        assert_eq!(hold.expect("recorded").effect(), -150);
+        let again = decide(hold.as_ref(), &of_special(settle(170, 20)), poor);
+        assert_eq!(again, Ok(HoldDecided::Told(Decision::Success)));
+        let frozen = HoldAccount { status: Some(AccountStatus::Frozen), ..poor };
+        let refused = decide(None, &of_special(set(1, 0)), frozen).expect("by the rules");
+        let code = Decision::Refused(Code::AccountFrozen);
+        assert!(matches!(refused, HoldDecided::Recorded { decision, .. } if decision == code));
+        let apart = decide(None, &of_special(set(1, 1)), ACTIVE);
+        assert_eq!(apart, Err(HoldViolation::Special));
+        let begun = behind(&[set(1, 0)], ACTIVE);
+        let other = decide(begun.as_ref(), &of_special(settle(0, 1)), ACTIVE);
+        assert_eq!(other, Err(HoldViolation::Foreign), "it was not special before");
     }
 
     #[test]

@@ -414,7 +414,7 @@ pub fn statement(movements: Movements, logged: UserRecords, catalog: &Catalog) -
         };
         let sum = chained.last().map_or(0, |movement| movement.balance);
         let now = movements.balances.iter().find(|(of, _)| *of == asset);
-        let now = now.map_or(0, |(_, now)| signed(*now));
+        let now = now.map_or(0, |(_, now)| *now);
         if account == Participant::Funding && sum != now {
             let (symbol, precision) = named(catalog, asset);
             let word = if now > sum { "more" } else { "less" };
@@ -470,7 +470,7 @@ fn claimed(moves: &TransferMoves) -> Vec<(Op, Timestamp)> {
 fn funding_movement(movement: FundingMovement) -> Movement {
     let FundingMovement { at, op, asset, amount, balance_after, reference } = movement;
     let effect = op.effect(Decision::Success, amount.units());
-    let (recorded, account) = (balance_after.map(signed), Participant::Funding);
+    let (recorded, account) = (balance_after, Participant::Funding);
     let (op, held, balance, sequence) = (Some(op), 0, 0, None);
     Movement { at, account, op, asset, effect, held, recorded, balance, reference, sequence }
 }
@@ -487,7 +487,7 @@ fn hold_movement(settled: SettledHold, catalog: &Catalog) -> Movement {
         asset,
         effect: i128::from(brought) - i128::from(taken),
         held: 0,
-        recorded: Some(signed(balance_after)),
+        recorded: Some(balance_after),
         balance: 0,
         reference: format!("{key} taken {took} brought {gave}"),
         sequence: None,

@@ -334,7 +334,7 @@ fn add_up(
     for &asset in spot.keys().chain(view.sums.keys()).chain(moving) {
         let Sums { funding, deposited, withdrawn, booked } =
             view.sums.get(&asset).copied().unwrap_or_default();
-        let (funding, deposited) = (signed(funding)?, signed(deposited)?);
+        let deposited = signed(deposited)?;
         let crossed = spot.get(&asset).map_or(0, |total| total.crossed);
         let spot = signed(spot.get(&asset).map_or(0, |total| total.units))?;
         let withdrawn = signed(withdrawn)?;
@@ -384,7 +384,7 @@ fn add_up(
         // So that no difference overflows.
         let size = |units: i128| i128::try_from(units.unsigned_abs()).ok();
         let apart = size(total.transactions)?.checked_add(size(total.in_flight)?)?;
-        let parts = [total.funding, total.spot, total.deposited, total.withdrawn];
+        let parts = [size(total.funding)?, total.spot, total.deposited, total.withdrawn];
         parts.into_iter().try_fold(apart, i128::checked_add)?;
         assert!(total.spot >= 0, "{total:?} is short of {short}");
     }
@@ -453,7 +453,7 @@ mod tests {
                                 let at = |op| if op == Op::Withdraw { 10 } else { 20 };
                                 let done = by(late_cut, true).map(|op| (op, at(op))).collect();
                                 let funding: Vec<Op> = by(funding_cut, false).collect();
-                                let funds = units(funding_cut, false);
+                                let funds = units(funding_cut, false).cast_signed();
                                 let (deposited, withdrawn) = (250, 50);
                                 let outside = Sums { deposited, withdrawn, ..Sums::default() };
                                 let sums = Sums { funding: funds, ..outside };
@@ -562,12 +562,7 @@ mod tests {
                     outside: 20,
                 };
                 let add = |funding: i128, spot: i128, counted: i128| {
-                    let sums = Sums {
-                        funding: unsigned(funding),
-                        deposited: 200 + deposited,
-                        withdrawn,
-                        booked,
-                    };
+                    let sums = Sums { funding, deposited: 200 + deposited, withdrawn, booked };
                     let spot = SpotTotal {
                         units: unsigned(spot),
                         held: 0,
@@ -604,7 +599,7 @@ mod tests {
 
     #[test]
     fn a_sum_that_is_out_of_range_is_not_shown() {
-        let add = |funding: u128, units: u128| {
+        let add = |funding: i128, units: u128| {
             let total = SpotTotal { units, held: 0, crossed: 0, sequence: 1 };
             let spot = BTreeMap::from([(ASSET, total)]);
             let sums = Sums { funding, ..Sums::default() };
@@ -612,7 +607,9 @@ mod tests {
             add_up(&spot, &view, &[], &[])
         };
         assert!(add(1 << 126, 1 << 125).is_some());
-        for (funding, units) in [(u128::MAX, 0), (0, u128::MAX), (1 << 126, 1 << 126)] {
+        for (funding, units) in
+            [(i128::MAX, 1), (i128::MIN, 0), (0, u128::MAX), (1 << 126, 1 << 126)]
+        {
             assert_eq!(add(funding, units), None);
         }
     }

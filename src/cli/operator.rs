@@ -472,6 +472,28 @@ pub enum AccountCommand {
     Unfreeze(AccountArgs),
     /// Money may neither leave nor come in, except refunds.
     Disable(AccountArgs),
+    /// A balance of Funding may be below zero, for example of fees or clearing: transactions book
+    /// it at their end, and set nothing of it apart.
+    Special(SpecialArgs),
+    /// All special accounts.
+    Specials(AccessArgs),
+}
+
+/// Arguments of `ubscore account special`.
+#[derive(Debug, Args)]
+pub struct SpecialArgs {
+    /// User id.
+    #[arg(value_name = "USER", value_parser = user_id_parser())]
+    pub user_id: u64,
+    /// The asset.
+    #[arg(value_name = "ASSET", value_parser = parse_symbol)]
+    pub asset: String,
+    /// End it: the balance must not be below zero, and no unfinished transaction may name it.
+    #[arg(long)]
+    pub off: bool,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
 }
 
 /// Arguments of `ubscore account`.

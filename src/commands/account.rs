@@ -4,9 +4,13 @@ use std::io::Write;
 
 use serde_json::{Map, Value, json};
 
+use super::approval::refuse_pending;
+use super::listing::rows;
 use super::ops::Ops;
 use super::table::{aligned, text};
-use crate::cli::{AccessArgs, AccountCommand, AssetAddArgs, AssetCommand, AssetSetArgs};
+use crate::cli::{
+    AccessArgs, AccountCommand, AssetAddArgs, AssetCommand, AssetSetArgs, SpecialArgs,
+};
 use crate::clock::Clock;
 use crate::exit::Exit;
 use crate::format::Format;
@@ -26,6 +30,8 @@ pub fn run(
         AccountCommand::Freeze(args) => (args, AccountStatus::Frozen),
         AccountCommand::Unfreeze(args) => (args, AccountStatus::Active),
         AccountCommand::Disable(args) => (args, AccountStatus::Disabled),
+        AccountCommand::Special(args) => return special(args, clock, out),
+        AccountCommand::Specials(access) => return specials(access, clock, out),
     };
     let ops = Ops::new(&args.operator.access, clock)?;
     let (name, reason) = (status.name(), &args.operator.reason);
@@ -41,6 +47,40 @@ pub fn run(
             Format::Json => writeln!(out, "{answer}")?,
             Format::Text => writeln!(out, "{name} of {}: {}", args.user_id, status.name())?,
         }
+    }
+    Ok(Exit::Done)
+}
+
+fn special(args: &SpecialArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
+    let SpecialArgs { user_id, asset, off, operator } = args;
+    let (special, reason) = (!off, &operator.reason);
+    let body = json!({
+        "user_id": user_id, "asset": asset, "special": special, "reason": reason,
+    });
+    let ops = Ops::new(&operator.access, clock)?;
+    let answer = ops.post(&format!("{asset} of {user_id}"), "specials", &body)?;
+    refuse_pending(&answer, operator.access.format, out)?;
+    match operator.access.format {
+        Format::Json => writeln!(out, "{answer}")?,
+        Format::Text => {
+            let word = if special { "special" } else { "not special" };
+            writeln!(out, "{asset} of {user_id} on FUNDING: {word}")?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn specials(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
+    let answer = Ops::new(access, clock)?.get("list", "specials")?;
+    let specials = rows(&answer, "specials");
+    if access.format == Format::Json {
+        writeln!(out, "{answer}")?;
+    } else if specials.is_empty() {
+        writeln!(out, "no special accounts")?;
+    } else {
+        let keys = ["user_id", "asset", "available"];
+        let row = |special: &Value| keys.iter().map(|key| text(&special[*key])).collect();
+        write!(out, "{}", aligned("", &["USER", "ASSET", "AVAILABLE"], specials.iter().map(row)))?;
     }
     Ok(Exit::Done)
 }

@@ -159,7 +159,9 @@ fn show(
 fn place(place: &Value) -> String {
     let Some(account) = place.get("account") else { return text(place) };
     let frozen = place.get("purpose").map(|purpose| format!(" frozen {}", text(purpose)));
-    format!("{} {}{}", text(account), text(&place["user"]), frozen.unwrap_or_default())
+    let special = if place.get("special").is_some() { " special" } else { "" };
+    let user = text(&place["user"]);
+    format!("{} {user}{}{special}", text(account), frozen.unwrap_or_default())
 }
 
 /// The name and the state, in one line.

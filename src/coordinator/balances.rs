@@ -31,8 +31,8 @@ const READS_MAX: u32 = 3;
 pub struct Balance {
     /// The asset.
     pub asset: Asset,
-    /// Available and frozen, smallest units.
-    pub funding: Option<(u128, u128)>,
+    /// Available and frozen, smallest units. Only a special balance may be below zero.
+    pub funding: Option<(i128, u128)>,
     /// Available, and held or frozen, smallest units.
     pub spot: Option<(u128, u128)>,
     /// Taken from one account and not yet in the other, smallest units. It also undoes the

@@ -100,5 +100,5 @@ pub struct ExternalDecided {
     /// Success or refusal.
     pub decision: Decision,
     /// The Funding balance afterwards, smallest units; of a success only.
-    pub balance_after: Option<u128>,
+    pub balance_after: Option<i128>,
 }

@@ -25,6 +25,7 @@ mod rejected;
 mod routes;
 mod session;
 mod snapshots;
+mod specials;
 mod totals;
 mod transactions;
 mod transfers;
@@ -100,6 +101,8 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Holds => holds::list(intake, transfers, spot, &call).await,
             Ops::Hold => holds::show(intake, transfers, spot, &parameters[0], &call).await,
             Ops::ReleaseHold => detached(holds::release(service, parameters, call)).await,
+            Ops::Specials => specials::list(intake, transfers, &call).await,
+            Ops::Special => detached(specials::change(service, call)).await,
             Ops::Freezes => {
                 freezes::list(intake, transfers, &service.transactions.purposes, &call).await
             }

@@ -364,7 +364,7 @@ impl OperationBody {
     /// Funding's record, of an asset with this many decimals.
     pub fn funding(posted: Posted, precision: u8) -> OperationBody {
         let Posted { op, decision, amount, balance_after, at } = posted;
-        let balance_after = balance_after.map(|units| units_text(units, precision));
+        let balance_after = balance_after.map(|units| signed_text(units, precision));
         let (amount, at) = (amount.text(precision), Some(at));
         let body = OperationBody::new(Participant::Funding, op, decision);
         OperationBody { amount, balance_after, at, ..body }
@@ -403,8 +403,8 @@ pub struct ShownBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Side)]
 struct SideBody {
-    /// Units that can be moved.
-    #[schema(value_type = AmountText)]
+    /// Units that can be moved. Only of a special account on Funding they may be below zero.
+    #[schema(value_type = SignedAmountText)]
     available: String,
     /// Units that cannot.
     #[schema(value_type = AmountText)]
@@ -440,11 +440,14 @@ pub struct BalancesBody {
 impl From<Balance> for BalanceBody {
     fn from(balance: Balance) -> BalanceBody {
         let text = |units| units_text(units, balance.asset.precision);
-        let side =
+        let signed = |units| signed_text(units, balance.asset.precision);
+        let funding =
+            |(available, frozen)| SideBody { available: signed(available), frozen: text(frozen) };
+        let spot =
             |(available, frozen)| SideBody { available: text(available), frozen: text(frozen) };
         BalanceBody {
-            funding: balance.funding.map(side),
-            spot: balance.spot.map(side),
+            funding: balance.funding.map(funding),
+            spot: balance.spot.map(spot),
             in_flight: signed_text(balance.in_flight, balance.asset.precision),
             asset: balance.asset.symbol,
         }

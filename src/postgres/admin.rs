@@ -8,6 +8,7 @@ pub mod assets;
 pub mod callers;
 pub mod halts;
 pub mod pauses;
+pub mod special;
 pub mod venues;
 pub mod webhooks;
 

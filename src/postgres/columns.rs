@@ -141,12 +141,15 @@ pub(super) fn units(row: &Row, column: usize) -> Option<u128> {
     u128::try_from(units).ok()
 }
 
+/// A NUMERIC with its sign, smallest units; `None`: it cannot be read.
+pub(super) fn signed(row: &Row, column: usize) -> Option<i128> {
+    let Numeric(units) = row.try_get(column).ok()?;
+    Some(units)
+}
+
 /// The same of a column that may be empty; `None`: it cannot be read.
-pub(super) fn units_or_null(row: &Row, column: usize) -> Option<Option<u128>> {
-    match row.try_get::<_, Option<Numeric>>(column).ok()? {
-        Some(Numeric(units)) => u128::try_from(units).ok().map(Some),
-        None => Some(None),
-    }
+pub(super) fn signed_or_null(row: &Row, column: usize) -> Option<Option<i128>> {
+    Some(row.try_get::<_, Option<Numeric>>(column).ok()?.map(|Numeric(units)| units))
 }
 
 /// A BIGINT that is an amount, smallest units.

@@ -36,8 +36,8 @@ use domain::transfer::{Cid, Decision, Op, ReqId, State};
 /// A Funding balance as PostgreSQL holds it, smallest units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balance {
-    /// The amount that the user can move.
-    pub available: u128,
+    /// The amount that the user can move; only a special balance may be below zero.
+    pub available: i128,
     /// The amount set apart: the sum of the freezes and of the open holds.
     pub frozen: u128,
     /// Rises by one with each flight that changes the row.
@@ -193,7 +193,7 @@ pub struct Operation {
     /// Success or refusal.
     pub decision: Decision,
     /// The balance after a success, available and frozen, smallest units.
-    pub balance_after: Option<u128>,
+    pub balance_after: Option<i128>,
 }
 
 /// A decided external operation.
@@ -204,7 +204,7 @@ pub struct Decided {
     /// Success or refusal.
     pub decision: Decision,
     /// The balance after a success, available and frozen, smallest units.
-    pub balance_after: Option<u128>,
+    pub balance_after: Option<i128>,
 }
 
 /// A Funding account: compared with `before`, and set to `after` if that is another status.
@@ -241,7 +241,7 @@ pub struct HoldRow {
     /// Behind the flight.
     pub after: Hold,
     /// Available and frozen behind its Settle, smallest units. `None`: it is not settled.
-    pub settled_after: Option<u128>,
+    pub settled_after: Option<i128>,
 }
 
 /// The freeze of a user, asset and purpose: compared with `before`, and written as `after`. Amounts

@@ -471,7 +471,7 @@ mod tests {
     }
 
     /// The balance that the last flight found, and its number.
-    fn last_flown(store: &FlightStore<Scripted>) -> (u128, u64) {
+    fn last_flown(store: &FlightStore<Scripted>) -> (i128, u64) {
         let flight = store.journal.flown.last().expect("a flight");
         (flight.balances[0].before.expect("a row").available, flight.number)
     }

@@ -15,8 +15,8 @@ use domain::transfer::{Direction, Op, ReqId};
 /// What is not in flight, of one asset, smallest units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// All Funding balances, available and frozen.
-    pub funding: u128,
+    /// All Funding balances, available and frozen. Special ones may be below zero.
+    pub funding: i128,
     /// All successful external deposits, with those of transactions.
     pub deposited: u128,
     /// All successful external withdrawals, with those of transactions.
@@ -126,7 +126,9 @@ async fn read(
     let mut view = View::default();
     let balances = "SELECT asset_id, sum(available + frozen) FROM balances_tb GROUP BY asset_id";
     for row in snapshot.query(balances, &[]).await? {
-        view.sums.entry(asset(&row, 0)?).or_default().funding = sum(&row, 1)?;
+        let bad = || Error::Row { table: "balances_tb", what: "a sum".to_owned() };
+        let funding = columns::signed(&row, 1).ok_or_else(bad)?;
+        view.sums.entry(asset(&row, 0)?).or_default().funding = funding;
     }
     // At any moment the totals below the watermark and the rows above it are everything (see `watermark_totals` in the schema); there are
     // as many totals as balances, and as many rows as come in a day.

@@ -26,7 +26,7 @@ pub struct SettledHold {
     /// The amount that came, smallest units.
     pub brought: u64,
     /// The balance afterwards, available and frozen, smallest units.
-    pub balance_after: u128,
+    pub balance_after: i128,
     /// The key of the hold.
     pub key: String,
 }
@@ -43,7 +43,7 @@ pub struct FundingMovement {
     /// How much.
     pub amount: Amount,
     /// The balance afterwards, smallest units; `None` where a repair has written it down without moving anything.
-    pub balance_after: Option<u128>,
+    pub balance_after: Option<i128>,
     /// The transfer's req_id, or the external operation's idem_key.
     pub reference: String,
 }
@@ -67,7 +67,7 @@ pub struct Movements {
     /// Settled holds, by time.
     pub holds: Vec<SettledHold>,
     /// Funding balances now, available and frozen, smallest units.
-    pub balances: Vec<(AssetId, u128)>,
+    pub balances: Vec<(AssetId, i128)>,
 }
 
 /// Reads it all. External operations have no index by user: where there are many, it takes a while.
@@ -93,7 +93,7 @@ pub async fn read(
     for row in client.query(statement, &[&user.bigint()]).await? {
         let asset = asset(&row, 0, "balances_tb", &catalog)?;
         let bad = || bad("balances_tb", "available");
-        balances.push((asset, columns::units(&row, 1).ok_or_else(bad)?));
+        balances.push((asset, columns::signed(&row, 1).ok_or_else(bad)?));
     }
     client.batch_execute("COMMIT").await?;
     Ok(Movements { funding, transfers, holds, balances })
@@ -115,7 +115,7 @@ async fn funding(
     let table = "transfers_tb or external_operations";
     let rows = client.query(statement, &[&user.bigint()]).await?;
     let movement = |row: &Row| {
-        let balance_after = columns::units_or_null(row, 4);
+        let balance_after = columns::signed_or_null(row, 4);
         let name = row.try_get::<_, Option<Id>>(5)?.and_then(Id::req_id);
         Ok(FundingMovement {
             at: row.try_get(0)?,
@@ -147,7 +147,7 @@ async fn holds(
             asset: asset(row, 1, TABLE, catalog)?,
             taken: columns::count(row, 2, TABLE)?,
             brought: columns::count(row, 3, TABLE)?,
-            balance_after: columns::units(row, 4).ok_or_else(|| bad(TABLE, "settled_after"))?,
+            balance_after: columns::signed(row, 4).ok_or_else(|| bad(TABLE, "settled_after"))?,
             key: row.try_get(5)?,
         })
     };

@@ -9,6 +9,7 @@ pub mod holds;
 pub mod lists;
 pub mod pauses;
 pub mod recharges;
+pub mod special;
 pub mod transactions;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio_postgres::{IsolationLevel, Row};
 use wal::Sequence;
 
 use self::assets::Unreadable;
+use self::special::KnownSpecial;
 use super::booked::{self, UserPart};
 use super::columns::{self, Id, bigint};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
@@ -49,7 +51,7 @@ pub struct FundingView {
     /// Whether the Funding account exists.
     pub exists: bool,
     /// Available and frozen smallest units by asset.
-    pub balances: Vec<(AssetId, u128, u128)>,
+    pub balances: Vec<(AssetId, i128, u128)>,
     /// Transfers that may be counted differently by the two stores.
     pub transfers: Vec<Transfer>,
     /// The user's parts in transactions that may be half booked.
@@ -64,6 +66,7 @@ pub struct Reads {
     /// Rows of `assets_tb` that cannot be read in whole, as last read.
     unreadable: Arc<parking_lot::Mutex<Vec<Unreadable>>>,
     pauses: Arc<ArcSwap<Pauses>>,
+    special: KnownSpecial,
 }
 
 /// How far a pool of connections is used.
@@ -80,7 +83,9 @@ pub struct PoolUse {
 impl Reads {
     /// Reads through `pool`.
     pub fn new(pool: Connections, catalog: Arc<ArcSwap<Catalog>>) -> Reads {
-        Reads { pool, catalog, unreadable: Arc::default(), pauses: Arc::default() }
+        let (unreadable, pauses, special) =
+            (Arc::default(), Arc::default(), KnownSpecial::default());
+        Reads { pool, catalog, unreadable, pauses, special }
     }
 
     /// The assets as last read.
@@ -236,10 +241,11 @@ async fn snapshot(
     Ok(builder.read_only(true).start().await?)
 }
 
-fn balance_from_row(row: &Row, catalog: &Catalog) -> Result<(AssetId, u128, u128), Error> {
+fn balance_from_row(row: &Row, catalog: &Catalog) -> Result<(AssetId, i128, u128), Error> {
     let number: i32 = row.try_get(0)?;
     let bad = |what: &str| Error::Row { table: "balances_tb", what: format!("{number}: {what}") };
     let asset = columns::asset(row, 0, catalog)?.ok_or_else(|| bad("asset_id"))?;
-    let units = |column| columns::units(row, column).ok_or_else(|| bad("balance"));
-    Ok((asset.id, units(1)?, units(2)?))
+    let available = columns::signed(row, 1).ok_or_else(|| bad("balance"))?;
+    let frozen = columns::units(row, 2).ok_or_else(|| bad("balance"))?;
+    Ok((asset.id, available, frozen))
 }

@@ -340,7 +340,7 @@ pub enum Reply {
         /// Success or refusal.
         decision: Decision,
         /// The Funding balance afterwards, smallest units; of a success only.
-        balance_after: Option<u128>,
+        balance_after: Option<i128>,
         /// The idem_key belongs to another body; nothing was done.
         conflict: bool,
         /// The order number of the row: of its record in UBSCore's log.

@@ -4,7 +4,9 @@
 //! place in the other store is its outside, see [`LegPlace::in_store`].
 //!
 //! In PostgreSQL a place in the store of the branch is a plain number, the user. Every other place
-//! is `{"account":"SPOT","user":1002}`, with `"purpose":1` if it is frozen, or `"OUTSIDE"`.
+//! is `{"account":"SPOT","user":1002}`, with `"purpose":1` if it is frozen, or `"OUTSIDE"`. A
+//! special place is `{"account":"FUNDING","user":7,"special":true}` in every branch: its row fixes
+//! that.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -38,6 +40,12 @@ pub enum LegPlace {
         /// The purpose, 1..=65535.
         purpose: u16,
     },
+    /// The available balance of a user on Funding, which was special when the round was accepted.
+    /// Nothing of it is apart or arriving: it is booked at the confirm, and may be below zero.
+    Special {
+        /// The user.
+        user: UserId,
+    },
     /// Outside of both stores.
     Outside,
 }
@@ -47,6 +55,7 @@ impl LegPlace {
     pub fn store(self) -> Option<Participant> {
         match self {
             LegPlace::Available { store, .. } | LegPlace::Frozen { store, .. } => Some(store),
+            LegPlace::Special { .. } => Some(Participant::Funding),
             LegPlace::Outside => None,
         }
     }
@@ -54,7 +63,9 @@ impl LegPlace {
     /// The user of it; `None` for the outside.
     pub fn user(self) -> Option<UserId> {
         match self {
-            LegPlace::Available { user, .. } | LegPlace::Frozen { user, .. } => Some(user),
+            LegPlace::Available { user, .. }
+            | LegPlace::Frozen { user, .. }
+            | LegPlace::Special { user } => Some(user),
             LegPlace::Outside => None,
         }
     }
@@ -64,7 +75,8 @@ impl LegPlace {
         self.user().filter(|_| self.store() == Some(store))
     }
 
-    /// The place as `store` sees it: every place that is not its own is outside.
+    /// The place as `store` sees it: every place that is not its own is outside, and so is a
+    /// special one, of which nothing is apart or arriving.
     pub fn in_store(self, store: Participant) -> Place {
         match self {
             LegPlace::Available { store: of, user } if of == store => {
@@ -73,23 +85,25 @@ impl LegPlace {
             LegPlace::Frozen { store: of, user, purpose } if of == store => {
                 Place::Frozen { user: user.number(), purpose }
             }
-            LegPlace::Available { .. } | LegPlace::Frozen { .. } | LegPlace::Outside => {
-                Place::Outside
-            }
+            LegPlace::Available { .. }
+            | LegPlace::Frozen { .. }
+            | LegPlace::Special { .. }
+            | LegPlace::Outside => Place::Outside,
         }
     }
 
     /// The place as JSON in a branch of `store`, see the module.
     pub fn value(self, store: Participant) -> Value {
-        let named = |store: Participant, user: UserId, purpose| {
+        let named = |store: Participant, user: UserId, purpose, special| {
             let account = store.account().to_owned();
-            let place = NamedPlace { account, user: user.number(), purpose };
+            let place = NamedPlace { account, user: user.number(), purpose, special };
             serde_json::to_value(place).expect("plain fields")
         };
         match self {
             LegPlace::Available { store: of, user } if of == store => user.number().into(),
-            LegPlace::Available { store, user } => named(store, user, None),
-            LegPlace::Frozen { store, user, purpose } => named(store, user, Some(purpose)),
+            LegPlace::Available { store, user } => named(store, user, None, false),
+            LegPlace::Frozen { store, user, purpose } => named(store, user, Some(purpose), false),
+            LegPlace::Special { user } => named(Participant::Funding, user, None, true),
             LegPlace::Outside => OUTSIDE.into(),
         }
     }
@@ -104,14 +118,16 @@ impl LegPlace {
             }
             Value::String(word) if word == OUTSIDE => Ok(LegPlace::Outside),
             Value::Object(_) => {
-                let NamedPlace { account, user, purpose } = NamedPlace::deserialize(value)?;
+                let NamedPlace { account, user, purpose, special } =
+                    NamedPlace::deserialize(value)?;
                 let stores = [Participant::Funding, Participant::Spot];
                 let found = stores.into_iter().find(|store| store.account() == account);
                 let (store, user) = (found.ok_or_else(bad)?, UserId::new(user).ok_or_else(bad)?);
-                match purpose {
-                    None => Ok(LegPlace::Available { store, user }),
-                    Some(0) => Err(bad()),
-                    Some(purpose) => Ok(LegPlace::Frozen { store, user, purpose }),
+                match (purpose, special, store) {
+                    (None, true, Participant::Funding) => Ok(LegPlace::Special { user }),
+                    (Some(0), ..) | (_, true, _) => Err(bad()),
+                    (None, ..) => Ok(LegPlace::Available { store, user }),
+                    (Some(purpose), ..) => Ok(LegPlace::Frozen { store, user, purpose }),
                 }
             }
             _ => Err(bad()),
@@ -220,6 +236,8 @@ struct NamedPlace {
     user: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     purpose: Option<u16>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    special: bool,
 }
 
 #[cfg(test)]
@@ -235,6 +253,12 @@ mod tests {
 
     fn frozen(store: Participant, user: u64, purpose: u16) -> LegPlace {
         LegPlace::Frozen { store, user: UserId::new(user).expect("a user"), purpose }
+    }
+
+    const SPECIAL: &str = r#"{"account":"FUNDING","user":7,"special":true}"#;
+
+    fn special(user: u64) -> LegPlace {
+        LegPlace::Special { user: UserId::new(user).expect("a user") }
     }
 
     fn leg(from: LegPlace, to: LegPlace) -> TransactionLeg {
@@ -266,6 +290,8 @@ mod tests {
                 "1001",
                 r#"{"account":"FUNDING","user":1001,"purpose":7}"#,
             ),
+            (FUNDING, leg(of_user, special(7)), "1001", SPECIAL),
+            (SPOT, leg(available(SPOT, 1001), special(7)), "1001", SPECIAL),
         ];
         for (store, leg, from, to) in cases {
             let party = Party::Store(store);
@@ -294,6 +320,8 @@ mod tests {
             r#"{"account":"SPOT","user":0}"#,
             r#"{"account":"SPOT","user":1001,"purpose":0}"#,
             r#"{"account":"SPOT","user":1001,"purpose":65536}"#,
+            r#"{"account":"SPOT","user":1001,"special":true}"#,
+            r#"{"account":"FUNDING","user":1001,"purpose":7,"special":true}"#,
             r#"{"account":"SPOT","user":1001,"more":1}"#,
             r#"{"user":1001}"#,
         ] {

@@ -101,6 +101,7 @@ async fn process(
         gate: Arc::clone(gate),
         numbers: numbers.clone(),
         shortage: Arc::new(|| None),
+        special: Arc::new(|_, _| false),
         silent: Arc::default(),
         told: Arc::new(|_| {}),
         options: options(chance),

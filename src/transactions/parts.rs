@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use domain::account::UserId;
+use domain::asset::AssetId;
 use domain::shortage::Shortage;
 
 use super::options::Options;
@@ -26,6 +28,8 @@ pub struct TransactionParts<B> {
     pub numbers: TransactionNumbers,
     /// The thing that UBSCore has no more room for.
     pub shortage: Arc<dyn Fn() -> Option<Shortage> + Send + Sync>,
+    /// Whether the balance of a user on Funding is special now.
+    pub special: Arc<dyn Fn(UserId, AssetId) -> bool + Send + Sync>,
     /// Gets each transaction that is over, behind that commit. After a commit of unknown end, or if
     /// the process ends first, streams and deliveries read it in PostgreSQL.
     pub told: Arc<dyn Fn(&TransactionRow) + Send + Sync>,

@@ -3,7 +3,7 @@
 //! A refused round has used up its number, and its legs count no more. Funding has one hold for
 //! each user, asset and purpose, and its words are absolute, so each of them can be repeated. Round
 //! n sets its holds by the numbers 2n - 1 (the try) and 2n (back to the rounds before, if it is
-//! refused).
+//! refused). The hold of a special place has nothing apart: it is booked with all of its legs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,6 +62,7 @@ struct Holder {
     user: UserId,
     asset: AssetId,
     purpose: u16,
+    special: bool,
 }
 
 impl Holder {
@@ -69,9 +70,10 @@ impl Holder {
     fn of(store: Participant, place: LegPlace, asset: AssetId) -> Option<Holder> {
         let purpose = match place {
             LegPlace::Frozen { purpose, .. } => purpose,
-            LegPlace::Available { .. } | LegPlace::Outside => 0,
+            LegPlace::Available { .. } | LegPlace::Special { .. } | LegPlace::Outside => 0,
         };
-        Some(Holder { user: place.user_in(store)?, asset, purpose })
+        let special = matches!(place, LegPlace::Special { .. });
+        Some(Holder { user: place.user_in(store)?, asset, purpose, special })
     }
 
     fn place(self) -> Place {
@@ -90,6 +92,13 @@ struct Share {
     arriving: u64,
 }
 
+impl Share {
+    /// The amount that a try sets apart: nothing of a special place.
+    fn set_apart(self, holder: Holder) -> u64 {
+        if holder.special { 0 } else { self.apart }
+    }
+}
+
 /// The shares of all places of these legs in their store.
 ///
 /// # Errors
@@ -106,11 +115,56 @@ fn shares(store: Participant, legs: &[TransactionLeg]) -> Result<BTreeMap<Holder
     };
     let mut shares = BTreeMap::new();
     for holder in holders(store, legs) {
-        let part = parts.at(holder.place(), holder.asset.0);
-        let share = Share { apart: fits(part.apart)?, arriving: fits(part.arriving)? };
+        let (apart, arriving) = match holder.special {
+            true => passing(store, legs, holder),
+            false => {
+                let part = parts.at(holder.place(), holder.asset.0);
+                (part.apart, part.arriving)
+            }
+        };
+        let share = Share { apart: fits(apart)?, arriving: fits(arriving)? };
         shares.insert(holder, share);
     }
     Ok(shares)
+}
+
+/// All that these legs take from a special place, and all that they bring there, smallest units.
+fn passing(store: Participant, legs: &[TransactionLeg], holder: Holder) -> (u128, u128) {
+    let sum = |place: fn(&TransactionLeg) -> LegPlace| {
+        let is_it =
+            |leg: &&TransactionLeg| Holder::of(store, place(leg), leg.asset) == Some(holder);
+        legs.iter().filter(is_it).map(|leg| u128::from(leg.amount)).sum()
+    };
+    (sum(|leg| leg.from), sum(|leg| leg.to))
+}
+
+/// Fixes the special places of a round: as the rounds before it have them, and other ones as they
+/// are now. `row`: the transaction, unless it is new. `is_special`: of a user on Funding.
+pub fn fix_special(
+    row: Option<&TransactionRow>,
+    round: &mut TransactionRound,
+    is_special: impl Fn(UserId, AssetId) -> bool,
+) {
+    let earlier = |user: UserId, asset: AssetId| {
+        let legs = row?.branches.iter().flat_map(|branch| &branch.legs);
+        let mut places = legs.filter(|leg| leg.asset == asset).flat_map(|leg| [leg.from, leg.to]);
+        places.find_map(|place| match place {
+            LegPlace::Special { user: of } if of == user => Some(true),
+            LegPlace::Available { store: FUNDING, user: of } if of == user => Some(false),
+            _ => None,
+        })
+    };
+    let fixed = |place: LegPlace, asset: AssetId| match place {
+        LegPlace::Available { store: FUNDING, user }
+            if earlier(user, asset).unwrap_or_else(|| is_special(user, asset)) =>
+        {
+            LegPlace::Special { user }
+        }
+        place => place,
+    };
+    for leg in &mut round.legs {
+        (leg.from, leg.to) = (fixed(leg.from, leg.asset), fixed(leg.to, leg.asset));
+    }
 }
 
 /// The places that these legs name in one store.
@@ -139,19 +193,19 @@ pub fn check(row: Option<&TransactionRow>, round: &TransactionRound) -> Result<(
 
 /// The order for one hold of Funding.
 fn order(row: &TransactionRow, holder: Holder, act: HoldAct) -> HoldOrder {
-    let Holder { user, asset, purpose } = holder;
+    let Holder { user, asset, purpose, special } = holder;
     let mut key = format!("{}:{}:{}", row.id, user.number(), asset.0);
     if purpose != 0 {
         key.push_str(&format!(":{purpose}"));
     }
     let key = HoldKey::new(&key).expect("26 + 20 + 10 + 5 characters of digits and colons");
-    HoldOrder { key, order_number: row.order_number, user, asset, purpose, act }
+    HoldOrder { key, order_number: row.order_number, user, asset, purpose, special, act }
 }
 
 /// Whether the leg unfreezes: the status of the account does not count.
 fn unfreezes(leg: &TransactionLeg) -> bool {
     matches!(leg.from, LegPlace::Frozen { .. })
-        && matches!(leg.to, LegPlace::Available { .. })
+        && matches!(leg.to, LegPlace::Available { .. } | LegPlace::Special { .. })
         && (leg.from.store(), leg.from.user()) == (leg.to.store(), leg.to.user())
 }
 
@@ -184,7 +238,7 @@ pub fn set(row: &TransactionRow, round: u8) -> Result<Vec<HoldWord>, Code> {
         };
         let pays = here.iter().any(|leg| is_it(leg.from, leg) && !unfreezes(leg));
         let paid = here.iter().any(|leg| is_it(leg.to, leg) && !is_within(leg));
-        let amount = shares[&holder].apart;
+        let amount = shares[&holder].set_apart(holder);
         let act = HoldAct::Set { round: 2 * round - 1, amount, pays, paid };
         HoldWord { order: order(row, holder, act), leg: first_leg(here, holder) }
     };
@@ -198,7 +252,7 @@ pub fn set_back(row: &TransactionRow, round: u8) -> Vec<HoldWord> {
     // They were accepted, so they have shares.
     let shares = shares(FUNDING, &all[..earlier]).unwrap_or_default();
     let word = |holder: Holder| {
-        let amount = shares.get(&holder).map_or(0, |share| share.apart);
+        let amount = shares.get(&holder).map_or(0, |share| share.set_apart(holder));
         let act = HoldAct::Set { round: 2 * round, amount, pays: false, paid: false };
         HoldWord { order: order(row, holder, act), leg: first_leg(here, holder) }
     };
@@ -352,6 +406,57 @@ mod tests {
                 (3, 7, settle(0, 30)),
             ]
         );
+    }
+
+    /// GTX-014. Goal: a special place has nothing apart, and what it brings is not arriving: a leg
+    /// of it needs no leg before. Money that passes through it is set apart at its payer. A round
+    /// keeps what the rounds before have fixed. Method: user 9 is special in the first round,
+    /// and no longer behind it.
+    #[test]
+    fn a_special_place_is_booked_at_the_end() {
+        let special = LegPlace::Special { user: user(9) };
+        let place = |number| place(FUNDING, number);
+        let mut row = row(&[(
+            FUNDING,
+            1,
+            vec![
+                between(place(1), special, 100),
+                between(special, place(2), 130),
+                between(place(2), place(3), 30),
+            ],
+        )]);
+        let words = super::set(&row, 1).expect("small");
+        let set = |amount, pays, paid| HoldAct::Set { round: 1, amount, pays, paid };
+        assert_eq!(act_of(&words, 9), set(0, true, true));
+        assert_eq!(act_of(&words, 1), set(100, true, false));
+        assert_eq!(act_of(&words, 2), set(0, true, true), "it has 130 arriving");
+        let is_special = |words: &[HoldWord], number| {
+            let mut all = words.iter().filter(|word| word.order.special);
+            all.any(|word| word.order.user == user(number))
+        };
+        assert!(is_special(&words, 9) && !is_special(&words, 2));
+        let words = settle(&row);
+        let settle = |taken, brought| HoldAct::Settle { taken, brought };
+        assert_eq!(act_of(&words, 9), settle(130, 100));
+        assert_eq!(act_of(&words, 2), settle(0, 100));
+        let mut round = TransactionRound {
+            name: row.name.clone(),
+            round: 2,
+            decider: row.decider,
+            ttl_ms: 1,
+            legs: vec![between(place(9), place(3), 5), between(place(8), place(2), 5)],
+            services: Vec::new(),
+            last: None,
+            followers: Vec::new(),
+            fingerprint: [0; 16],
+        };
+        fix_special(Some(&row), &mut round, |of, _| [user(2), user(8)].contains(&of));
+        assert_eq!(round.legs[0].from, special, "as in round 1");
+        let new = LegPlace::Special { user: user(8) };
+        assert_eq!((round.legs[1].from, round.legs[1].to), (new, place(2)), "2 was not special");
+        row.branches[0].state = BranchState::Refused;
+        fix_special(Some(&row), &mut round, |_, _| true);
+        assert_eq!(round.legs[0].to, place(3), "a refused round has set its hold too");
     }
 
     /// The legs of Spot are those of the accepted rounds; a failing leg is counted in its round.

@@ -93,7 +93,8 @@ CREATE TABLE balances (
     asset character varying(16),
     available numeric,
     frozen numeric,
-    version bigint
+    version bigint,
+    special boolean
 );
 CREATE TABLE balances_tb (
     user_id bigint NOT NULL,
@@ -101,7 +102,8 @@ CREATE TABLE balances_tb (
     asset_id integer NOT NULL,
     available numeric(38,0) NOT NULL,
     frozen numeric(38,0) NOT NULL DEFAULT 0,
-    CONSTRAINT balances_tb_available_check CHECK ((available >= (0)::numeric)),
+    special boolean NOT NULL DEFAULT false,
+    CONSTRAINT balances_special_check CHECK ((special OR (available >= (0)::numeric))),
     CONSTRAINT balances_tb_frozen_check CHECK ((frozen >= (0)::numeric)),
     CONSTRAINT balances_tb_pkey PRIMARY KEY (user_id, asset_id)
 ) WITH (fillfactor=80);
@@ -241,20 +243,22 @@ CREATE TABLE funding_holds (
     settled_after numeric(38,0),
     hold_key character varying(96) NOT NULL,
     purpose integer NOT NULL DEFAULT 0,
+    special boolean NOT NULL DEFAULT false,
     CONSTRAINT funding_holds_amount_check CHECK ((amount >= 0)),
     CONSTRAINT funding_holds_asked_check CHECK ((asked >= 0)),
     CONSTRAINT funding_holds_asset_id_check CHECK ((asset_id > 0)),
     CONSTRAINT funding_holds_brought_check CHECK ((brought >= 0)),
-    CONSTRAINT funding_holds_order_number_check CHECK ((order_number > 0)),
-    CONSTRAINT funding_holds_pkey PRIMARY KEY (hold_key),
-    CONSTRAINT funding_holds_purpose_check CHECK (((purpose >= 0) AND (purpose <= 65535))) NOT VALID,
-    CONSTRAINT funding_holds_reason_check CHECK ((reason > 0)),
-    CONSTRAINT funding_holds_round_check CHECK (((round >= 0) AND (round <= 255))),
-    CONSTRAINT funding_holds_settled_check CHECK (
+    CONSTRAINT funding_holds_ended_check CHECK (
 CASE
-    WHEN (state = 40) THEN ((taken = amount) AND (settled_after IS NOT NULL))
+    WHEN (state = 40) THEN ((special OR (taken = amount)) AND (settled_after IS NOT NULL))
     ELSE ((taken = 0) AND (brought = 0) AND (settled_after IS NULL))
 END),
+    CONSTRAINT funding_holds_order_number_check CHECK ((order_number > 0)),
+    CONSTRAINT funding_holds_pkey PRIMARY KEY (hold_key),
+    CONSTRAINT funding_holds_purpose_check CHECK (((purpose >= 0) AND (purpose <= 65535))),
+    CONSTRAINT funding_holds_reason_check CHECK ((reason > 0)),
+    CONSTRAINT funding_holds_round_check CHECK (((round >= 0) AND (round <= 255))),
+    CONSTRAINT funding_holds_special_check CHECK (((NOT special) OR ((amount = 0) AND (purpose = 0)))),
     CONSTRAINT funding_holds_state_check CHECK ((state = ANY (ARRAY[10, 40, '-20'::integer]))),
     CONSTRAINT funding_holds_taken_check CHECK ((taken >= 0)),
     CONSTRAINT funding_holds_user_id_check CHECK ((user_id > 0))
@@ -668,6 +672,7 @@ CREATE TABLE webhook_deliveries (
 CREATE INDEX admin_audit_halts ON admin_audit USING btree (id) WHERE (action = 'halt'::text);
 CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
 CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
+CREATE INDEX balances_special ON balances_tb USING btree (user_id, asset_id) WHERE special;
 CREATE INDEX channel_payments_held ON channel_payments USING btree (at) WHERE (disposition = ANY (ARRAY[10, 20]));
 CREATE INDEX channel_payments_updated ON channel_payments USING btree (updated_at);
 CREATE INDEX external_operations_of_recharges ON external_operations USING btree (at) WHERE (((idem_key)::text ~~ 'recharge/%'::text) OR ((idem_key)::text ~~ 'payment/%'::text) OR ((idem_key)::text ~~ 'return/%'::text));
@@ -746,6 +751,11 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION recharges_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION return_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION row_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION special_agrees(p_id uuid, p_participants text[], p_legs text[]) RETURNS boolean LANGUAGE sql STABLE
+-- FUNCTION special_places(p_legs text[]) RETURNS TABLE(user_id bigint, asset_id integer) LANGUAGE sql IMMUTABLE
+-- FUNCTION special_set(p_user bigint, p_asset integer) RETURNS text LANGUAGE plpgsql VOLATILE
+-- FUNCTION special_stands(p_legs text[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- FUNCTION special_unset(p_user bigint, p_asset integer) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION spot_operations(p_direction smallint, p_state smallint) RETURNS smallint[] LANGUAGE sql IMMUTABLE
 -- FUNCTION transaction_accept(p_incarnation bigint, p_id uuid, p_order_number bigint, p_owner text, p_tx_id text, p_round smallint, p_decide smallint, p_at timestamp with time zone, p_expires_at timestamp with time zone, p_fingerprint bytea, p_participants text[], p_last boolean[], p_legs text[], p_payloads text[], p_followers text[]) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION transaction_accepts(p_incarnation bigint, p_ids uuid[], p_order_numbers bigint[], p_owners text[], p_tx_ids text[], p_rounds smallint[], p_decides smallint[], p_ats timestamp with time zone[], p_expiries timestamp with time zone[], p_fingerprints bytea[], p_followers text[], p_places integer[], p_participants text[], p_last boolean[], p_legs text[], p_payloads text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE

@@ -1,6 +1,7 @@
 //! The files of a version with a transaction in each state at a kill: OPEN with a tried round and
 //! with a trying one, DECIDING, COMMITTED and ABORTED with a service that owes its end, DONE and
-//! CANCELLED. Some have holds of both stores. A later version ends each of them.
+//! CANCELLED. Some have holds of both stores, and two a special account, which is below zero. A
+//! later version ends each of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ use ubscore::http::auth::{Owner, Role};
 
 use super::{HELD, USER, keep, told_balances};
 use crate::harness::{
-    Reply, Request, Server, Site, Way, eventually, force, read_request, send, text, token,
+    Reply, Request, Server, Site, USERS, Way, eventually, force, read_request, send, text, token,
 };
 
 /// The transactions with their requests and their ends.
@@ -24,7 +25,7 @@ pub(super) const TOLD: &str = "transactions.json";
 /// The age of the undecided ones: longer than the rest of the writer, and over at a later start.
 const TTL_MS: u64 = 20_000;
 /// Each transaction with the path of its request, and with its end under a later version.
-const ENDS: [(&str, &str, &str); 7] = [
+const ENDS: [(&str, &str, &str); 9] = [
     ("done", "", "DONE"),
     ("cancelled", "/cancelled/prepare", "CANCELLED"),
     ("tried", "/tried/prepare", "CANCELLED"),
@@ -32,7 +33,11 @@ const ENDS: [(&str, &str, &str); 7] = [
     ("deciding", "", "DONE"),
     ("committed", "/committed/prepare", "DONE"),
     ("aborted", "/aborted/prepare", "CANCELLED"),
+    ("special", "/special/prepare", "DONE"),
+    ("special-tried", "/special-tried/prepare", "CANCELLED"),
 ];
+/// The user with a special account, and the user that it pays.
+const SPECIAL: [u64; 2] = [USERS[2], USERS[3]];
 const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
 
 /// The services `coupons` and `bank`. Until it is set, only a try of `coupons` that is not to wait
@@ -108,7 +113,10 @@ fn body(tx_id: &str) -> Value {
         let place = |user: u64| json!({"account": store, "user_id": user});
         json!({"from": place(from), "to": place(to), "asset": "USDT", "amount": amount})
     };
-    let legs = json!([leg("FUNDING", USER, HELD, "3"), leg("SPOT", HELD, USER, "2")]);
+    let legs = match tx_id.starts_with("special") {
+        true => json!([leg("FUNDING", SPECIAL[0], SPECIAL[1], "7")]),
+        false => json!([leg("FUNDING", USER, HELD, "3"), leg("SPOT", HELD, USER, "2")]),
+    };
     let mut body = json!({"legs": legs, "wait_ms": 100});
     let payload = |waits: bool| json!({"name": "coupons", "payload": {"waits": waits}});
     match tx_id {
@@ -121,7 +129,7 @@ fn body(tx_id: &str) -> Value {
             body["round"] = json!(1);
             body["decide"] = json!("caller");
             body["ttl_ms"] = json!(TTL_MS);
-            if ["trying", "committed", "aborted"].contains(&tx_id) {
+            if ["trying", "committed", "aborted", "special"].contains(&tx_id) {
                 body["participants"] = json!([payload(tx_id == "trying")]);
             }
         }
@@ -138,6 +146,12 @@ pub(super) fn write(folder: &Path) {
         server.deposit(user, "USDT", "2000");
         assert_eq!(server.transfer_ended(user, Way::ToSpot, "1000").status, 200);
     }
+    for user in SPECIAL {
+        server.deposit(user, "USDT", "5");
+    }
+    let special =
+        json!({"user_id": SPECIAL[0], "asset": "USDT", "special": true, "reason": "fees"});
+    assert_eq!(server.admin("POST", "/admin/v1/specials", &special).status, 200);
     site.wait_for_rest();
     let before = BTreeMap::from([USER, HELD].map(|user| (user, told_balances(&server, user))));
     let mut told = Vec::new();
@@ -158,6 +172,7 @@ pub(super) fn write(folder: &Path) {
     let waits = json!({"wait_ms": 100});
     ask(&server, "POST", "/cancelled/abort", Some(&waits));
     ask(&server, "POST", "/committed/commit", Some(&waits));
+    ask(&server, "POST", "/special/commit", Some(&waits));
     ask(&server, "POST", "/aborted/abort", Some(&waits));
     for (tx_id, wanted) in [
         ("done", "DONE"),
@@ -167,9 +182,14 @@ pub(super) fn write(folder: &Path) {
         ("deciding", "DECIDING"),
         ("committed", "COMMITTED"),
         ("aborted", "ABORTED"),
+        ("special", "COMMITTED"),
+        ("special-tried", "OPEN"),
     ] {
         is(&server, tx_id, wanted);
     }
+    let below =
+        format!("SELECT count(*) FROM balances WHERE user_id = {} AND available < 0", SPECIAL[0]);
+    eventually("a special account below zero", || (site.sql_value(&below) == "1").then_some(()));
     server.kill();
     let held = site.sql_value("SELECT count(*) FROM funding_holds WHERE state = 10 AND amount > 0");
     assert!(held.parse::<u64>().expect("a number") >= 2, "{held} holds of Funding");

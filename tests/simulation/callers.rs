@@ -12,6 +12,7 @@ use ubscore::transaction::{
 use ubscore::transactions::{TransactionAnswer, Transactions};
 
 use super::chance::Chance;
+use super::special::SPECIAL;
 use super::world::{ASSET, Serving, World, user};
 
 /// The purpose of all freezes.
@@ -69,7 +70,8 @@ impl TransactionCaller {
         self.chance.below(100) < percent
     }
 
-    /// Legs in one store; with `across`, some between the stores. Some freeze and unfreeze.
+    /// Legs in one store; with `across`, some between the stores. Some freeze and unfreeze. Some on
+    /// Funding are from or to a user with a balance that is special at times.
     fn legs(&mut self, store: Participant, across: bool) -> Vec<TransactionLeg> {
         // A single user pays a second one, which has no account.
         let users = self.world.plan.users.max(2);
@@ -84,7 +86,15 @@ impl TransactionCaller {
             let to_store = if across && chance.one_in(3) { other } else { store };
             let frozen = |of| LegPlace::Frozen { store, user: user(of), purpose: PURPOSE };
             let available = |of| LegPlace::Available { store, user: user(of) };
+            let special = store == Participant::Funding && chance.one_in(4);
             let (from, to) = match chance.below(8) {
+                fate if special => {
+                    let other = LegPlace::Available { store: to_store, user: user(to) };
+                    match fate < 5 {
+                        true => (available(SPECIAL), other),
+                        false => (other, available(SPECIAL)),
+                    }
+                }
                 0 => (available(from), frozen(from)),
                 1 if chance.one_in(2) => (frozen(from), available(from)),
                 1 => (frozen(from), available(to)),

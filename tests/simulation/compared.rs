@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use domain::account::UserId;
+use domain::account::{AccountStatus, UserId};
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Cid, Participant, ReqId};
@@ -29,6 +29,7 @@ use ubscore::transaction::{
 };
 
 use super::chance::Chance;
+use super::law::Law;
 use super::number;
 use super::postgres::Postgres;
 use crate::harness::{LIMITS, Session, Site, block_on, eventually, soak_rounds};
@@ -43,6 +44,8 @@ const SEEDS: u64 = 4;
 /// So few that calls meet, and so many that some are open to the end.
 const NAMES: u64 = 40;
 const OWNER: &str = "shop";
+/// The asset of all legs.
+const ASSET: u32 = 3;
 /// Microseconds since the Unix epoch at the first call.
 const EPOCH_US: i64 = 1_767_225_600_000_000;
 
@@ -164,6 +167,11 @@ impl Desk {
             chance: Chance::new(seed),
             counts: BTreeMap::new(),
         };
+        // User 7 has no account.
+        desk.site.sql("INSERT INTO accounts_tb (user_id) SELECT generate_series(1, 6)");
+        for user in 1..=6 {
+            desk.model.open_account(user, AccountStatus::Active);
+        }
         desk.begin();
         desk
     }
@@ -237,6 +245,7 @@ impl Desk {
             let user = UserId::new(chance.between(least, most)).expect("a user");
             match chance.below(8) {
                 0 => LegPlace::Frozen { store, user, purpose: 7 },
+                1 if store == Participant::Funding => LegPlace::Special { user },
                 _ => LegPlace::Available { store, user },
             }
         };
@@ -246,7 +255,7 @@ impl Desk {
                 0 => LegPlace::Outside,
                 _ => place(chance, (4, 6)),
             },
-            asset: AssetId(3),
+            asset: AssetId(ASSET),
             amount: chance.between(1, 1_000),
         };
         (0..self.chance.below(4)).map(|_| leg(&mut self.chance)).collect()
@@ -521,7 +530,33 @@ impl Desk {
         }
     }
 
+    /// An operator makes an account special, or ends that; a transaction may have taken it below
+    /// zero, or brought it back.
+    fn change_special(&mut self) {
+        let user = self.chance.between(1, 7);
+        let (set, law) = (self.chance.one_in(2), &mut Law::default());
+        if self.model.special.contains(&(user, ASSET)) {
+            let available = i128::from(self.chance.below(3)) - 1;
+            self.site.sql(&format!(
+                "UPDATE balances_tb SET available = {available} \
+                  WHERE user_id = {user} AND asset_id = {ASSET}"
+            ));
+            self.model.set_balance(user, ASSET, available);
+        }
+        let function = if set { "special_set" } else { "special_unset" };
+        let real = self.site.sql_value(&format!("SELECT {function}({user}, {ASSET})"));
+        let modeled = match set {
+            true => self.model.special_set(user, ASSET, law),
+            false => self.model.special_unset(user, ASSET, law, None),
+        };
+        assert_eq!(real, modeled, "{function} of {user}");
+        *self.counts.entry(format!("{function}: {real}")).or_default() += 1;
+    }
+
     fn play(&mut self) {
+        if self.chance.one_in(10) {
+            self.change_special();
+        }
         match self.chance.below(40) {
             0..11 => self.accept(),
             11..16 => self.fly(),
@@ -566,6 +601,13 @@ const MUST: &[&str] = &[
     "caller: ROLLBACK",
     "caller: UB010",
     "caller: UB011",
+    "special_set: changed",
+    "special_set: same",
+    "special_set: unknown",
+    "special_unset: changed",
+    "special_unset: same",
+    "special_unset: negative",
+    "special_unset: named",
 ];
 
 /// RCV-009. Goal: the model of transactions answers and stores the same as PostgreSQL. Method:

@@ -76,6 +76,8 @@ const AMOUNTS: [u64; 5] = [1, 7, 50_000_000, 300_000_000, UNITS_MAX];
 const CIDS: u64 = 40;
 /// So few that their acts meet.
 const HOLDS: u64 = 50;
+/// The user with special balances.
+const SPECIAL: u64 = 77;
 /// Order numbers that no watermark reaches.
 const HOLD_NUMBERS: u64 = 1 << 60;
 /// Idempotency keys of operators.
@@ -275,6 +277,13 @@ impl Pair {
             counts: BTreeMap::new(),
             touched: Default::default(),
         };
+        for asset in ASSETS {
+            pair.site.sql(&format!(
+                "INSERT INTO balances_tb (user_id, asset_id, available, special) \
+                 VALUES ({SPECIAL}, {asset}, 0, TRUE)"
+            ));
+            pair.model.make_special(SPECIAL, asset, &mut pair.law);
+        }
         pair.begin();
         pair
     }
@@ -642,13 +651,16 @@ impl Pair {
         let key = HoldKey::new(&format!("hold-{number}")).expect("a key");
         let found = self.model.holds.get(&key.as_str().to_owned()).copied();
         let owner = if self.chance.one_in(60) { number + 1 } else { number };
+        // Of both assets; their balances are special.
+        let special = number % 7 > 4;
         let order = HoldOrder {
             key,
             order_number: HOLD_NUMBERS + number,
-            user: user(owner % USERS + 1),
+            user: if special { user(SPECIAL) } else { user(owner % USERS + 1) },
             asset: AssetId(ASSETS[usize::try_from(number % 2).expect("few")]),
             // A few of one user and asset share a freeze.
-            purpose: u16::from(number % 5 > 2),
+            purpose: u16::from(number % 5 > 2 && !special),
+            special,
             act: HoldAct::Release,
         };
         let stands = found.unwrap_or_else(|| Hold::new(&order));
@@ -656,13 +668,17 @@ impl Pair {
         let next = round.saturating_add(1);
         let later = HoldAct::Set {
             round: next,
-            amount: self.chance.pick(&[0, 1, 7, 40_000_000]),
+            amount: if special { 0 } else { self.chance.pick(&[0, 1, 7, 40_000_000]) },
             pays: self.chance.one_in(2),
             paid: self.chance.one_in(3),
         };
         let came = self.chance.pick(&AMOUNTS[..4]);
+        let amount = if special { self.chance.pick(&[0, 3, 40_000_000]) } else { amount };
         let act = match (self.chance.below(14), state) {
-            (0, _) => HoldAct::Set { round: round.saturating_sub(1), amount: 3, pays, paid },
+            (0, _) => {
+                let (round, amount) = (round.saturating_sub(1), if special { 0 } else { 3 });
+                HoldAct::Set { round, amount, pays, paid }
+            }
             (1..=3, _) if found.is_some() => HoldAct::Set { round, amount: asked, pays, paid },
             (1..=9, _) => later,
             (10..=12, HoldState::Held) => HoldAct::Settle { taken: amount, brought: came },
@@ -790,6 +806,7 @@ impl Pair {
             user,
             asset: AssetId(ASSETS[1]),
             purpose: 0,
+            special: false,
             act,
         };
         let apart = HoldAct::Set { round: 1, amount: 3, pays: true, paid: false };

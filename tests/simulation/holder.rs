@@ -39,6 +39,7 @@ impl Holder {
                 user: user(of),
                 asset: ASSET,
                 purpose: 0,
+                special: false,
                 act,
             }
         };

@@ -231,12 +231,17 @@ impl Postgres {
                 differs = differs.or(Some(Compared::Balances));
             }
             if let Some(after) = row.after {
+                if after.available < 0 && !self.special.contains(&key) {
+                    let source = said("a balance below zero");
+                    return Err(Stopped::Refused { violation: true, source });
+                }
                 let undone = unpaid_refunds(flight, key, self, bug);
                 let kept = match bug {
                     Some(Bug::HoldStaysAvailable) => after.frozen.saturating_sub(frozen),
                     _ => 0,
                 };
                 self.frozen.set(key, after.frozen);
+                let kept = i128::try_from(kept).expect("a sum of amounts");
                 self.set_balance(key.0, key.1, after.available - undone + kept);
             }
         }
@@ -267,7 +272,7 @@ impl Postgres {
             let to = leg.to.user_in(Participant::Funding).map(UserId::number);
             (to, leg.asset.0) == (Some(user), asset)
         });
-        let arriving: u128 = arriving.map(|leg| u128::from(leg.amount)).sum();
+        let arriving: i128 = arriving.map(|leg| i128::from(leg.amount)).sum();
         if let Some(&(available, _)) = self.balances.get(&(user, asset)) {
             self.set_balance(user, asset, available + arriving);
         }
@@ -371,11 +376,11 @@ fn is_unpaid(intent: &Intent, op: Op, postgres: &Postgres, bug: Option<Bug>) -> 
 }
 
 /// The units that a planted bug keeps from a balance.
-fn unpaid_refunds(flight: &Flight, key: (u64, u32), postgres: &Postgres, bug: Option<Bug>) -> u128 {
+fn unpaid_refunds(flight: &Flight, key: (u64, u32), postgres: &Postgres, bug: Option<Bug>) -> i128 {
     let rows = flight.operations().map(|(transfer, row)| (&transfer.intent, row.op));
     let rows = rows.filter(|(intent, _)| (intent.user.number(), intent.asset.0) == key);
     let unpaid = rows.filter(|(intent, op)| is_unpaid(intent, *op, postgres, bug));
-    unpaid.map(|(intent, _)| u128::from(intent.amount.units())).sum()
+    unpaid.map(|(intent, _)| i128::from(intent.amount.units())).sum()
 }
 
 fn milliseconds(time: Timestamp) -> u64 {

@@ -7,7 +7,7 @@
 mod transactions;
 
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use domain::account::AccountStatus;
 use domain::code::Code;
@@ -128,6 +128,12 @@ pub(super) struct Law {
     apart: BTreeMap<(u64, u32), i128>,
     /// What holds have left in each freeze, by user, asset and purpose.
     freezes: BTreeMap<(u64, u32, u16), i128>,
+    /// Balances that may be below zero.
+    pub(super) special: BTreeSet<(u64, u32)>,
+    /// What was available of each of them behind the last commit.
+    special_left: BTreeMap<(u64, u32), i128>,
+    /// Those that an end of a transaction has lowered in this commit.
+    special_paid: BTreeSet<(u64, u32)>,
     transactions: SeenTransactions,
     broken: Option<Broken>,
 }
@@ -333,7 +339,9 @@ impl Law {
     /// All of a commit of Funding has been shown. Its parts are shown by kind, and not in the order
     /// of the flight: a withdrawal may rest on a deposit from outside of the same flight.
     pub(super) fn committed(&mut self) {
-        let funding = self.balances.iter().filter(|((side, ..), _)| *side == Side::Funding);
+        let funding = self.balances.iter().filter(|((side, user, asset), _)| {
+            *side == Side::Funding && !self.special.contains(&(*user, *asset))
+        });
         let mut left = funding.map(|(&(_, user, asset), sum)| {
             (user, sum - self.apart.get(&(user, asset)).copied().unwrap_or(0))
         });
@@ -344,12 +352,27 @@ impl Law {
             let what = format!("freeze {place:?}: {left}");
             self.breach("L1 conservation", what);
         }
+        let paid = std::mem::take(&mut self.special_paid);
+        for key in self.special.clone() {
+            let left = self.available(key);
+            let before = self.special_left.insert(key, left).unwrap_or(0);
+            let lawful = left >= before.min(0) || paid.contains(&key);
+            self.claim(lawful, "only a confirm takes a special account below zero", || {
+                format!("{key:?}: {before}, now {left}")
+            });
+        }
+    }
+
+    /// The available balance of a user on Funding.
+    fn available(&self, (user, asset): (u64, u32)) -> i128 {
+        let sum = self.balances.get(&(Side::Funding, user, asset)).copied().unwrap_or(0);
+        sum - self.apart.get(&(user, asset)).copied().unwrap_or(0)
     }
 
     /// An act on a hold was recorded, durably.
     pub(super) fn acted(&mut self, acted: &Acted) {
         let Acted { order, decision, available, frozen } = acted;
-        let HoldOrder { key, user, asset, purpose, act, .. } = order;
+        let HoldOrder { key, user, asset, purpose, special, act, .. } = order;
         let account = (user.number(), asset.0);
         let success = *decision == Decision::Success;
         let hold = self.holds.entry(key.as_str().to_owned()).or_default();
@@ -362,7 +385,12 @@ impl Law {
             }
             HoldAct::Settle { taken, brought } => {
                 let (taken, brought) = (i128::from(taken), i128::from(brought));
-                ((brought, -taken), brought - taken)
+                if *special && taken > brought {
+                    self.special_paid.insert(account);
+                }
+                // What a special place pays was never apart.
+                let moved = if *special { (brought - taken, 0) } else { (brought, -taken) };
+                (moved, brought - taken)
             }
             HoldAct::Release => ((before, -before), 0),
         };
@@ -454,9 +482,9 @@ impl Law {
     }
 
     /// A balance in its store.
-    pub(super) fn balance(&mut self, side: Side, user: u64, asset: u32, units: u128) {
+    pub(super) fn balance(&mut self, side: Side, user: u64, asset: u32, units: i128) {
         let journal = self.balances.get(&(side, user, asset)).copied().unwrap_or(0);
-        self.claim(i128::try_from(units) == Ok(journal), "balances equal the journals", || {
+        self.claim(units == journal, "balances equal the journals", || {
             format!("{side:?} of {user}, asset {asset}: {units}, the journal has {journal}")
         });
     }

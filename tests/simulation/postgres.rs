@@ -45,7 +45,7 @@ pub(super) const TABLES: [&str; 10] = [
     "SELECT shard, incarnation, durable FROM journal_last",
     "SELECT incarnation, watermark FROM engine_state",
     "SELECT hold_key, user_id, asset_id, state, amount, round, code_name(round_code), asked, pays, paid, \
-       taken, brought, purpose FROM funding_holds",
+       taken, brought, purpose, special FROM funding_holds",
     "SELECT user_id, asset_id, purpose, amount FROM freezes_tb",
 ];
 
@@ -129,11 +129,13 @@ pub(super) struct Postgres {
     pub(super) cids: Table<(u64, String), u64>,
     pub(super) operations: Table<(u128, u8), Operation>,
     /// The balance behind each operation that succeeded.
-    pub(super) behind: Table<(u128, u8), u128>,
-    pub(super) externals: Table<String, (External, Option<Code>, u128)>,
+    pub(super) behind: Table<(u128, u8), i128>,
+    pub(super) externals: Table<String, (External, Option<Code>, i128)>,
     pub(super) accounts: Table<u64, AccountStatus>,
     /// Available, and the row's version.
-    pub(super) balances: Table<(u64, u32), (u128, u64)>,
+    pub(super) balances: Table<(u64, u32), (i128, u64)>,
+    /// The balances that may be below zero.
+    pub(super) special: BTreeSet<(u64, u32)>,
     /// The frozen part of a balance, if it was ever changed.
     pub(super) frozen: Table<(u64, u32), u128>,
     pub(super) holds: Table<String, Hold>,
@@ -243,7 +245,7 @@ impl Postgres {
     pub(super) fn change_from_outside(&mut self, user: u64, asset: u32, units: u64, law: &mut Law) {
         if let Some(&(available, _)) = self.balances.get(&(user, asset)) {
             self.facts.push(Fact::External(user, asset, units.into()));
-            self.set_balance(user, asset, available + u128::from(units));
+            self.set_balance(user, asset, available + i128::from(units));
             self.end(true);
             self.show_facts(law);
         }
@@ -293,7 +295,7 @@ impl Postgres {
 
     /// All decided external operations.
     pub(super) fn externals(&self) -> Vec<ExternalOperation> {
-        let operation = |(external, code, after): &(External, Option<Code>, u128)| {
+        let operation = |(external, code, after): &(External, Option<Code>, i128)| {
             let External { idem_key, op, user, asset, amount, order_number, .. } = external;
             ExternalOperation {
                 op: *op,
@@ -303,7 +305,10 @@ impl Postgres {
                 amount: *amount,
                 order_number: *order_number,
                 decision: code.map_or(Decision::Success, Decision::Refused),
-                balance_after: if code.is_none() { *after } else { 0 },
+                balance_after: match code {
+                    None => u128::try_from(*after).unwrap_or(0),
+                    Some(_) => 0,
+                },
             }
         };
         self.externals.rows.values().map(operation).collect()
@@ -365,12 +370,12 @@ impl Postgres {
         let flag = |flag: bool| if flag { "t" } else { "f" };
         let holds = self.holds.rows.iter().map(|(key, hold)| {
             let Hold { user, asset, state, amount, round, round_code, asked, .. } = hold;
-            let Hold { pays, paid, taken, brought, purpose, .. } = hold;
+            let Hold { pays, paid, taken, brought, purpose, special, .. } = hold;
             let (asset, state, code) = (asset.0, state.number(), text(*round_code));
-            let (pays, paid) = (flag(*pays), flag(*paid));
+            let (pays, paid, special) = (flag(*pays), flag(*paid), flag(*special));
             format!(
                 "{key}|{user}|{asset}|{state}|{amount}|{round}|{code}|{asked}|{pays}|{paid}|\
-                 {taken}|{brought}|{purpose}"
+                 {taken}|{brought}|{purpose}|{special}"
             )
         });
         let freezes = self.freezes.rows.iter();
@@ -407,7 +412,7 @@ impl Postgres {
     pub(super) fn show_balances(&self, law: &mut Law) {
         for (&(user, asset), &units) in &self.balances.rows {
             let frozen = self.frozen_of(user, asset);
-            law.balance(Side::Funding, user, asset, units.0 + frozen);
+            law.balance(Side::Funding, user, asset, units.0 + signed(frozen));
             law.frozen(user, asset, frozen);
         }
         for (&place, &units) in &self.freezes.rows {
@@ -525,7 +530,7 @@ impl Postgres {
             Fact::Balance(user, asset) => {
                 let units = self.balances.get(&(user, asset)).map_or(0, |(units, _)| *units);
                 let frozen = self.frozen_of(user, asset);
-                law.balance(Side::Funding, user, asset, units + frozen);
+                law.balance(Side::Funding, user, asset, units + signed(frozen));
                 law.frozen(user, asset, frozen);
             }
             Fact::Freeze(user, asset, purpose) => {
@@ -709,7 +714,7 @@ impl Postgres {
         let withdrawn = self.operations.get(&(key.0, Op::Withdraw as u8)).copied();
         let status = self.accounts.get(&user).copied();
         let balance = self.balance(user, asset);
-        let amount_units = u128::from(amount);
+        let amount_units = i128::from(amount);
         let (code, after) = match op {
             _ if refuse => (Some(Code::ResolvedByOperator), balance),
             Op::Withdraw => {
@@ -722,7 +727,7 @@ impl Postgres {
                     }
                     Some(AccountStatus::Active) => None,
                 };
-                (code, balance.saturating_sub(amount_units))
+                (code, balance - amount_units)
             }
             Op::Deposit => {
                 let code = match status {
@@ -739,7 +744,7 @@ impl Postgres {
         };
         if code.is_none() {
             self.set_balance(user, asset, after);
-            self.behind.set(key, after + self.frozen_of(user, asset));
+            self.behind.set(key, after + signed(self.frozen_of(user, asset)));
         }
         let row = (user, asset, amount, code);
         self.operations.set(key, row);
@@ -747,11 +752,27 @@ impl Postgres {
         Ok(code)
     }
 
-    fn balance(&self, user: u64, asset: u32) -> u128 {
+    /// A balance that may be below zero from now on, as an operator makes it.
+    pub(super) fn make_special(&mut self, user: u64, asset: u32, law: &mut Law) {
+        self.special.insert((user, asset));
+        if self.balances.get(&(user, asset)).is_none() {
+            self.balances.set((user, asset), (0, 1));
+            self.end(true);
+        }
+        law.special.insert((user, asset));
+    }
+
+    /// An account that was there before the run.
+    pub(super) fn open_account(&mut self, user: u64, status: AccountStatus) {
+        self.accounts.set(user, status);
+        self.end(true);
+    }
+
+    fn balance(&self, user: u64, asset: u32) -> i128 {
         self.balances.get(&(user, asset)).map_or(0, |(units, _)| *units)
     }
 
-    pub(super) fn set_balance(&mut self, user: u64, asset: u32, units: u128) {
+    pub(super) fn set_balance(&mut self, user: u64, asset: u32, units: i128) {
         let version = self.balances.get(&(user, asset)).map_or(0, |(_, version)| *version);
         self.balances.set((user, asset), (units, version + 1));
         self.facts.push(Fact::Balance(user, asset));
@@ -762,7 +783,7 @@ impl Postgres {
             return external_reply(found, external);
         }
         let (user, asset) = (external.user.number(), external.asset.0);
-        let amount = u128::from(external.amount.units());
+        let amount = i128::from(external.amount.units());
         let deposit = external.op == Op::ExtDeposit;
         if deposit && self.accounts.get(&user).is_none() {
             self.accounts.set(user, AccountStatus::Active);
@@ -779,11 +800,10 @@ impl Postgres {
         if code.is_none() {
             after = if deposit { balance + amount } else { balance - amount };
             self.set_balance(user, asset, after);
-            let change = i128::try_from(amount).expect("64 bits");
-            let change = if deposit { change } else { -change };
+            let change = if deposit { amount } else { -amount };
             self.facts.push(Fact::External(user, asset, change));
         }
-        let row = (external.clone(), code, after + self.frozen_of(user, asset));
+        let row = (external.clone(), code, after + signed(self.frozen_of(user, asset)));
         let reply = external_reply(&row, external);
         self.externals.set(external.idem_key.clone(), row);
         reply
@@ -795,7 +815,7 @@ impl Postgres {
         let status = self.accounts.get(&user).copied();
         let freeze_key = (user, asset, order.purpose);
         let available = match order.purpose {
-            0 => self.balance(user, asset),
+            0 => u128::try_from(self.balance(user, asset)).unwrap_or(0),
             _ => self.freezes.get(&freeze_key).copied().unwrap_or(0),
         };
         let account = HoldAccount { status, available };
@@ -809,8 +829,9 @@ impl Postgres {
                 if (available, frozen) != (0, 0) {
                     let apart = self.frozen_of(user, asset).checked_add_signed(frozen);
                     self.frozen.set((user, asset), apart.expect("the sum of the holds"));
-                    let left = self.balance(user, asset).checked_add_signed(available);
-                    self.set_balance(user, asset, left.expect("enough"));
+                    let left = self.balance(user, asset) + available;
+                    assert!(left >= 0 || order.special, "enough");
+                    self.set_balance(user, asset, left);
                 }
                 if freeze != 0 {
                     let left = account.available.checked_add_signed(freeze);
@@ -865,7 +886,12 @@ impl Postgres {
     }
 }
 
-fn external_reply(found: &(External, Option<Code>, u128), asked: &External) -> Reply {
+/// A sum of amounts of 64 bits.
+fn signed(units: u128) -> i128 {
+    i128::try_from(units).expect("below 2^127")
+}
+
+fn external_reply(found: &(External, Option<Code>, i128), asked: &External) -> Reply {
     let (known, code, after) = found;
     let conflict = (known.op, known.user, known.asset, known.amount)
         != (asked.op, asked.user, asked.asset, asked.amount);

@@ -165,6 +165,7 @@ impl SpotModel {
         }
         let mut law = self.world.law.lock();
         for (user, asset, units) in machine.core.ledger().balances() {
+            let units = i128::try_from(units).expect("a sum of amounts");
             law.balance(Side::Spot, user, asset, units);
         }
     }

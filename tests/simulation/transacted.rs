@@ -17,6 +17,7 @@ use ubscore::transaction::{
 };
 
 use super::postgres::Postgres;
+use super::special::{agrees, funding_legs, special_places};
 use super::world::Bug;
 
 type Done<T> = Result<T, TransactionError>;
@@ -263,6 +264,9 @@ impl Postgres {
             if round.round != 1 {
                 return no(Code::InvalidRequest, None);
             }
+            if !self.special_stands(accept, bug) {
+                return no(Code::Overloaded, None);
+            }
             let tables = &self.transacted;
             let taken = tables.rows.contains_key(&accept.order_number);
             if accept.order_number < self.watermark || taken || tables.ids.contains_key(&accept.id)
@@ -290,10 +294,18 @@ impl Postgres {
             TransactionState::Open if row.decider != Decider::Caller => Code::InvalidRequest,
             TransactionState::Open if row.rounds + 1 != round.round => Code::InvalidRequest,
             TransactionState::Open if is_trying => Code::TransactionUntried,
+            TransactionState::Open if !self.special_stands(accept, bug) => Code::Overloaded,
+            TransactionState::Open if !special_agrees(&row, &branches) => Code::Overloaded,
             TransactionState::Open => return Ok(self.with_round(row, accept, branches)),
             _ => Code::TransactionDecided,
         };
         no(code, Some(row))
+    }
+
+    /// `special_stands`.
+    fn special_stands(&self, accept: &RoundAccept, bug: Option<Bug>) -> bool {
+        let named = special_places(&accept.round.legs);
+        bug == Some(Bug::SpecialUnchecked) || named.iter().all(|key| self.special.contains(key))
     }
 
     fn with_round(
@@ -467,6 +479,14 @@ impl Postgres {
         }
         true
     }
+}
+
+/// `special_agrees`.
+fn special_agrees(row: &TransactionRow, branches: &[Branch]) -> bool {
+    let funding = Party::Store(Participant::Funding);
+    let new = branches.iter().filter(|branch| branch.party == funding);
+    let all: Vec<_> = funding_legs(row).chain(new.flat_map(|branch| &branch.legs)).collect();
+    agrees(all.into_iter())
 }
 
 /// Whether a round can be written at all.

@@ -125,10 +125,14 @@ pub(super) enum Bug {
     SealIgnored,
     /// Money that is set apart out of a freeze stays in it too.
     FreezeStays,
+    /// An operator ends a special account that a transaction names.
+    SpecialUnsetNamed,
+    /// A round is accepted without a look at its special accounts.
+    SpecialUnchecked,
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 33] = [
+    pub(super) const ALL: [Bug; 35] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -162,6 +166,8 @@ impl Bug {
         Bug::TransactionsUnfenced,
         Bug::SealIgnored,
         Bug::FreezeStays,
+        Bug::SpecialUnsetNamed,
+        Bug::SpecialUnchecked,
     ];
 
     /// Whether it shows in a world with transactions only.
@@ -175,6 +181,8 @@ impl Bug {
                 | Bug::TransactionsUnfenced
                 | Bug::SealIgnored
                 | Bug::FreezeStays
+                | Bug::SpecialUnsetNamed
+                | Bug::SpecialUnchecked
         )
     }
 }
@@ -639,6 +647,7 @@ impl World {
         let numbers = coordinator.transaction_numbers();
         let of_shortage = Arc::clone(&coordinator);
         let (world, of_link) = (Arc::clone(self), Arc::clone(&process));
+        let of_special = Arc::clone(self);
         let branches = WorldParties { world, process, coordinator, spot };
         // Each draw is a statement: the lock of the numbers ends with it.
         let entropy = Box::new(self.chance().fork());
@@ -651,6 +660,7 @@ impl World {
             gate: Arc::clone(gate),
             numbers: numbers.clone(),
             shortage: Arc::new(move || of_shortage.shortage()),
+            special: Arc::new(move |user, asset| of_special.knows_special(user, asset)),
             told: Arc::new(|_| {}),
             silent: Arc::default(),
             options: transactions::Options {
@@ -704,6 +714,9 @@ impl World {
 
     /// The whole run.
     async fn live(self: Arc<World>, mut attending: Chance, mut holding: Chance) {
+        if self.plan.deals > 0 {
+            self.open_special();
+        }
         self.start(Memory::new());
         let mut busy: Vec<JoinHandle<()>> = Vec::new();
         for number in 0..self.plan.clients {
@@ -727,6 +740,9 @@ impl World {
         for number in 0..if self.plan.deals > 0 { 3 } else { 0 } {
             let caller = TransactionCaller { world: Arc::clone(&self), chance: holding.fork() };
             busy.push(self.spawn(caller.live(number)));
+        }
+        if self.plan.deals > 0 {
+            busy.push(self.spawn(Arc::clone(&self).keep_special(holding.fork())));
         }
         let mut strikes = self.plan.strikes.clone().into_iter().peekable();
         let mut armed_until = Duration::ZERO;

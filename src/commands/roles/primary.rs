@@ -422,7 +422,7 @@ impl Start<'_> {
             config,
             (&postgres, incarnation.number),
             (&coordinator, &spot),
-            &settings.admin,
+            (&settings.admin, settings.reads.clone()),
             (self.clock, settings.halt.gate(), Arc::clone(&self.silent)),
             (events, hub.clone()),
             self.tasks,
@@ -488,6 +488,7 @@ impl Start<'_> {
             quota::Options::new(self.config, &assets).context("load the configuration")?;
         let quotas = Quotas::new(options, Arc::clone(self.clock));
         reads.load_pauses().await.context("read the pauses")?;
+        reads.load_special().await.context("read the special accounts")?;
         Ok(Settings { reads, admin, catalog, assets, database, quotas, halt })
     }
 

@@ -17,6 +17,7 @@ use crate::gate::Gate;
 use crate::participant::Participants;
 use crate::postgres::admin::Admin;
 use crate::postgres::flight::EventIds;
+use crate::postgres::reads::Reads;
 use crate::postgres::transactions::database::{TransactionDatabase, TransactionTold};
 use crate::stores::writer::Postgres;
 use crate::task::Tasks;
@@ -32,7 +33,7 @@ pub(super) fn begin<F: Adapter>(
     config: &Config,
     (postgres, incarnation): (&Postgres, u64),
     (coordinator, spot): (&Arc<Coordinator<Spot, F>>, &Arc<Spot>),
-    admin: &Admin,
+    (admin, reads): (&Admin, Reads),
     (clock, gate, silent): (&Arc<dyn Clock>, Arc<Gate>, Arc<AtomicBool>),
     (ids, hub): (Arc<EventIds>, Option<Arc<Hub>>),
     tasks: &mut Tasks,
@@ -56,6 +57,7 @@ pub(super) fn begin<F: Adapter>(
         gate,
         numbers,
         shortage: Arc::new(move || of_transfers.shortage()),
+        special: Arc::new(move |user, asset| reads.is_special(user, asset)),
         told: Arc::new(move |row| {
             if let Some(hub) = &hub {
                 hub.transaction_over(row);

@@ -17,6 +17,7 @@ use crate::postgres::horizon::Holder;
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::assets::Unreadable;
 use crate::telemetry;
+use domain::amount::signed_text;
 
 /// Between two rounds of the upkeep.
 const EVERY: Duration = Duration::from_secs(5);
@@ -36,8 +37,26 @@ pub(super) fn alert_unreadable(reads: &Reads) {
     }
 }
 
-/// Raises alerts: invalid assets, old snapshots of PostgreSQL, little space for the log, little
-/// room in UBSCore's tables. It never ends.
+/// Reads the special accounts, and raises an alert for each one below zero.
+async fn watch_special(reads: &Reads) {
+    let found = match reads.load_special().await {
+        Ok(found) => found,
+        Err(error) => return debug!(%error, "the special accounts are not known"),
+    };
+    let catalog = reads.catalog();
+    let below: Vec<_> = found.iter().filter(|account| account.available < 0).collect();
+    telemetry::special_negative(below.len());
+    for account in below {
+        let (user, asset) = (account.user, account.asset);
+        let symbol = catalog.by_id(asset).map_or("?", |asset| asset.symbol.as_str());
+        let units = signed_text(account.available, catalog.precision(asset));
+        let what = format_args!("the special account of user {user} has {units} {symbol}");
+        alert_about(Alert::SpecialNegative, &format_args!("{user} {}", asset.0), what);
+    }
+}
+
+/// Raises alerts: invalid assets, special accounts below zero, old snapshots of PostgreSQL, little
+/// space for the log, little room in UBSCore's tables. It never ends.
 pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: engine::Handle) {
     let log_dir = data_dir::log(&config.data_dir);
     let clock = Arc::clone(&service.intake.clock);
@@ -48,6 +67,7 @@ pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: en
     let mut snapshots = Snapshots::new(config.alert.old_snapshot_ms);
     loop {
         alert_unreadable(&reads);
+        watch_special(&reads).await;
         // Only for its alerts, so that a shortage is known before a client meets it.
         if let Some(service) = watched.upgrade() {
             service.transfers.readiness().await;

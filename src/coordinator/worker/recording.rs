@@ -200,7 +200,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             amount: external.amount,
             order_number: stored,
             decision: decided.decision,
-            balance_after: decided.balance_after.unwrap_or(0),
+            // The log has no sign: a special balance below zero is 0 there.
+            balance_after: decided
+                .balance_after
+                .map_or(0, |units| u128::try_from(units).unwrap_or(0)),
         };
         let caller =
             caller.map(|caller| (queued.ticket.deadline_ns, RecordCaller::External(caller)));
@@ -228,7 +231,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if !fresh {
             self.under_way.remove(&number);
         }
-        let balance_after = Some(operation.balance_after);
+        let balance_after = i128::try_from(operation.balance_after).ok();
         let decided = ExternalDecided { decision: operation.decision, balance_after };
         let deadline_ns = queued.ticket.deadline_ns;
         let caller =

@@ -9,6 +9,7 @@ use super::audit_note::AuditNote;
 use super::external::External;
 use super::freezes::OperatorFreeze;
 use super::halts::{SeenHalt, resume_now};
+use super::specials::SpecialWish;
 use super::transactions::Attended;
 use super::{holds, transactions, transfers};
 use crate::approval::{Action, State};
@@ -58,6 +59,10 @@ async fn carry_out(service: &Service, approval: &Approval, decided: Decided) -> 
     match approval.action {
         Action::Resolve => {
             transfers::resolve_now(&service.transfers, &approval.subject, note).await
+        }
+        Action::External if approval.subject.starts_with(SpecialWish::SUBJECT) => {
+            let wish: SpecialWish = parse(approval.request.as_bytes())?;
+            wish.carry_out(service, note).await
         }
         Action::External => {
             let external: External = parse(approval.request.as_bytes())?;

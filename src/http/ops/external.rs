@@ -15,7 +15,7 @@ use crate::http::service::{Service, Transfers};
 use crate::postgres::store;
 use crate::validation;
 use domain::account::UserId;
-use domain::amount::{Amount, units_text};
+use domain::amount::{Amount, signed_text};
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Cid, Decision, Op};
@@ -159,7 +159,7 @@ impl External {
             Decision::Success => ("SUCCESS", None),
             Decision::Refused(code) => ("REFUSED", Some(code.name())),
         };
-        let balance_after = decided.balance_after.map(|units| units_text(units, precision));
+        let balance_after = decided.balance_after.map(|units| signed_text(units, precision));
         let body = Body { idem_key, outcome, code, balance_after };
         Ok(json(StatusCode::OK, &body, &request_id))
     }

@@ -165,7 +165,7 @@ pub fn external_from_row(row: &Row, catalog: &Catalog) -> Result<ExternalOperati
         |what: &str| Error::Row { table: "external_operations", what: format!("{name}: {what}") };
     let asset = columns::asset(row, 4, catalog)?.ok_or_else(|| bad("asset_id"))?;
     let op = columns::op(row, 1)?.filter(|op| op.is_external());
-    let balance_after = columns::units_or_null(row, 7).ok_or_else(|| bad("balance_after"))?;
+    let balance_after = columns::signed_or_null(row, 7).ok_or_else(|| bad("balance_after"))?;
     Ok(ExternalOperation {
         op: op.ok_or_else(|| bad("op"))?,
         idem_key: Cid::of_operation(name).ok_or_else(|| bad("idem_key"))?,
@@ -174,6 +174,7 @@ pub fn external_from_row(row: &Row, catalog: &Catalog) -> Result<ExternalOperati
         amount: columns::amount(row, 5)?.ok_or_else(|| bad("amount"))?,
         order_number: columns::count(row, 6, "external_operations")?,
         decision: decision(row, 2)?,
-        balance_after: balance_after.unwrap_or(0),
+        // As in the log: a special balance below zero is 0.
+        balance_after: balance_after.map_or(0, |units| u128::try_from(units).unwrap_or(0)),
     })
 }

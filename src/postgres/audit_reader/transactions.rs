@@ -95,17 +95,21 @@ impl AuditReader {
         }
         let holds = "SELECT count(*) \
                FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::bigint[], $5::boolean[], \
-                           $6::boolean[]) AS w (key, number, round, amount, pays, paid) \
+                           $6::boolean[], $7::boolean[]) \
+                      AS w (key, number, round, amount, pays, paid, special) \
                JOIN funding_holds h ON h.hold_key = w.key AND h.order_number = w.number \
               WHERE h.state = 10 AND h.round_code IS NULL AND h.amount = w.amount \
+                AND h.special = w.special \
                 AND (h.round, h.asked, h.pays, h.paid) = (w.round, w.amount, w.pays, w.paid)";
         let keys: Vec<&str> = wanted.iter().map(|(order, ..)| order.key.as_str()).collect();
         let numbers: Vec<i64> = wanted.iter().map(|of| bigint(of.0.order_number)).collect();
         let rounds: Vec<i16> = wanted.iter().map(|of| of.1).collect();
         let amounts: Vec<i64> = wanted.iter().map(|of| of.2).collect();
         let (pays, paid): (Vec<bool>, Vec<bool>) = wanted.iter().map(|of| (of.3, of.4)).unzip();
+        let special: Vec<bool> = wanted.iter().map(|of| of.0.special).collect();
         let client = self.client().await?;
-        let values: [&(dyn ToSql + Sync); 6] = [&keys, &numbers, &rounds, &amounts, &pays, &paid];
+        let values: [&(dyn ToSql + Sync); 7] =
+            [&keys, &numbers, &rounds, &amounts, &pays, &paid, &special];
         let found = client.query_one(holds, &values).await?.try_get::<_, i64>(0)?;
         self.client = Some(client);
         Ok(usize::try_from(found) == Ok(wanted.len()))

@@ -46,7 +46,7 @@ impl Reads {
              CROSS JOIN LATERAL (SELECT code, user_id, asset_id, amount, op, order_number, balance_after \
                FROM external_operations WHERE idem_key = a.name OFFSET 0) AS x").await?,
             holds: client.prepare("SELECT place, h.order_number, h.user_id, h.asset_id, h.state, h.amount, \
-               h.round, h.asked, h.pays, h.paid, h.round_code, h.taken, h.brought, h.purpose \
+               h.round, h.asked, h.pays, h.paid, h.round_code, h.taken, h.brought, h.purpose, h.special \
              FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
              CROSS JOIN LATERAL (SELECT * FROM funding_holds WHERE hold_key = a.name OFFSET 0) AS h").await?,
             freezes: client.prepare("SELECT place, amount \
@@ -187,7 +187,7 @@ fn place(row: &Row) -> Result<usize, Error> {
 
 /// A balance behind its place; `None`: it is not one.
 fn balance(row: &Row) -> Result<Option<Balance>, Error> {
-    let (available, frozen) = (columns::units(row, 1), columns::units(row, 2));
+    let (available, frozen) = (columns::signed(row, 1), columns::units(row, 2));
     let version = u64::try_from(row.try_get::<_, i64>(3)?).ok();
     let all = available.zip(frozen).zip(version);
     Ok(all.map(|((available, frozen), version)| Balance { available, frozen, version }))
@@ -202,7 +202,7 @@ fn decided(row: &Row, idem_key: &str, catalog: &Catalog) -> Result<Decided, Erro
     let amount = columns::amount(row, 4)?.ok_or_else(|| bad("amount"))?;
     let op = columns::op(row, 5)?.ok_or_else(|| bad("op"))?;
     let order_number = columns::count(row, 6, "external_operations")?;
-    let balance_after = columns::units_or_null(row, 7).ok_or_else(|| bad("balance_after"))?;
+    let balance_after = columns::signed_or_null(row, 7).ok_or_else(|| bad("balance_after"))?;
     let (idem_key, actor) = (idem_key.to_owned(), String::new());
     let external = External { idem_key, op, user, asset, amount, actor, order_number };
     Ok(Decided { external, decision: decision(row, 1)?, balance_after })
@@ -228,5 +228,6 @@ fn hold(row: &Row, key: &HoldKey, catalog: &Catalog) -> Result<Hold, Error> {
         taken: units(11)?,
         brought: units(12)?,
         purpose: u16::try_from(row.try_get::<_, i32>(13)?).map_err(|_| bad("purpose"))?,
+        special: row.try_get(14)?,
     })
 }

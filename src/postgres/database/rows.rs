@@ -146,6 +146,7 @@ struct HoldChange<'a> {
     reason: i16,
     settled_after: Option<Numeric>,
     purpose: i32,
+    special: bool,
 }
 
 /// The frozen part of a balance that holds change.
@@ -249,10 +250,10 @@ impl<'a> Rows<'a> {
         let balances = flight.balances.iter().map(|row| BalanceChange {
             user_id: row.user.bigint(),
             asset_id: asset_number(row.asset),
-            before: row.before.map(|balance| numeric(balance.available)),
+            before: row.before.map(|balance| Numeric(balance.available)),
             frozen: row.before.map(|balance| numeric(balance.frozen)),
             version: row.before.map(|balance| bigint(balance.version)),
-            after: row.after.map(|balance| numeric(balance.available)),
+            after: row.after.map(|balance| Numeric(balance.available)),
         });
         let notes = flight.audited.iter().map(|note| Note {
             actor: &note.actor,
@@ -270,7 +271,7 @@ impl<'a> Rows<'a> {
                 user_id: external.user.bigint(),
                 asset_id: asset_number(external.asset),
                 amount: amount_number(external.amount),
-                balance_after: balance_after.map(numeric),
+                balance_after: balance_after.map(Numeric),
                 order_number: bigint(external.order_number),
             }
         });
@@ -395,8 +396,9 @@ fn hold(row: &HoldRow) -> HoldChange<'_> {
         taken: bigint(after.taken),
         brought: bigint(after.brought),
         reason: TRANSACTION,
-        settled_after: settled_after.map(numeric),
+        settled_after: settled_after.map(Numeric),
         purpose: after.purpose.into(),
+        special: after.special,
     }
 }
 
@@ -477,7 +479,7 @@ impl<'a> Maker<'a> {
         let mut outcomes = Outcomes::default();
         for Operation { op, decision, balance_after } in &row.operations {
             let at = Some(self.flight.at);
-            let after = balance_after.map(numeric);
+            let after = balance_after.map(Numeric);
             match op.row().undoes {
                 Some(_) => (outcomes.refund_at, outcomes.refund_after) = (at, after),
                 None => {

@@ -7,7 +7,7 @@ use super::memory::Memory;
 use super::{Balance, Flight};
 use crate::postgres::store::{Reply, Sought};
 use domain::account::{AccountStatus, UserId};
-use domain::amount::units_text;
+use domain::amount::{signed_text, units_text};
 use domain::asset::{AssetId, Catalog};
 use domain::hold::Hold;
 use domain::transfer::{ReqId, State};
@@ -100,8 +100,9 @@ impl Differences {
 fn balance_text(held: Option<Balance>, asset: AssetId, catalog: &Catalog) -> String {
     let Some(Balance { available, frozen, version }) = held else { return "no row".to_owned() };
     let precision = catalog.by_id(asset).map_or(0, |asset| asset.precision);
-    let text = |units| units_text(units, precision);
-    format!("available {} frozen {} version {version}", text(available), text(frozen))
+    let available = signed_text(available, precision);
+    let frozen = units_text(frozen, precision);
+    format!("available {available} frozen {frozen} version {version}")
 }
 
 impl fmt::Display for Differences {

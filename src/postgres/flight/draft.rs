@@ -675,13 +675,12 @@ impl<'a> Draft<'a> {
         user: UserId,
         asset: AssetId,
         amount: Amount,
-    ) -> Result<(Decision, Option<u128>), Objected> {
+    ) -> Result<(Decision, Option<i128>), Objected> {
         let units = u128::from(amount.units());
         self.readable(&Key::Account(user))?;
         self.readable(&Key::Balance(user, asset))?;
         let status = self.account(user).after;
-        let available = self.available(user, asset);
-        let enough = available >= units;
+        let enough = self.free(user, asset) >= units;
         if op.takes() && status.is_some() {
             // Also a refusal rests on the balance.
             self.balance(user, asset);
@@ -689,7 +688,9 @@ impl<'a> Draft<'a> {
         if let Err(code) = op.verdict(Participant::Funding, status, enough) {
             return Ok((Decision::Refused(code), None));
         }
-        let Some(after) = op.row().available.of(available, units) else {
+        let available = self.available(user, asset);
+        let effect = op.effect(Decision::Success, amount.units());
+        let Some(after) = available.checked_add(effect).filter(|after| fits(*after)) else {
             let what = format!("{op} of {units} units does not fit the balance {available}");
             return Err(Objected { violation: false, what });
         };
@@ -701,7 +702,7 @@ impl<'a> Draft<'a> {
         let frozen = row.after.or(row.before).map_or(0, |stands| stands.frozen);
         let version = row.before.map_or(0, |before| before.version) + 1;
         row.after = Some(Balance { available: after, frozen, version });
-        Ok((Decision::Success, Some(after + frozen)))
+        Ok((Decision::Success, Some(after + signed(frozen))))
     }
 
     /// Decides an act on a hold, once.
@@ -724,7 +725,7 @@ impl<'a> Draft<'a> {
             None => self.memory.account(user).expect("read before the decision"),
         };
         let available = match purpose {
-            0 => self.available(user, asset),
+            0 => self.free(user, asset),
             _ => self.frozen_for(user, asset, purpose),
         };
         let account = HoldAccount { status, available };
@@ -782,14 +783,17 @@ impl<'a> Draft<'a> {
         order: &HoldOrder,
         available: i128,
         frozen: i128,
-    ) -> Result<u128, Objected> {
+    ) -> Result<i128, Objected> {
         let row = self.balance(order.user, order.asset);
         let none = Balance { available: 0, frozen: 0, version: 0 };
         let stands = row.after.or(row.before).unwrap_or(none);
         if (available, frozen) == (0, 0) {
-            return Ok(stands.available + stands.frozen);
+            return Ok(stands.available + signed(stands.frozen));
         }
-        let after = stands.available.checked_add_signed(available);
+        let after = stands.available.checked_add(available).filter(|after| fits(*after));
+        // Only the end of a special place takes a balance below zero, or further below it.
+        let least = if order.special { i128::MIN } else { stands.available.min(0) };
+        let after = after.filter(|after| *after >= least);
         let Some((after, apart)) = after.zip(stands.frozen.checked_add_signed(frozen)) else {
             let (key, stands) = (&order.key, (stands.available, stands.frozen));
             let what = format!("hold {key}: {available} and {frozen} do not fit {stands:?}");
@@ -797,7 +801,7 @@ impl<'a> Draft<'a> {
         };
         let version = row.before.map_or(0, |before| before.version) + 1;
         row.after = Some(Balance { available: after, frozen: apart, version });
-        Ok(after + apart)
+        Ok(after + signed(apart))
     }
 
     fn external(&mut self, external: &External) -> Result<Reply, Objected> {
@@ -851,13 +855,29 @@ impl<'a> Draft<'a> {
         })
     }
 
-    fn available(&self, user: UserId, asset: AssetId) -> u128 {
+    /// The amount that can be taken, smallest units: 0 of a special balance below zero.
+    fn free(&self, user: UserId, asset: AssetId) -> u128 {
+        u128::try_from(self.available(user, asset)).unwrap_or(0)
+    }
+
+    /// The available balance as this flight has it so far, smallest units.
+    fn available(&self, user: UserId, asset: AssetId) -> i128 {
         let before = match self.balances.get(&(user, asset)) {
             Some(row) => row.after.or(row.before),
             None => self.memory.balance(user, asset).expect("read before the decision"),
         };
         before.map_or(0, |balance| balance.available)
     }
+}
+
+/// Whether a balance fits its column.
+fn fits(units: i128) -> bool {
+    units.unsigned_abs() < 10_u128.pow(38)
+}
+
+/// A frozen part fits its column, and so an i128.
+fn signed(frozen: u128) -> i128 {
+    i128::try_from(frozen).expect("below 10^38")
 }
 
 fn precision(catalog: &Catalog, asset: AssetId) -> u8 {

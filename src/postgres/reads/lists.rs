@@ -211,7 +211,7 @@ pub struct Posted {
     /// How much.
     pub amount: Amount,
     /// The Funding balance afterwards, smallest units; of a success only.
-    pub balance_after: Option<u128>,
+    pub balance_after: Option<i128>,
     /// When, by the service's clock.
     pub at: Timestamp,
 }
@@ -381,7 +381,7 @@ impl Reads {
                 op: columns::op(&row, 0)?.ok_or_else(|| bad("op"))?,
                 decision: decision(&row, 1)?,
                 amount: columns::amount(&row, 2)?.ok_or_else(|| bad("amount"))?,
-                balance_after: columns::units_or_null(&row, 3).ok_or_else(|| bad("a balance"))?,
+                balance_after: columns::signed_or_null(&row, 3).ok_or_else(|| bad("a balance"))?,
                 at: row.try_get(4)?,
             });
         }

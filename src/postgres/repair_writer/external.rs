@@ -98,7 +98,10 @@ async fn renumber(
     let guard = "external_operations_guard";
     let alter = |word| format!("ALTER TABLE external_operations {word} TRIGGER {guard}");
     transaction.batch_execute(&alter("DISABLE")).await?;
-    let update = "UPDATE external_operations SET order_number = $2, balance_after = $3 \
+    // The log has 0 for a balance below zero.
+    let update = "UPDATE external_operations SET order_number = $2, \
+                    balance_after = CASE WHEN $3 = 0 AND balance_after < 0 THEN balance_after \
+                                         ELSE $3 END \
                   WHERE idem_key = $1";
     let (name, number) = (operation.idem_key.as_str(), bigint(operation.order_number));
     let after = told(operation);

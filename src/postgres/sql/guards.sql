@@ -58,11 +58,11 @@ BEGIN
     IF OLD.state <> 10 THEN
         RAISE EXCEPTION 'hold % has ended, and stands', OLD.hold_key USING ERRCODE = 'UB003';
     END IF;
-    IF (OLD.hold_key, OLD.order_number, OLD.user_id, OLD.asset_id, OLD.purpose, OLD.reason,
-        OLD.created_at)
+    IF (OLD.hold_key, OLD.order_number, OLD.user_id, OLD.asset_id, OLD.purpose, OLD.special,
+        OLD.reason, OLD.created_at)
        IS DISTINCT FROM
-       (NEW.hold_key, NEW.order_number, NEW.user_id, NEW.asset_id, NEW.purpose, NEW.reason,
-        NEW.created_at)
+       (NEW.hold_key, NEW.order_number, NEW.user_id, NEW.asset_id, NEW.purpose, NEW.special,
+        NEW.reason, NEW.created_at)
        OR NEW.round < OLD.round THEN
         RAISE EXCEPTION 'hold % cannot be changed like that', OLD.hold_key
             USING ERRCODE = 'UB003';

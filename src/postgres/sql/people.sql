@@ -106,7 +106,7 @@ CREATE VIEW assets AS
 CREATE VIEW balances AS
     SELECT b.user_id, b.asset_id, a.symbol AS asset,
            decimals(b.available, a.precision) AS available,
-           decimals(b.frozen, a.precision) AS frozen, b.version
+           decimals(b.frozen, a.precision) AS frozen, b.version, b.special
       FROM balances_tb b LEFT JOIN assets_tb a USING (asset_id);
 
 CREATE VIEW transfers AS

@@ -123,8 +123,9 @@ $$;
 -- Accepts round p_round, or tells of the row under the name. The arrays have one element for
 -- each branch. Returns 'new', 'taken', 'repeated', 'held' (a foreign session holds the row), or a
 -- refusal: 'conflict', 'decided', 'aborted', 'rounds' (the decider takes no further one), 'order',
--- 'untried', 'repaired' (a row without an owner has its tx_id), 'number' (the
--- order number or the id is of no use).
+-- 'untried', 'repaired' (a row without an owner has its tx_id), 'special' (an account that the legs
+-- book as special is so no longer, or an earlier round books it otherwise), 'number' (the order
+-- number or the id is of no use).
 CREATE FUNCTION transaction_accept(
     p_incarnation BIGINT, p_id UUID, p_order_number BIGINT, p_owner TEXT, p_tx_id TEXT,
     p_round SMALLINT, p_decide SMALLINT, p_at TIMESTAMPTZ, p_expires_at TIMESTAMPTZ,
@@ -147,6 +148,9 @@ BEGIN
         PERFORM FROM transactions_tb WHERE owner = '?' AND tx_id = p_tx_id;
         IF FOUND THEN
             RETURN 'repaired';
+        END IF;
+        IF NOT special_stands(p_legs) THEN
+            RETURN 'special';
         END IF;
         -- UBSCore may have forgotten outcomes below the watermark.
         INSERT INTO transactions_tb (transaction_id, order_number, owner, tx_id, state, decide,
@@ -185,6 +189,9 @@ BEGIN
           WHERE transaction_id = v_there.transaction_id AND state = 10;
         IF FOUND THEN
             RETURN 'untried';
+        ELSIF NOT special_stands(p_legs)
+              OR NOT special_agrees(v_there.transaction_id, p_participants, p_legs) THEN
+            RETURN 'special';
         END IF;
         UPDATE transactions_tb
            SET rounds = p_round, updated_at = p_at, incarnation = p_incarnation
@@ -397,10 +404,17 @@ CREATE FUNCTION transaction_accepts(
 RETURNS TEXT[] LANGUAGE plpgsql AS $$
 DECLARE
     v_new     UUID[];
+    v_unfit   INTEGER[] := '{}';
     v_answer  TEXT;
     v_answers TEXT[] := '{}';
 BEGIN
     PERFORM fence_incarnation(p_incarnation);
+    IF array_to_string(p_legs, '') LIKE '%"special"%' THEN
+        SELECT COALESCE(array_agg(b.place), '{}') INTO v_unfit
+          FROM (SELECT place, array_agg(legs) AS legs
+                  FROM unnest(p_places, p_legs) AS b (place, legs) GROUP BY place) AS b
+         WHERE NOT special_stands(b.legs);
+    END IF;
     -- The conditions of transaction_accept. It tells of those that do not fit, or that are there.
     WITH made AS (
         INSERT INTO transactions_tb (transaction_id, order_number, owner, tx_id, state, decide,
@@ -410,8 +424,10 @@ BEGIN
                a.expires_at, transaction_passage(0::smallint, a.at, a.owner, NULL)
           FROM unnest(p_ids, p_order_numbers, p_owners, p_tx_ids, p_rounds, p_decides, p_ats,
                       p_expiries)
-               AS a (id, order_number, owner, tx_id, round, decide, at, expires_at)
-         WHERE a.round = 1 AND a.order_number >= (SELECT watermark FROM engine_state)
+               WITH ORDINALITY
+               AS a (id, order_number, owner, tx_id, round, decide, at, expires_at, place)
+         WHERE a.round = 1 AND a.place <> ALL (v_unfit)
+           AND a.order_number >= (SELECT watermark FROM engine_state)
            -- An insert would wait for a session that holds the row of this name.
            AND NOT EXISTS (SELECT FROM transactions_tb t
                             WHERE t.owner IN (a.owner, '?') AND t.tx_id = a.tx_id)

@@ -29,8 +29,11 @@ pub(super) fn judged(
     held: Option<String>,
 ) -> Result<Accepted, TransactionError> {
     let number = round.round;
+    // An operator has changed it just now.
+    let special = "an operator has just changed whether an account of it is special: send it again";
     let Some(row) = row else {
         return match answer {
+            "special" => Ok(refused(Code::Overloaded, special.to_owned(), None)),
             "order" => {
                 let detail = format!("round {number} of a transaction without a first round");
                 Ok(refused(Code::InvalidRequest, detail, None))
@@ -67,6 +70,7 @@ pub(super) fn judged(
         "untried" => {
             (Code::TransactionUntried, format!("a round before round {number} is being tried"))
         }
+        "special" => (Code::Overloaded, special.to_owned()),
         "held" => {
             let held = held.unwrap_or_default();
             (Code::Overloaded, format!("a session of the caller holds the transaction: {held}"))

@@ -229,11 +229,12 @@ impl<S: TransactionStore, B: Branches> Worker<S, B> {
     }
 
     /// Sends a round to the store. Its number is published before. `is_repeat`: the row has it.
-    fn accept(&mut self, round: TransactionRound, client: Client, is_repeat: bool) {
+    fn accept(&mut self, mut round: TransactionRound, client: Client, is_repeat: bool) {
         let known = self.names.get(&round.name).and_then(|id| self.entries.get(id));
         // A repeat was checked when it came first.
         let earlier = known.map(|entry| &entry.row).filter(|row| row.rounds < round.round);
         let is_repeat = is_repeat || known.is_some() && earlier.is_none();
+        rounds::fix_special(earlier, &mut round, &*self.parts.special);
         if !is_repeat && let Err(code) = rounds::check(earlier, &round) {
             client.answer(Err(code.into()));
             return;

@@ -15,6 +15,7 @@ use ubscore::transaction::{
 use ubscore::transactions::step::Word;
 
 use super::super::parties::ServiceRecord;
+use super::super::special::{agrees, funding_legs, special_places};
 use super::{Law, Side};
 
 /// The states by their numbers, and the next states of each.
@@ -115,8 +116,33 @@ impl Law {
         }
         if row.state.is_terminal() {
             self.ended_whole(row);
+        } else {
+            self.special_stays(row);
         }
         self.transactions.rows.insert(row.id, Seen { row: row.clone(), deciding });
+    }
+
+    /// A transaction that is not over books its special places as such in all rounds, and they are
+    /// special.
+    fn special_stays(&mut self, row: &TransactionRow) {
+        let named = special_places(funding_legs(row));
+        let stands = named.iter().all(|key| self.special.contains(key));
+        let legs: Vec<_> = funding_legs(row).collect();
+        let agree = agrees(legs.into_iter());
+        self.claim(stands && agree, "a place stays special", || format!("{row:?}"));
+    }
+
+    /// A balance is special no longer.
+    pub(in super::super) fn special_ended(&mut self, key: (u64, u32)) {
+        self.special.remove(&key);
+        let mut open = self.transactions.rows.values().map(|seen| &seen.row);
+        let named = open.find(|row| {
+            !row.state.is_terminal() && special_places(funding_legs(row)).contains(&key)
+        });
+        let named = named.map(|row| row.id);
+        let left = self.available(key);
+        self.claim(named.is_none(), "a place stays special", || format!("{key:?}: {named:?}"));
+        self.claim(left >= 0, "L1 conservation", || format!("{key:?}: {left}"));
     }
 
     /// A crash of PostgreSQL has taken back a commit: the row is this one again.
@@ -172,7 +198,7 @@ impl Law {
             let key = format!("{}:{}:{}", row.id, user.number(), asset.0);
             Some(match place {
                 LegPlace::Frozen { purpose, .. } => format!("{key}:{purpose}"),
-                LegPlace::Available { .. } | LegPlace::Outside => key,
+                LegPlace::Available { .. } | LegPlace::Special { .. } | LegPlace::Outside => key,
             })
         };
         sides.filter_map(own).all(|key| {

@@ -9,6 +9,7 @@ let symbols = [];
 
 export function watchMoney() {
   watch(5_000, () => get("totals"), show);
+  watch(5_000, () => get("specials"), showSpecials);
   byId("check").addEventListener("click", check);
 }
 
@@ -24,6 +25,16 @@ function show({ at, sequence, assets }) {
   symbols = names;
   const options = names.map((symbol) => make("option", {}, symbol));
   byId("pause-asset").replaceChildren(make("option", { value: "" }, "all"), ...options);
+}
+
+/// Balances on Funding that may be below zero.
+function showSpecials({ specials }) {
+  const below = (row) => (row.available.startsWith("-") ? `${row.available}, below zero` : row.available);
+  replace(byId("specials"), specials.length === 0 ? "" : table("Special accounts on Funding, which may be below zero", [
+    ["User", (row) => row.user_id],
+    ["Asset", (row) => row.asset],
+    ["Available", below, "number"],
+  ], specials));
 }
 
 async function check() {

@@ -135,8 +135,8 @@ function shownElement(row) {
     scrollable("Legs", table("Legs", [
       ["Account", (leg) => leg.account],
       ["Round", (leg) => leg.round, "number"],
-      ["From", (leg) => leg.from, "number"],
-      ["To", (leg) => leg.to, "number"],
+      ["From", (leg) => placeText(leg.from), "number"],
+      ["To", (leg) => placeText(leg.to), "number"],
       ["Amount", (leg) => `${leg.amount} ${leg.asset}`, "number"],
     ], legs(row))),
     ...(row.followers.length === 0 ? [] : [scrollable("Followers", table("Followers", [
@@ -154,6 +154,13 @@ function shownElement(row) {
 /// Without a button in it, it could not be scrolled by keyboard.
 function scrollable(label, element) {
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${label} of the transaction` }, element);
+}
+
+/// The place of a leg: a user of the branch's own account, or a place with its name.
+function placeText(place) {
+  if (typeof place !== "object") return place;
+  const { account, user, purpose, special } = place;
+  return [account, user, purpose === undefined ? "" : `frozen ${purpose}`, special ? "special" : ""].filter(String).join(" ");
 }
 
 function legs({ branches, parts }) {

@@ -219,7 +219,8 @@ fn operation(row: &Decided) -> Option<ExternalOperation> {
         amount: *amount,
         order_number: *order_number,
         decision: row.decision,
-        balance_after: row.balance_after.unwrap_or(0),
+        // The log has no sign: a special balance below zero is 0 there.
+        balance_after: row.balance_after.map_or(0, |units| u128::try_from(units).unwrap_or(0)),
     })
 }
 
