@@ -1,0 +1,1 @@
+-- A placeholder: special accounts take this number.
