@@ -146,6 +146,8 @@ struct HoldChange<'a> {
     reason: i16,
     settled_after: Option<Numeric>,
     purpose: i32,
+    deposited: i64,
+    withdrawn: i64,
 }
 
 /// The frozen part of a balance that holds change.
@@ -397,6 +399,8 @@ fn hold(row: &HoldRow) -> HoldChange<'_> {
         reason: TRANSACTION,
         settled_after: settled_after.map(numeric),
         purpose: after.purpose.into(),
+        deposited: bigint(after.deposited),
+        withdrawn: bigint(after.withdrawn),
     }
 }
 

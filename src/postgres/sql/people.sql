@@ -147,7 +147,8 @@ CREATE VIEW holds AS
            decimals(h.amount, a.precision) AS amount, h.state, h.round,
            code_name(h.round_code) AS round_code, decimals(h.taken, a.precision) AS taken,
            decimals(h.brought, a.precision) AS brought, h.reason, h.created_at, h.updated_at,
-           h.purpose
+           h.purpose, decimals(h.deposited, a.precision) AS deposited,
+           decimals(h.withdrawn, a.precision) AS withdrawn
       FROM funding_holds h LEFT JOIN assets_tb a USING (asset_id);
 
 -- One row for each user, asset and purpose.
