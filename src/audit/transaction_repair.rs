@@ -263,9 +263,14 @@ fn move_on(
     let lost_holds = untried(row).filter(|branch| counts(&branch.round));
     for leg in lost_holds.flat_map(|branch| &branch.legs) {
         let TransactionLeg { from, to, asset, amount } = leg;
+        // The log may have the record of a leg with the outside: then the repair has its money.
+        let unless = match [*from, *to].contains(&LegPlace::Outside) {
+            true => format!(", unless an external operation tx/{} has it", row.id),
+            false => String::new(),
+        };
         looks.push(format!(
             "Spot has booked it, and Funding has lost its hold: book {amount} smallest units of \
-             asset {} from {} to {} by hand",
+             asset {} from {} to {} by hand{unless}",
             asset.0,
             from.value(Participant::Funding),
             to.value(Participant::Funding)

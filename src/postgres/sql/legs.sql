@@ -1,5 +1,14 @@
 -- Legs of transactions, as src/transaction/leg.rs writes them.
 
+-- The text of a ULID: 26 digits to the base 32.
+CREATE FUNCTION ulid_text(p_id UUID) RETURNS TEXT LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT string_agg(substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ',
+                             substring(bits FROM digit * 5 + 1 FOR 5)::integer + 1, 1),
+                      '' ORDER BY digit)
+      FROM (SELECT B'00' || ('x' || replace(p_id::text, '-', ''))::bit(128) AS bits) AS b,
+           generate_series(0, 25) AS digit
+$$;
+
 -- The user of a leg's place in a branch of p_participant; NULL for a place that is not the store's
 -- own. A plain number is the store's own available balance.
 CREATE FUNCTION leg_user(p_place JSONB, p_participant TEXT) RETURNS BIGINT
