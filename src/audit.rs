@@ -28,6 +28,7 @@ pub mod halt;
 pub mod legs;
 pub mod lost_venues;
 pub mod mismatch;
+mod outside_repair;
 pub mod rebuild;
 pub mod redecision;
 pub mod repair;

@@ -273,20 +273,25 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     }
 
     /// Acts on a hold of Funding, in the user's own worker. The act is decided once, and is durable
-    /// when this returns. The caller keeps the watermark below the order number until the hold has
+    /// when this returns: with money from or to the outside in UBSCore's log too. The caller keeps the watermark below the order number until the hold has
     /// ended.
     ///
     /// # Errors
     /// A [`Rejection`]; if it is unknown, the same call again returns the decision. Without that
     /// nothing was done, and nothing will be. While halted, only a recorded decision is returned.
     pub async fn hold(&self, order: HoldOrder) -> Result<Decision, Rejection> {
-        if order.order_number == 0 || !order.act.fits() {
+        let is_named = order.act.outside() == (0, 0)
+            || Cid::of_operation(&order.key.deposit())
+                .and(Cid::of_operation(&order.key.withdrawal()))
+                .is_some();
+        if order.order_number == 0 || !order.act.fits() || !is_named {
             return Err(Rejection::of(Code::InvalidRequest));
         }
         let (caller, receiver) = Caller::new();
         self.call(order.user, Call::Hold(order), ReplyTo::Store(caller))?;
         match receiver.await.unwrap_or_else(|_| Err(Rejection::unknown()))? {
             Reply::Hold(decision) => Ok(decision),
+            Reply::Settled(_) => Ok(Decision::Success),
             // Halted: it was only looked for.
             Reply::Found(None) => Err(Rejection::of(Code::ServiceHalted)),
             reply => unreachable!("{reply:?} answers another call"),

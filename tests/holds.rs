@@ -39,6 +39,7 @@ fn order(name: &str, user: u64, act: HoldAct) -> HoldOrder {
         purpose: 0,
         special: false,
         act,
+        outside_numbers: [0, 0],
     }
 }
 
@@ -51,7 +52,7 @@ fn is_paid(round: u8) -> HoldAct {
 }
 
 fn settle(taken: u64, brought: u64) -> HoldAct {
-    HoldAct::Settle { taken: taken * COIN, brought: brought * COIN }
+    HoldAct::settle(taken * COIN, brought * COIN)
 }
 
 /// One act, and the reply to it.
@@ -225,6 +226,56 @@ fn a_balance_is_begun_and_set_apart_in_one_flight() {
     assert_eq!(act(&mut store(&site), order("t2", FROM_PAYER, settle(40, 0))), DONE);
     let ended = ["5001 100 0 2", "5002 60 0 2"];
     assert!(balances(&site).ends_with(&ended.map(str::to_owned)), "{:?}", balances(&site));
+}
+
+/// GTX-013. Goal: money of a Settle from and to the outside is booked once, with its operations in
+/// the same flight. Method: a Settle and its repeat with other numbers; one of a hold with a row
+/// that a repair has restored, money included; a repeat of one that an earlier version has settled.
+#[test]
+fn a_settle_with_the_outside_has_its_operations_in_its_flight() {
+    let site = site();
+    let numbers = [(1 << ORDER_NUMBER_BITS) + 1, (1 << ORDER_NUMBER_BITS) + 2];
+    let crosses = |name: &str, taken: u64, deposited: u64, withdrawn: u64, first: u64| {
+        let [taken, deposited, withdrawn] = [taken, deposited, withdrawn].map(|sum| sum * COIN);
+        let act = HoldAct::Settle { taken, brought: 0, deposited, withdrawn, passed: 0 };
+        let outside_numbers = numbers.map(|number| number + first);
+        HoldOrder { outside_numbers, ..order(name, PAYER, act) }
+    };
+    let told = |reply: Reply| -> Vec<(String, u64, u64)> {
+        let Reply::Settled(operations) = reply else { panic!("{reply:?}") };
+        let coin = u128::from(COIN);
+        let of = operations.iter().map(|one| {
+            let after = u64::try_from(one.balance_after / coin).expect("small");
+            (one.idem_key.as_str().to_owned(), one.order_number, after)
+        });
+        of.collect()
+    };
+    let mut first = store(&site);
+    assert_eq!(act(&mut first, order("t1", PAYER, pays(1, 4))), DONE);
+    let both = [("tx/t1:1001:3/in", numbers[0], 12), ("tx/t1:1001:3/out", numbers[1], 8)];
+    let both = both.map(|(key, number, after)| (key.to_owned(), number, after));
+    for again in [0, 10] {
+        assert_eq!(told(act(&mut first, crosses("t1", 1, 2, 3, again))), both);
+        assert_eq!(balances(&site), ["1001 8 0 3"]);
+    }
+    assert_eq!(act(&mut first, order("t2", PAYER, pays(1, 4))), DONE);
+    site.sql(
+        "INSERT INTO external_operations (order_number, user_id, amount, asset_id, op, \
+                                          balance_after, idem_key) \
+         VALUES (77, 1001, 3e8, 3, 5, 5e8, 'tx/t2:1001:3/out'); \
+         UPDATE balances_tb SET available = available - 3e8, version = version + 1",
+    );
+    let mut second = store(&site);
+    let restored = [("tx/t2:1001:3/out".to_owned(), 77, 5)];
+    assert_eq!(told(act(&mut second, crosses("t2", 1, 0, 3, 20))), restored);
+    assert_eq!(balances(&site), ["1001 4 0 6"]);
+    assert_eq!(act(&mut second, order("t3", PAYER, pays(1, 1))), DONE);
+    assert_eq!(act(&mut second, order("t3", PAYER, settle(1, 0))), DONE);
+    assert_eq!(act(&mut second, crosses("t3", 0, 0, 1, 30)), DONE);
+    assert_eq!(balances(&site), ["1001 3 0 8"]);
+    let rows = "SELECT string_agg(idem_key, ' ' ORDER BY idem_key) FROM external_operations";
+    let keys = "tx/t1:1001:3/in tx/t1:1001:3/out tx/t2:1001:3/out";
+    assert_eq!(site.sql_value(rows), keys);
 }
 
 const NOTHING: u8 = 0;

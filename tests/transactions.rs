@@ -11,6 +11,7 @@ mod formats;
 mod kills;
 mod lost;
 mod operators;
+mod outside;
 mod purposes;
 #[cfg(feature = "crash")]
 mod repairs;

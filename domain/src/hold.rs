@@ -43,6 +43,23 @@ impl HoldKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The key of the external operation for the money that the Settle of this hold brings from
+    /// outside. No request can have it: it has slashes.
+    pub fn deposit(&self) -> String {
+        format!("tx/{}/in", self.0)
+    }
+
+    /// The same for the money that it takes there.
+    pub fn withdrawal(&self) -> String {
+        format!("tx/{}/out", self.0)
+    }
+
+    /// The hold with an external operation of this key, `None` if it is none of a hold.
+    pub fn of_external(idem_key: &str) -> Option<HoldKey> {
+        let inner = idem_key.strip_prefix("tx/")?;
+        HoldKey::new(inner.strip_suffix("/in").or_else(|| inner.strip_suffix("/out"))?)
+    }
 }
 
 impl fmt::Display for HoldKey {
@@ -96,17 +113,41 @@ pub enum HoldAct {
         paid: bool,
     },
     /// The amount apart leaves the user, and `brought` comes. Never refused.
+    ///
+    /// The amount apart is `taken + withdrawn - passed`; 0 without a hold. `brought + deposited -
+    /// passed` is added to the available balance. Money from or to the outside of both stores is an
+    /// external operation of its own.
     Settle {
-        /// Exactly the amount apart, 0 without a hold; of a special place any amount.
+        /// Leaves for other places. With `withdrawn` it is exactly the amount apart, 0 without a hold;
+        /// of a special place it is any amount.
         taken: u64,
-        /// Added to the available balance. It makes a missing account, as an EXT_DEPOSIT does.
+        /// Comes from other places. It makes a missing account, as an EXT_DEPOSIT does.
         brought: u64,
+        /// Comes from outside: an EXT_DEPOSIT, see [`HoldKey::deposit`].
+        deposited: u64,
+        /// Leaves for the outside: an EXT_WITHDRAW, see [`HoldKey::withdrawal`].
+        withdrawn: u64,
+        /// The part of `taken` and `withdrawn` that comes by this Settle, and was never apart.
+        passed: u64,
     },
     /// The amount apart is available again. Never refused.
     Release,
 }
 
 impl HoldAct {
+    /// A Settle without money from or to the outside.
+    pub fn settle(taken: u64, brought: u64) -> HoldAct {
+        HoldAct::Settle { taken, brought, deposited: 0, withdrawn: 0, passed: 0 }
+    }
+
+    /// What a Settle brings from outside and takes there, smallest units; 0 for any other act.
+    pub fn outside(self) -> (u64, u64) {
+        match self {
+            HoldAct::Settle { deposited, withdrawn, .. } => (deposited, withdrawn),
+            HoldAct::Set { .. } | HoldAct::Release => (0, 0),
+        }
+    }
+
     /// Its number in the journal.
     pub fn number(self) -> u8 {
         match self {
@@ -130,7 +171,9 @@ impl HoldAct {
     pub fn fits(self) -> bool {
         match self {
             HoldAct::Set { amount, .. } => amount <= UNITS_MAX,
-            HoldAct::Settle { taken, brought } => taken <= UNITS_MAX && brought <= UNITS_MAX,
+            HoldAct::Settle { taken, brought, deposited, withdrawn, passed } => {
+                [taken, brought, deposited, withdrawn, passed].iter().all(|sum| *sum <= UNITS_MAX)
+            }
             HoldAct::Release => true,
         }
     }
@@ -153,6 +196,9 @@ pub struct HoldOrder {
     pub special: bool,
     /// The act.
     pub act: HoldAct,
+    /// Order numbers for the deposit and the withdrawal of a Settle, see [`HoldAct::outside`]. Given
+    /// by the worker; 0 before.
+    pub outside_numbers: [u64; 2],
 }
 
 /// A hold as it is recorded. Amounts are smallest units.
@@ -186,6 +232,11 @@ pub struct Hold {
     pub taken: u64,
     /// What its Settle brought.
     pub brought: u64,
+    /// What its Settle brought from outside. 0 in a hold that a version before V11 settled: there
+    /// `brought` has it, and `taken` has the other.
+    pub deposited: u64,
+    /// What its Settle took there.
+    pub withdrawn: u64,
 }
 
 impl Hold {
@@ -206,6 +257,8 @@ impl Hold {
             round_code: None,
             taken: 0,
             brought: 0,
+            deposited: 0,
+            withdrawn: 0,
         }
     }
 
@@ -214,7 +267,8 @@ impl Hold {
         if self.state == HoldState::Held { self.amount } else { 0 }
     }
 
-    /// The change of the user's sum, available and frozen, by this hold so far.
+    /// The change of the user's sum, available and frozen, by this hold so far, without its external
+    /// operations.
     pub fn effect(&self) -> i128 {
         i128::from(self.brought) - i128::from(self.taken)
     }
@@ -235,7 +289,8 @@ pub struct HoldAccount {
 pub enum HoldDecided {
     /// Nothing changes: it was decided before, or comes too late to be recorded.
     Told(Decision),
-    /// The hold is recorded as `hold`.
+    /// The hold is recorded as `hold`. The changes leave out the external operations of a Settle:
+    /// its deposit comes before them, its withdrawal behind.
     Recorded {
         /// The decision.
         decision: Decision,
@@ -276,6 +331,9 @@ pub enum HoldViolation {
     /// Something of a special place is to be apart, or it has a purpose.
     #[error("a special place has nothing apart, and no purpose")]
     Special,
+    /// Money that passes through a place does not come, or a purpose meets the outside.
+    #[error("the amounts of the settle do not fit each other")]
+    Amounts,
     /// An amount is above [`UNITS_MAX`].
     #[error("an amount is too large")]
     Range,
@@ -316,27 +374,11 @@ pub fn decide(
         (HoldAct::Set { round, amount, pays, paid }, HoldState::Held) => {
             set(hold, stands, (round, amount, pays, paid), holder)
         }
-        (HoldAct::Settle { taken, .. }, HoldState::Held)
-            if taken != stands.amount && !order.special =>
-        {
-            Err(HoldViolation::OtherAmount)
-        }
-        (HoldAct::Settle { taken, brought }, HoldState::Held) => {
-            let settled = Hold { state: HoldState::Settled, taken, brought, ..stands };
-            // What a special place pays was not apart.
-            let paid = if order.special { i128::from(taken) } else { 0 };
-            let mut decided = recorded(settled, i128::from(brought) - paid);
-            if let HoldDecided::Recorded { opens, .. } = &mut decided {
-                *opens = brought > 0 && holder.status.is_none();
-            }
-            Ok(decided)
-        }
-        (HoldAct::Settle { taken, brought }, HoldState::Settled) => {
-            match (stands.taken, stands.brought) == (taken, brought) {
-                true => Ok(HoldDecided::Told(Decision::Success)),
-                false => Err(HoldViolation::OtherSettle),
-            }
-        }
+        (HoldAct::Settle { .. }, HoldState::Held) => settle(stands, order, holder),
+        (HoldAct::Settle { .. }, HoldState::Settled) => match is_settled_as(&stands, order.act) {
+            true => Ok(HoldDecided::Told(Decision::Success)),
+            false => Err(HoldViolation::OtherSettle),
+        },
         (HoldAct::Settle { .. }, HoldState::Released) => Err(HoldViolation::IsReleased),
         (HoldAct::Release, HoldState::Held) => {
             let back = i128::from(stands.amount);
@@ -345,6 +387,54 @@ pub fn decide(
         (HoldAct::Release, HoldState::Released) => Ok(HoldDecided::Told(Decision::Success)),
         (HoldAct::Release, HoldState::Settled) => Err(HoldViolation::IsSettled),
     }
+}
+
+/// Decides a Settle of a hold that has no end.
+fn settle(
+    stands: Hold,
+    order: &HoldOrder,
+    holder: HoldAccount,
+) -> Result<HoldDecided, HoldViolation> {
+    let HoldAct::Settle { taken, brought, deposited, withdrawn, passed } = order.act else {
+        unreachable!("the caller has a Settle")
+    };
+    let sum = |one: u64, other: u64| u128::from(one) + u128::from(other);
+    // What a special place pays was not apart.
+    if !order.special && sum(taken, withdrawn) != sum(stands.amount, passed) {
+        return Err(HoldViolation::OtherAmount);
+    }
+    let outside = (deposited, withdrawn) != (0, 0);
+    let only_outside = order.purpose == 0 || !outside;
+    let may_pass = outside && !order.special;
+    let passes = u128::from(passed) <= sum(brought, deposited) && (may_pass || passed == 0);
+    if !only_outside || !passes {
+        return Err(HoldViolation::Amounts);
+    }
+    let state = HoldState::Settled;
+    let hold = Hold { state, taken, brought, deposited, withdrawn, ..stands };
+    let apart = i128::from(stands.amount);
+    let place = i128::from(brought) - i128::from(taken) + apart;
+    let mut decided = changed(Decision::Success, hold, place, -apart);
+    if let HoldDecided::Recorded { opens, .. } = &mut decided {
+        *opens = sum(brought, deposited) > 0 && holder.status.is_none();
+    }
+    Ok(decided)
+}
+
+/// Whether a hold was settled by this act. An earlier version has settled it without telling the
+/// outside apart: then the sums of both are the same.
+fn is_settled_as(hold: &Hold, act: HoldAct) -> bool {
+    let HoldAct::Settle { taken, brought, deposited, withdrawn, passed } = act else {
+        return false;
+    };
+    let here = (hold.taken, hold.brought, hold.deposited, hold.withdrawn);
+    let before = |here: u64, one: u64, other: u64| {
+        u128::from(here) + u128::from(passed) == u128::from(one) + u128::from(other)
+    };
+    here == (taken, brought, deposited, withdrawn)
+        || (hold.deposited, hold.withdrawn) == (0, 0)
+            && before(hold.taken, taken, withdrawn)
+            && before(hold.brought, brought, deposited)
 }
 
 /// `place`: the change of the place of the hold, `apart`: of the amount apart.
@@ -437,6 +527,7 @@ mod tests {
             purpose: 0,
             special: false,
             act,
+            outside_numbers: [0, 0],
         }
     }
 
@@ -445,7 +536,7 @@ mod tests {
     }
 
     fn settle(taken: u64, brought: u64) -> HoldAct {
-        HoldAct::Settle { taken, brought }
+        HoldAct::settle(taken, brought)
     }
 
     /// The hold behind these acts, each on the same account.
@@ -572,6 +663,61 @@ mod tests {
         let begun = behind(&[set(1, 0)], ACTIVE);
         let other = decide(begun.as_ref(), &of_special(settle(0, 1)), ACTIVE);
         assert_eq!(other, Err(HoldViolation::Foreign), "it was not special before");
+    }
+
+    /// GTX-013. Goal: a Settle leaves out its money from and to the outside, the amount apart must
+    /// be exact, and a hold that an earlier version settled is told. Method: 60 apart; 20 come from
+    /// outside, 50 go there, 25 to others, and 15 of it pass through.
+    #[test]
+    fn a_settle_keeps_the_outside_apart() {
+        let act = |taken, brought, deposited, withdrawn, passed| HoldAct::Settle {
+            taken,
+            brought,
+            deposited,
+            withdrawn,
+            passed,
+        };
+        let whole = act(25, 0, 20, 50, 15);
+        let hold = behind(&[set(1, 60)], ACTIVE);
+        let decided = decide(hold.as_ref(), &order(whole), ACTIVE).expect("by the rules");
+        let HoldDecided::Recorded { hold: settled, available, frozen, .. } = decided else {
+            panic!("{decided:?}")
+        };
+        // With 20 that came and 50 that went it is 5 and -60: 15 of 20 pass through.
+        assert_eq!((available, frozen, settled.effect()), (35, -60, -25));
+        assert_eq!(recorded(&settled, &order(whole)), Ok(Some(Decision::Success)));
+        let other = order(act(25, 0, 20, 51, 16));
+        assert_eq!(recorded(&settled, &other), Err(HoldViolation::OtherSettle));
+        // As a version without these amounts has it.
+        let before = behind(&[set(1, 60), settle(60, 5)], ACTIVE).expect("settled");
+        assert_eq!(recorded(&before, &order(whole)), Ok(Some(Decision::Success)));
+        for (wrong, why) in [
+            (act(25, 0, 20, 50, 14), HoldViolation::OtherAmount),
+            (act(30, 0, 20, 51, 21), HoldViolation::Amounts),
+            (act(70, 80, 0, 0, 10), HoldViolation::Amounts),
+        ] {
+            assert_eq!(decide(hold.as_ref(), &order(wrong), ACTIVE), Err(why), "{wrong:?}");
+        }
+        let of_purpose = HoldOrder { purpose: 7, ..order(act(0, 0, 9, 0, 0)) };
+        assert_eq!(decide(None, &of_purpose, ACTIVE), Err(HoldViolation::Amounts));
+        let opened =
+            decide(None, &order(act(0, 0, 9, 0, 0)), HoldAccount { status: None, available: 0 });
+        assert!(matches!(opened, Ok(HoldDecided::Recorded { opens: true, available: 0, .. })));
+    }
+
+    /// Goal: the keys of the external operations of a hold lead back to it, and no request has one.
+    #[test]
+    fn the_outside_has_keys_that_no_request_can_have() {
+        use crate::transfer::Cid;
+        let longest = format!("{}:{}:{}", "7".repeat(26), i64::MAX, u32::MAX);
+        let hold = HoldKey::new(&longest).expect("a key");
+        for key in [hold.deposit(), hold.withdrawal()] {
+            assert_eq!(HoldKey::of_external(&key).as_ref(), Some(&hold));
+            assert!(Cid::of_operation(&key).is_some() && Cid::new(&key).is_none(), "{key}");
+        }
+        for other in ["tx/a", "a/in", "recharge/a/in", "tx//in"] {
+            assert_eq!(HoldKey::of_external(other), None, "{other}");
+        }
     }
 
     #[test]

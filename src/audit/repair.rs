@@ -28,9 +28,10 @@ use engine::ledger::Ledger;
 use wal::{Directory, Reader, Sequence};
 
 use super::error::Error;
-use super::externals;
+use super::externals::{self, ExternalRecord};
 use super::lost_venues::{Awaited, awaited};
 use super::mismatch::{Kind, Mismatch};
+use super::outside_repair;
 use super::redecision::{
     LostPosting, PlanStep, Rehearsed, Repeated, lacking, pending, rehearse, renumbering,
 };
@@ -269,11 +270,13 @@ async fn explain(
     log: &Path,
     reader: &mut AuditReader,
 ) -> Result<BTreeMap<AssetId, i128>, Error> {
-    let outside = externals(log, reader).await?;
+    let logged = tokio::task::block_in_place(|| externals::read_log(log))?;
+    let mut outside = externals(&logged, reader).await?;
     mismatches.retain(|mismatch| !outside.explains(mismatch));
+    let mut by_name = transaction_repair::plan(log, reader).await?;
+    outside_repair::plan(&mut outside.repairs, &mut by_name, &logged, reader).await?;
     plan.externals = outside.repairs;
     plan.left.extend(outside.left);
-    let by_name = transaction_repair::plan(log, reader).await?;
     mismatches.retain(|mismatch| !by_name.explains(mismatch));
     // Repairs and repeated decisions change these sums, so they are compared at the end.
     mismatches.retain(|found| !matches!(found.kind, Kind::TransactionSums { .. }));
@@ -378,14 +381,15 @@ impl OutsidePlan {
 }
 
 /// Looks up every record of an external operation in PostgreSQL.
-async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, Error> {
-    let logged = tokio::task::block_in_place(|| externals::read_log(log))?;
+async fn externals(
+    logged: &BTreeMap<u64, ExternalRecord>,
+    reader: &mut AuditReader,
+) -> Result<OutsidePlan, Error> {
     let rows = reader.externals(logged.keys().copied()).await?;
     let catalog = reader.catalog();
     let mut plan = OutsidePlan::default();
-    let mut lost =
-        BTreeMap::<(UserId, AssetId), Vec<(ExternalOperation, &externals::ExternalRecord)>>::new();
-    for (number, logged) in &logged {
+    let mut lost = BTreeMap::<(UserId, AssetId), Vec<(ExternalOperation, &ExternalRecord)>>::new();
+    for (number, logged) in logged {
         let Some(mismatch) = externals::judge(logged, rows.get(number), &catalog) else { continue };
         let Some(operation) = logged.external.operation() else {
             plan.left.push((mismatch, Unproven::UnreadableRecord));
@@ -406,7 +410,7 @@ async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, 
             Some(there) if same(&there) => {
                 plan.numbers.extend([*number, there.order_number]);
                 let (time_ns, way) = (logged.time_ns, Way::Renumber);
-                plan.repairs.push(ExternalRepair { operation, time_ns, way });
+                plan.repairs.push(ExternalRepair { operation, time_ns, way, hold: None });
             }
             Some(there) => {
                 plan.numbers.insert(there.order_number);
@@ -438,7 +442,7 @@ async fn externals(log: &Path, reader: &mut AuditReader) -> Result<OutsidePlan, 
             plan.numbers.insert(operation.order_number);
             plan.accounts.insert((user, asset));
             let time_ns = logged.time_ns;
-            plan.repairs.push(ExternalRepair { operation, time_ns, way });
+            plan.repairs.push(ExternalRepair { operation, time_ns, way, hold: None });
         }
     }
     plan.repairs.sort_by_key(|repair| repair.operation.order_number);

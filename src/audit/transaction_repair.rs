@@ -58,6 +58,12 @@ pub(super) struct TransactionsPlan {
 }
 
 impl TransactionsPlan {
+    /// How a transaction is brought back, if it is.
+    pub(super) fn bring_of(&self, transaction: ReqId) -> Option<Bring> {
+        let mut repairs = self.repairs.iter();
+        repairs.find(|repair| repair.transaction == transaction).map(|repair| repair.bring)
+    }
+
     /// Whether this plan has an answer to the finding.
     pub(super) fn explains(&self, mismatch: &Mismatch) -> bool {
         match &mismatch.kind {
@@ -99,7 +105,10 @@ pub(super) async fn plan(log: &Path, reader: &mut AuditReader) -> Result<Transac
 }
 
 /// The rounds that Funding has set apart, while its row does not tell of it yet.
-async fn tried(row: &TransactionRow, reader: &mut AuditReader) -> Result<Vec<u8>, Error> {
+pub(super) async fn tried(
+    row: &TransactionRow,
+    reader: &mut AuditReader,
+) -> Result<Vec<u8>, Error> {
     let mut tried = Vec::new();
     for branch in untried(row) {
         // A round that cannot be asked for was not tried.
@@ -113,7 +122,7 @@ async fn tried(row: &TransactionRow, reader: &mut AuditReader) -> Result<Vec<u8>
 }
 
 /// The branches of Funding without a recorded answer.
-fn untried(row: &TransactionRow) -> impl Iterator<Item = &Branch> {
+pub(super) fn untried(row: &TransactionRow) -> impl Iterator<Item = &Branch> {
     let funding = Party::Store(Participant::Funding);
     let of_funding = row.branches.iter().filter(move |branch| branch.party == funding);
     of_funding.filter(|branch| branch.state == BranchState::Trying)
@@ -254,9 +263,14 @@ fn move_on(
     let lost_holds = untried(row).filter(|branch| counts(&branch.round));
     for leg in lost_holds.flat_map(|branch| &branch.legs) {
         let TransactionLeg { from, to, asset, amount } = leg;
+        // The log may have the record of a leg with the outside: then the repair has its money.
+        let unless = match [*from, *to].contains(&LegPlace::Outside) {
+            true => format!(", unless an external operation tx/{} has it", row.id),
+            false => String::new(),
+        };
         looks.push(format!(
             "Spot has booked it, and Funding has lost its hold: book {amount} smallest units of \
-             asset {} from {} to {} by hand",
+             asset {} from {} to {} by hand{unless}",
             asset.0,
             from.value(Participant::Funding),
             to.value(Participant::Funding)

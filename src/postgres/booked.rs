@@ -4,7 +4,8 @@
 //! A transaction books its holds of Funding one after the other, and beside them its legs on Spot.
 //! A leg between the stores, or from or to the outside of both, makes the parts of both stores
 //! different from 0. Once all is booked, the change of Funding and the change of Spot together are the money
-//! that came from outside of both, less that which went there.
+//! that came from outside of both, less that which went there. Money from and to the outside that
+//! external operations have is in none of these sums.
 
 use std::collections::BTreeMap;
 

@@ -129,7 +129,8 @@ async fn funding(
     rows.iter().map(movement).collect()
 }
 
-/// Settled holds that moved money.
+/// Settled holds that moved money. What they brought from outside, or took there, is an external
+/// operation.
 async fn holds(
     client: &Client,
     catalog: &Catalog,

@@ -2,6 +2,7 @@
 //! their Funding operations. All in one transaction, which no other process writes beside.
 
 pub mod external;
+mod hold;
 pub mod transaction;
 
 use std::fmt;

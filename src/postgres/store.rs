@@ -15,7 +15,7 @@ use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::hold::HoldOrder;
-use domain::transfer::{Cid, Decision, Intent, Op, Participant, ReqId, State};
+use domain::transfer::{Cid, Decision, ExternalOperation, Intent, Op, Participant, ReqId, State};
 
 /// A transfer as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,9 +198,10 @@ pub enum Call {
     /// Read what was decided for an external operation, without carrying it out. In a batch that is committed, the answer
     /// is the truth about every try given up before. Answers [`Reply::External`], or [`Reply::Found`] with nothing.
     FindExternal(External),
-    /// Act on a hold of Funding. Answers [`Reply::Hold`].
+    /// Act on a hold of Funding. Answers [`Reply::Hold`], or [`Reply::Settled`] if it moved money
+    /// from or to the outside.
     Hold(HoldOrder),
-    /// Read the decision of an act on a hold, without carrying it out. Answers [`Reply::Hold`],
+    /// Read the decision of an act on a hold, without carrying it out. Answers as [`Call::Hold`],
     /// or [`Reply::Found`] with nothing.
     FindHold(HoldOrder),
     /// Act on a recharge. Answers [`Reply::Recharge`].
@@ -348,6 +349,9 @@ pub enum Reply {
     },
     /// What was decided for an act on a hold.
     Hold(Decision),
+    /// A hold is settled, with these external operations, which UBSCore's log records before the
+    /// caller has its answer.
+    Settled(Vec<ExternalOperation>),
     /// The outcome of an act on a recharge.
     Recharge(Box<RechargeReply>),
 }

@@ -90,12 +90,70 @@ impl Holder {
 struct Share {
     apart: u64,
     arriving: u64,
+    flows: Flows,
+}
+
+/// All that the legs bring to a place and take from it, smallest units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Flows {
+    brought: u128,
+    taken: u128,
+    deposited: u128,
+    withdrawn: u128,
+}
+
+impl Flows {
+    /// Of a place in Funding.
+    fn of(holder: Holder, legs: &[TransactionLeg]) -> Flows {
+        let mut flows = Flows::default();
+        // No leg goes between a purpose and the outside.
+        let legs = if holder.purpose == 0 { legs } else { &[] };
+        for leg in legs.iter().filter(|leg| leg.asset == holder.asset) {
+            let is_it = |place| Holder::of(FUNDING, place, leg.asset) == Some(holder);
+            let units = u128::from(leg.amount);
+            match (leg.from, leg.to) {
+                (LegPlace::Outside, to) if is_it(to) => flows.deposited += units,
+                (from, LegPlace::Outside) if is_it(from) => flows.withdrawn += units,
+                (from, to) => {
+                    flows.taken += if is_it(from) { units } else { 0 };
+                    flows.brought += if is_it(to) { units } else { 0 };
+                }
+            }
+        }
+        flows
+    }
 }
 
 impl Share {
     /// The amount that a try sets apart: nothing of a special place.
     fn set_apart(self, holder: Holder) -> u64 {
         if holder.special { 0 } else { self.apart }
+    }
+
+    /// The act that books it. Money that comes and goes on among other places is left out of both
+    /// amounts. The outside is told whole: its records prove it.
+    fn settle(self, holder: Holder) -> HoldAct {
+        let Share { apart, arriving, flows: Flows { brought, taken, deposited, withdrawn } } = self;
+        let plain = HoldAct::settle(apart, arriving);
+        if (deposited, withdrawn) == (0, 0) {
+            return plain;
+        }
+        // Nothing of a special place is apart, so nothing passes through it: both ways are told whole.
+        let through = match holder.special {
+            true => 0,
+            false => (taken + withdrawn).saturating_sub(apart.into()),
+        };
+        let passed_on = through.min(taken).min(brought);
+        let small = |units: u128| u64::try_from(units).ok().filter(|units| *units <= UNITS_MAX);
+        let amounts =
+            [taken - passed_on, brought - passed_on, deposited, withdrawn, through - passed_on];
+        match amounts.map(small) {
+            [Some(taken), Some(brought), Some(deposited), Some(withdrawn), Some(passed)] => {
+                HoldAct::Settle { taken, brought, deposited, withdrawn, passed }
+            }
+            // No column has such a sum. It counts as it did before the outside had records.
+            _ => plain,
+        }
     }
 }
 
@@ -115,27 +173,16 @@ fn shares(store: Participant, legs: &[TransactionLeg]) -> Result<BTreeMap<Holder
     };
     let mut shares = BTreeMap::new();
     for holder in holders(store, legs) {
+        let flows = Flows::of(holder, legs);
+        let part = parts.at(holder.place(), holder.asset.0);
         let (apart, arriving) = match holder.special {
-            true => passing(store, legs, holder),
-            false => {
-                let part = parts.at(holder.place(), holder.asset.0);
-                (part.apart, part.arriving)
-            }
+            true => (flows.taken + flows.withdrawn, flows.brought + flows.deposited),
+            false => (part.apart, part.arriving),
         };
-        let share = Share { apart: fits(apart)?, arriving: fits(arriving)? };
+        let share = Share { apart: fits(apart)?, arriving: fits(arriving)?, flows };
         shares.insert(holder, share);
     }
     Ok(shares)
-}
-
-/// All that these legs take from a special place, and all that they bring there, smallest units.
-fn passing(store: Participant, legs: &[TransactionLeg], holder: Holder) -> (u128, u128) {
-    let sum = |place: fn(&TransactionLeg) -> LegPlace| {
-        let is_it =
-            |leg: &&TransactionLeg| Holder::of(store, place(leg), leg.asset) == Some(holder);
-        legs.iter().filter(is_it).map(|leg| u128::from(leg.amount)).sum()
-    };
-    (sum(|leg| leg.from), sum(|leg| leg.to))
 }
 
 /// Fixes the special places of a round: as the rounds before it have them, and other ones as they
@@ -199,7 +246,8 @@ fn order(row: &TransactionRow, holder: Holder, act: HoldAct) -> HoldOrder {
         key.push_str(&format!(":{purpose}"));
     }
     let key = HoldKey::new(&key).expect("26 + 20 + 10 + 5 characters of digits and colons");
-    HoldOrder { key, order_number: row.order_number, user, asset, purpose, special, act }
+    let order_number = row.order_number;
+    HoldOrder { key, order_number, user, asset, purpose, special, act, outside_numbers: [0, 0] }
 }
 
 /// Whether the leg unfreezes: the status of the account does not count.
@@ -264,10 +312,7 @@ pub fn settle(row: &TransactionRow) -> Vec<HoldWord> {
     // They were accepted, so they have shares.
     let shares = shares(FUNDING, &accepted(row, FUNDING)).unwrap_or_default();
     let word = |holder: Holder| {
-        let act = shares.get(&holder).map_or(HoldAct::Release, |share| HoldAct::Settle {
-            taken: share.apart,
-            brought: share.arriving,
-        });
+        let act = shares.get(&holder).map_or(HoldAct::Release, |share| share.settle(holder));
         HoldWord { order: order(row, holder, act), leg: 0 }
     };
     every_holder(row).into_iter().map(word).collect()
@@ -350,7 +395,7 @@ mod tests {
         let words = super::set(&row, 4).expect("small");
         assert_eq!(act_of(&words, 2), set(7, 10, true, false), "50 of 100 have left");
         let words = settle(&row);
-        let settle = |taken, brought| HoldAct::Settle { taken, brought };
+        let settle = HoldAct::settle;
         assert_eq!(act_of(&words, 1), settle(100, 0));
         assert_eq!(act_of(&words, 2), settle(10, 0));
         assert_eq!(act_of(&words, 3), settle(0, 50));
@@ -395,7 +440,7 @@ mod tests {
                 (3, 7, set(0, false, true)),
             ]
         );
-        let settle = |taken, brought| HoldAct::Settle { taken, brought };
+        let settle = HoldAct::settle;
         let words: Vec<_> = super::settle(&row).iter().map(said).collect();
         assert_eq!(
             words,
@@ -503,16 +548,52 @@ mod tests {
         assert_eq!(act_of(&words, 5), set(9, true, false));
         assert_eq!(words.len(), 4, "users 2 and 6 are on Spot");
         let words = settle(&row);
-        let settle = |taken, brought| HoldAct::Settle { taken, brought };
+        let settle = HoldAct::settle;
         assert_eq!(act_of(&words, 1), settle(30, 50));
-        assert_eq!(act_of(&words, 4), settle(0, 7));
-        assert_eq!(act_of(&words, 5), settle(9, 0));
+        let outside = |deposited, withdrawn| HoldAct::Settle {
+            taken: 0,
+            brought: 0,
+            deposited,
+            withdrawn,
+            passed: 0,
+        };
+        assert_eq!(act_of(&words, 4), outside(7, 0));
+        assert_eq!(act_of(&words, 5), outside(0, 9));
         let (legs, _) = super::spot(&row, 1).expect("small");
         let sides: Vec<_> = legs.iter().map(|leg| (leg.from, leg.to, leg.amount)).collect();
         let (outside, user) = (Place::Outside, Place::Available);
         let want = [(outside, user(2), 30), (user(2), outside, 10), (user(6), outside, 50)];
         assert_eq!(sides, want);
         assert_eq!(spot_end(&row).0, legs);
+    }
+
+    /// GTX-013. Goal: the outside is told whole, whatever of it passes on, and every act fits the
+    /// amount apart. Method: money from outside is passed on, money of another is paid out, and
+    /// both at once; each with the change of the balance.
+    #[test]
+    fn the_outside_is_told_whole_when_it_passes_on() {
+        let funding = |user| place(FUNDING, user);
+        let comes = |units| between(LegPlace::Outside, funding(1), units);
+        let goes = |units| between(funding(1), LegPlace::Outside, units);
+        for (legs, want) in [
+            (vec![comes(100), leg(1, 2, 30)], [30, 0, 100, 0, 30]),
+            (vec![leg(2, 1, 100), goes(100)], [0, 100, 0, 100, 100]),
+            (vec![comes(9), goes(9)], [0, 0, 9, 9, 9]),
+            (vec![goes(9), comes(9)], [0, 0, 9, 9, 0]),
+            (vec![leg(2, 1, 5), comes(9), leg(1, 3, 8), goes(10)], [3, 0, 9, 10, 9]),
+        ] {
+            let row = row(&[(FUNDING, 1, legs.clone())]);
+            let HoldAct::Set { amount, .. } = act_of(&super::set(&row, 1).expect("small"), 1)
+            else {
+                panic!("a Set")
+            };
+            let act = act_of(&settle(&row), 1);
+            let HoldAct::Settle { taken, brought, deposited, withdrawn, passed } = act else {
+                panic!("{act:?}")
+            };
+            assert_eq!([taken, brought, deposited, withdrawn, passed], want, "{legs:?}");
+            assert_eq!(taken + withdrawn, amount + passed, "{legs:?}");
+        }
     }
 
     #[test]

@@ -432,6 +432,7 @@ impl Pair {
                 (_, Reply::Operation(Some(decision))) => decided(decision),
                 (_, Reply::External { conflict: true, .. }) => "conflict",
                 (_, Reply::External { decision, .. } | Reply::Hold(decision)) => decided(decision),
+                (_, Reply::Settled(_)) => "settled with the outside",
                 (_, Reply::Recharge(reply)) => panic!("no recharge is drawn: {reply:?}"),
                 (_, Reply::Unreadable(what)) => panic!("unreadable: {what}"),
             };
@@ -662,9 +663,11 @@ impl Pair {
             purpose: u16::from(number % 5 > 2 && !special),
             special,
             act: HoldAct::Release,
+            outside_numbers: [0, 0],
         };
         let stands = found.unwrap_or_else(|| Hold::new(&order));
         let Hold { state, amount, round, asked, pays, paid, taken, brought, .. } = stands;
+        let Hold { deposited, withdrawn, .. } = stands;
         let next = round.saturating_add(1);
         let later = HoldAct::Set {
             round: next,
@@ -681,12 +684,29 @@ impl Pair {
             }
             (1..=3, _) if found.is_some() => HoldAct::Set { round, amount: asked, pays, paid },
             (1..=9, _) => later,
-            (10..=12, HoldState::Held) => HoldAct::Settle { taken: amount, brought: came },
-            (10..=12, HoldState::Settled) => HoldAct::Settle { taken, brought },
+            (10, HoldState::Held) if order.purpose == 0 => {
+                // Half of it goes to the outside, and as much of what comes from there passes.
+                let (withdrawn, deposited) = (amount.div_ceil(2) + came, came);
+                let (taken, passed) = (amount - amount.div_ceil(2), came);
+                HoldAct::Settle { taken, brought: 0, deposited, withdrawn, passed }
+            }
+            (10..=12, HoldState::Held) => HoldAct::settle(amount, came),
+            (10..=12, HoldState::Settled) => {
+                let passed = taken + withdrawn - amount;
+                HoldAct::Settle { taken, brought, deposited, withdrawn, passed }
+            }
             (13, HoldState::Settled) if !self.chance.one_in(4) => later,
             _ => HoldAct::Release,
         };
-        HoldOrder { act, ..order }
+        let (comes, goes) = act.outside();
+        let outside_numbers = [comes, goes].map(|units| match units {
+            0 => 0,
+            _ => {
+                self.orders += 1;
+                self.orders
+            }
+        });
+        HoldOrder { act, outside_numbers, ..order }
     }
 
     fn set_status(&mut self, actor: &str, reason: &str) -> Call {
@@ -808,6 +828,7 @@ impl Pair {
             purpose: 0,
             special: false,
             act,
+            outside_numbers: [0, 0],
         };
         let apart = HoldAct::Set { round: 1, amount: 3, pays: true, paid: false };
         let (one, other) = (user(USERS + 1), user(USERS + 2));
@@ -820,7 +841,7 @@ impl Pair {
             amount: Amount::new(7).expect("not zero"),
             ..external
         };
-        let settled = order(other, 1, HoldAct::Settle { taken: 0, brought: 7 });
+        let settled = order(other, 1, HoldAct::settle(0, 7));
         for (brings, user, number) in
             [(Call::External(brought), one, 2), (Call::Hold(settled), other, 3)]
         {

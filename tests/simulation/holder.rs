@@ -41,6 +41,7 @@ impl Holder {
                 purpose: 0,
                 special: false,
                 act,
+                outside_numbers: [0, 0],
             }
         };
         let (of_payer, of_payee) = (hold("payer", payer), hold("payee", payee));
@@ -64,9 +65,21 @@ impl Holder {
             }
         }
         if apart > 0 && !self.chance.one_in(3) {
-            let settle = |taken, brought| HoldAct::Settle { taken, brought };
-            self.ask(of_payer(settle(apart, 0))).await;
-            let brought = of_payee(settle(0, apart));
+            // Some of it goes to the outside, and the payee gets money from there. No draw, so that
+            // the rest of the run stays the same.
+            let withdrawn = if number.is_multiple_of(2) { apart.div_ceil(2) } else { 0 };
+            let deposited = if number.is_multiple_of(3) { 5 } else { 0 };
+            let (moved, passed) = (apart - withdrawn, 0);
+            let pays =
+                HoldAct::Settle { taken: moved, brought: 0, deposited: 0, withdrawn, passed };
+            self.ask(of_payer(pays)).await;
+            let brought = of_payee(HoldAct::Settle {
+                taken: 0,
+                brought: moved,
+                deposited,
+                withdrawn: 0,
+                passed,
+            });
             self.ask(brought.clone()).await;
             let keys = [&of_payer(HoldAct::Release).key, &brought.key];
             self.world.law.lock().transaction_settled(&keys);
@@ -78,7 +91,7 @@ impl Holder {
         for of in [of_payer(HoldAct::Release), of_payee(HoldAct::Release)] {
             self.ask(of).await;
         }
-        self.forbidden(of_payee(HoldAct::Settle { taken: 0, brought: 5 })).await;
+        self.forbidden(of_payee(HoldAct::settle(0, 5))).await;
         // A late try runs into the end.
         let late = HoldAct::Set { round: 9, amount: 1, pays: true, paid: false };
         let late = self.ask(of_payer(late)).await;

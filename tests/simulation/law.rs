@@ -383,14 +383,14 @@ impl Law {
                 let more = i128::from(amount) - before;
                 ((-more, more), 0)
             }
-            HoldAct::Settle { taken, brought } => {
-                let (taken, brought) = (i128::from(taken), i128::from(brought));
-                if *special && taken > brought {
+            // The outside is in the external operations of the same flight. Nothing of a special place
+            // was apart.
+            HoldAct::Settle { taken, brought, .. } => {
+                let effect = i128::from(brought) - i128::from(taken);
+                if *special && effect < 0 {
                     self.special_paid.insert(account);
                 }
-                // What a special place pays was never apart.
-                let moved = if *special { (brought - taken, 0) } else { (brought, -taken) };
-                (moved, brought - taken)
+                ((effect + before, -before), effect)
             }
             HoldAct::Release => ((before, -before), 0),
         };
@@ -466,6 +466,12 @@ impl Law {
         self.claim(known == decision, "L2 one decision per operation", what);
         let durable = recorded == Some(decision) || late.is_some();
         self.claim(durable, "L3 answered is durable", what);
+        let (deposited, withdrawn) = order.act.outside();
+        for (key, units) in [(order.key.deposit(), deposited), (order.key.withdrawal(), withdrawn)]
+        {
+            let logged = units == 0 || self.externals.contains_key(&key);
+            self.claim(logged, "an answered leg of the outside has its record", || key.clone());
+        }
     }
 
     /// All holds of a transaction were settled.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use domain::account::AccountStatus;
+use domain::amount::Amount;
 use domain::code::Code;
 use domain::hold::{self, Hold, HoldAccount, HoldDecided, HoldOrder};
 use domain::transfer::{
@@ -45,7 +46,7 @@ pub(super) const TABLES: [&str; 10] = [
     "SELECT shard, incarnation, durable FROM journal_last",
     "SELECT incarnation, watermark FROM engine_state",
     "SELECT hold_key, user_id, asset_id, state, amount, round, code_name(round_code), asked, pays, paid, \
-       taken, brought, purpose, special FROM funding_holds",
+       taken, brought, purpose, special, deposited, withdrawn FROM funding_holds",
     "SELECT user_id, asset_id, purpose, amount FROM freezes_tb",
 ];
 
@@ -370,12 +371,13 @@ impl Postgres {
         let flag = |flag: bool| if flag { "t" } else { "f" };
         let holds = self.holds.rows.iter().map(|(key, hold)| {
             let Hold { user, asset, state, amount, round, round_code, asked, .. } = hold;
-            let Hold { pays, paid, taken, brought, purpose, special, .. } = hold;
+            let Hold { pays, paid, taken, brought, purpose, special, deposited, withdrawn, .. } =
+                hold;
             let (asset, state, code) = (asset.0, state.number(), text(*round_code));
             let (pays, paid, special) = (flag(*pays), flag(*paid), flag(*special));
             format!(
                 "{key}|{user}|{asset}|{state}|{amount}|{round}|{code}|{asked}|{pays}|{paid}|\
-                 {taken}|{brought}|{purpose}|{special}"
+                 {taken}|{brought}|{purpose}|{special}|{deposited}|{withdrawn}"
             )
         });
         let freezes = self.freezes.rows.iter();
@@ -599,14 +601,17 @@ impl Postgres {
                 None => Reply::Found(None),
                 Some(found) => external_reply(found, external),
             },
-            Call::Hold(order) => Reply::Hold(self.hold(index, order)?),
+            Call::Hold(order) => {
+                let decision = self.hold(index, order)?;
+                self.settled(order, decision)
+            }
             Call::Recharge(call) | Call::FindRecharge(call) => {
                 unreachable!("no recharge is drawn: {call:?}")
             }
             Call::FindHold(order) => {
                 let found = self.holds.get(&order.key.as_str().to_owned());
                 match found.map(|found| hold::recorded(found, order)) {
-                    Some(Ok(Some(decision))) => Reply::Hold(decision),
+                    Some(Ok(Some(decision))) => self.settled(order, decision),
                     Some(Ok(None) | Err(_)) | None => Reply::Found(None),
                 }
             }
@@ -809,6 +814,54 @@ impl Postgres {
         reply
     }
 
+    /// Books one side of a Settle with the outside.
+    fn cross(&mut self, order: &HoldOrder, op: Op) {
+        let ((deposited, withdrawn), [first, second]) =
+            (order.act.outside(), order.outside_numbers);
+        let (idem_key, units, order_number) = match op {
+            Op::ExtDeposit => (order.key.deposit(), deposited, first),
+            _ => (order.key.withdrawal(), withdrawn, second),
+        };
+        let Some(amount) = Amount::new(units) else { return };
+        let (user, asset) = (order.user.number(), order.asset.0);
+        let change = op.effect(Decision::Success, units);
+        let after = self.balance(user, asset).checked_add_signed(change).expect("enough");
+        self.set_balance(user, asset, after);
+        self.facts.push(Fact::External(user, asset, change));
+        let (user, actor) = (order.user, "transaction".to_owned());
+        let key = idem_key.clone();
+        let external =
+            External { idem_key, op, user, asset: order.asset, amount, actor, order_number };
+        let after = after + self.frozen_of(user.number(), asset);
+        self.externals.set(key, (external, None, after));
+    }
+
+    /// The answer to an act on a hold, with its external operations.
+    fn settled(&self, order: &HoldOrder, decision: Decision) -> Reply {
+        let (deposited, withdrawn) = order.act.outside();
+        let both = [(order.key.deposit(), deposited), (order.key.withdrawal(), withdrawn)];
+        let named = both.iter().filter(|(_, units)| *units > 0);
+        let operations: Vec<_> = named
+            .filter_map(|(key, _)| {
+                let (external, _, balance_after) = self.externals.get(key)?;
+                Some(ExternalOperation {
+                    op: external.op,
+                    idem_key: Cid::of_operation(key).expect("a key"),
+                    user: external.user,
+                    asset: external.asset,
+                    amount: external.amount,
+                    order_number: external.order_number,
+                    decision: Decision::Success,
+                    balance_after: *balance_after,
+                })
+            })
+            .collect();
+        match operations.is_empty() {
+            true => Reply::Hold(decision),
+            false => Reply::Settled(operations),
+        }
+    }
+
     fn hold(&mut self, index: usize, order: &HoldOrder) -> Result<Decision, Refusal> {
         let (user, asset) = (order.user.number(), order.asset.0);
         let key = order.key.as_str().to_owned();
@@ -826,6 +879,7 @@ impl Postgres {
                 if opens {
                     self.accounts.set(user, AccountStatus::Active);
                 }
+                self.cross(order, Op::ExtDeposit);
                 if (available, frozen) != (0, 0) {
                     let apart = self.frozen_of(user, asset).checked_add_signed(frozen);
                     self.frozen.set((user, asset), apart.expect("the sum of the holds"));
@@ -839,6 +893,7 @@ impl Postgres {
                     self.facts.push(Fact::Freeze(user, asset, order.purpose));
                 }
                 self.holds.set(key, hold);
+                self.cross(order, Op::ExtWithdraw);
                 let order = order.clone();
                 self.facts.push(Fact::Hold(Acted { order, decision, available, frozen }));
                 Ok(decision)

@@ -91,6 +91,8 @@ pub(super) enum Bug {
     ResolveOverrules,
     /// An external operation is answered before its record is in the log.
     ExternalUnrecorded,
+    /// A leg of a transaction from or to the outside is answered without its record in the log.
+    OutsideUnrecorded,
     /// A deposit without a place for its account is not decided, and its money stays in flight.
     PlaceUndecided,
     /// A flight commits under any free number, whether or not its predecessor is in the journal.
@@ -132,7 +134,7 @@ pub(super) enum Bug {
 }
 
 impl Bug {
-    pub(super) const ALL: [Bug; 35] = [
+    pub(super) const ALL: [Bug; 36] = [
         Bug::RefundByReqIdOnly,
         Bug::RefusalNotRecorded,
         Bug::CompensateOnTimeout,
@@ -149,6 +151,7 @@ impl Bug {
         Bug::QueryBlind,
         Bug::ResolveOverrules,
         Bug::ExternalUnrecorded,
+        Bug::OutsideUnrecorded,
         Bug::PlaceUndecided,
         Bug::PredecessorUnchecked,
         Bug::JournalEndDeleted,

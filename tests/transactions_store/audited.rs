@@ -13,6 +13,54 @@ fn hold(row: &TransactionRow, user: u64, state: i16, amount: u64, brought: u64) 
     )
 }
 
+/// GTX-013. Goal: legs from and to the outside count once: by themselves if a version before V11
+/// has settled the hold, by external operations otherwise, and a settled hold without these is
+/// named. Method: a transaction with both forms of holds, one after the other.
+#[test]
+fn legs_of_an_earlier_version_count_once() {
+    let mut desk = Desk::new();
+    let row = done(&mut desk, "outside");
+    desk.site.sql(&format!(
+        "SET session_replication_role = replica; \
+         UPDATE transaction_branches SET legs = '[{{\"from\":\"OUTSIDE\",\"to\":1001,\"asset\":3,\"amount\":7}}, \
+           {{\"from\":1002,\"to\":\"OUTSIDE\",\"asset\":3,\"amount\":9}}]' \
+          WHERE transaction_id = ulid_uuid('{}') AND participant = 'FUNDING'; \
+         DELETE FROM transaction_branches \
+          WHERE transaction_id = ulid_uuid('{}') AND participant <> 'FUNDING'",
+        row.id, row.id
+    ));
+    let counted = |desk: &Desk| {
+        let sums = "SELECT COALESCE(sum(deposited), 0) || ' ' || COALESCE(sum(withdrawn), 0) \
+                      FROM transactions_tb CROSS JOIN LATERAL transaction_outside(transaction_id)";
+        desk.site.sql_value(sums)
+    };
+    desk.site.sql(&hold(&row, 1001, 40, 0, 7));
+    desk.site.sql(&hold(&row, 1002, 40, 9, 0));
+    assert_eq!((counted(&desk), found(&desk)), ("7 9".to_owned(), Vec::new()));
+    let session = desk.site.session();
+    session.sql("SET session_replication_role = replica");
+    session.sql(
+        "UPDATE funding_holds SET brought = 0, deposited = 7 WHERE user_id = 1001; \
+         UPDATE funding_holds SET taken = 0, withdrawn = 9 WHERE user_id = 1002",
+    );
+    assert_eq!(counted(&desk), "0 0");
+    let lacks = found(&desk);
+    assert_eq!(lacks.len(), 2, "{lacks:?}");
+    assert!(lacks.iter().all(|what| what.contains("its external operations have 0 and 0")));
+    let key = |user| format!("tx/{}:{user}:3", row.id);
+    desk.site.sql(&format!(
+        "INSERT INTO external_operations (order_number, user_id, amount, asset_id, op, \
+                                          balance_after, idem_key) \
+         VALUES (9001, 1001, 7, 3, 4, 7, '{}/in'), (9002, 1002, 9, 3, 5, 0, '{}/out')",
+        key(1001),
+        key(1002)
+    ));
+    assert_eq!(found(&desk), Vec::<String>::new());
+    // Such a row is kept: without it the legs would count again.
+    let kept = desk.site.session().sql_refused("DELETE FROM funding_holds WHERE deposited > 0");
+    assert_eq!(kept, "UB003");
+}
+
 /// The differences that the audit finds.
 fn found(desk: &Desk) -> Vec<String> {
     let all = format!("SELECT * FROM audit_transactions({}, {})", i64::MIN, i64::MAX);

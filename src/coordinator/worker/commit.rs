@@ -270,6 +270,10 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 let search = Call::FindRecharge(call);
                 self.queue.push(Queued::own(search, ReplyTo::LostExternal));
             }
+            // And of a Settle from or to the outside.
+            (Call::Hold(order), true) if order.act.outside() != (0, 0) => {
+                self.queue.push(Queued::own(Call::FindHold(order), ReplyTo::LostExternal));
+            }
             (call, _) => self.forget(&call),
         }
         assert!(ticket.reply_to.is_caller(), "only a caller's request is given up");
@@ -288,12 +292,22 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
     /// Frees the order number of a call that will not be carried out.
     pub(super) fn forget(&mut self, call: &Call) {
         let number = match call {
+            Call::Hold(order) | Call::FindHold(order) => {
+                return self.free(order.outside_numbers);
+            }
             Call::Accept { intent, .. } => intent.order_number,
             Call::External(external) => external.order_number,
             Call::Recharge(call) => call.order_number,
             _ => return,
         };
         self.under_way.remove(&number);
+    }
+
+    /// Frees the order numbers that the Settle of a hold does not need; 0 is none.
+    pub(super) fn free(&mut self, numbers: [u64; 2]) {
+        for number in numbers {
+            self.under_way.remove(&number);
+        }
     }
 }
 

@@ -90,6 +90,14 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 queued.call = Call::FindRecharge(call.clone());
             }
             Call::Recharge(call) if call.may_credit() => call.order_number = self.number(),
+            // An end is taken without a look at the room: it is never refused.
+            Call::Hold(order) => {
+                let (deposited, withdrawn) = order.act.outside();
+                order.outside_numbers = [deposited, withdrawn].map(|units| match units {
+                    0 => 0,
+                    _ => self.number(),
+                });
+            }
             Call::Find(Sought::ReqId(req_id)) if self.active.contains_key(req_id) => {
                 let req_id = *req_id;
                 if let ReplyTo::Attend(action, operator) = queued.ticket.reply_to {

@@ -9,9 +9,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tracing::{error, warn};
 
-use super::queue::Queued;
+use super::queue::{Queued, Ticket};
 use super::reply::{Caller, ReplyTo};
 use super::{Asking, Told, Worker, ns};
 use crate::adapters::{Adapter, Outcome, Reason};
@@ -31,6 +32,30 @@ enum RecordCaller {
     External(Caller<ExternalDecided>),
     /// With the answer behind the record.
     Recharge(Caller<Reply>, Box<RechargeReply>),
+    /// One of the records that the answer to a Settle waits for.
+    Settle(Arc<Mutex<SettleCaller>>),
+}
+
+/// The caller of a Settle, with its answer and the number of records that it still waits for.
+struct SettleCaller {
+    caller: Option<Caller<Reply>>,
+    reply: Reply,
+    left: usize,
+}
+
+impl SettleCaller {
+    /// One of its records is durable, or never will be.
+    fn recorded(&mut self, answer: Result<ExternalDecided, Rejection>) {
+        self.left -= 1;
+        let answer = match answer {
+            Ok(_) if self.left > 0 => return,
+            Ok(_) => Ok(self.reply.clone()),
+            Err(rejection) => Err(rejection),
+        };
+        if let Some(caller) = self.caller.take() {
+            caller.answer(answer);
+        }
+    }
 }
 
 impl RecordCaller {
@@ -40,6 +65,7 @@ impl RecordCaller {
             RecordCaller::Recharge(caller, reply) => {
                 caller.answer(answer.map(|_| Reply::Recharge(reply)));
             }
+            RecordCaller::Settle(caller) => caller.lock().recorded(answer),
         }
     }
 }
@@ -237,6 +263,41 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         let caller =
             caller.map(|caller| (deadline_ns, RecordCaller::Recharge(caller, Box::new(reply))));
         self.recordings.add(operation, decided, fresh, caller);
+    }
+
+    /// The store's reply to a Settle of a hold with money from or to the outside. It is answered
+    /// behind the records of its external operations. `numbers`: given to this call.
+    pub(super) fn on_settle_reply(&mut self, ticket: Ticket, numbers: [u64; 2], reply: Reply) {
+        let caller = match ticket.reply_to {
+            ReplyTo::Store(caller) => Some(caller),
+            _ => None,
+        };
+        let operations = match &reply {
+            Reply::Settled(operations) => operations.clone(),
+            // Settled by an earlier version, or halted and not settled.
+            Reply::Hold(_) | Reply::Found(_) => Vec::new(),
+            reply => unreachable!("{reply:?} answers another call"),
+        };
+        let is_ours = |number: &u64| operations.iter().any(|one| one.order_number == *number);
+        self.free(numbers.map(|number| if is_ours(&number) { 0 } else { number }));
+        if operations.is_empty() {
+            if let Some(caller) = caller {
+                caller.answer(Ok(reply));
+            }
+            return;
+        }
+        let left = operations.len();
+        let caller = caller.map(|caller| {
+            Arc::new(Mutex::new(SettleCaller { caller: Some(caller), reply: reply.clone(), left }))
+        });
+        for operation in operations {
+            let fresh = numbers.contains(&operation.order_number);
+            let balance_after = Some(operation.balance_after);
+            let decided = ExternalDecided { decision: operation.decision, balance_after };
+            let caller = caller.as_ref().map(|caller| RecordCaller::Settle(Arc::clone(caller)));
+            let caller = caller.map(|caller| (ticket.deadline_ns, caller));
+            self.recordings.add(operation, decided, fresh, caller);
+        }
     }
 
     /// Asks UBSCore for every record that is due.

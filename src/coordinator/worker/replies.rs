@@ -26,6 +26,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         if let Reply::Recharge(reply) = reply {
             return self.on_recharge_reply(queued, *reply);
         }
+        if let Call::Hold(order) | Call::FindHold(order) = &queued.call
+            && order.act.outside() != (0, 0)
+        {
+            let numbers = order.outside_numbers;
+            return self.on_settle_reply(queued.ticket, numbers, reply);
+        }
         if let ReplyTo::External(_) | ReplyTo::LostExternal = queued.ticket.reply_to {
             return self.on_external_reply(queued, reply);
         }

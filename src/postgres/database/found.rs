@@ -46,7 +46,8 @@ impl Reads {
              CROSS JOIN LATERAL (SELECT code, user_id, asset_id, amount, op, order_number, balance_after \
                FROM external_operations WHERE idem_key = a.name OFFSET 0) AS x").await?,
             holds: client.prepare("SELECT place, h.order_number, h.user_id, h.asset_id, h.state, h.amount, \
-               h.round, h.asked, h.pays, h.paid, h.round_code, h.taken, h.brought, h.purpose, h.special \
+               h.round, h.asked, h.pays, h.paid, h.round_code, h.taken, h.brought, h.purpose, h.special, \
+               h.deposited, h.withdrawn \
              FROM unnest($1::text[]) WITH ORDINALITY AS a (name, place) \
              CROSS JOIN LATERAL (SELECT * FROM funding_holds WHERE hold_key = a.name OFFSET 0) AS h").await?,
             freezes: client.prepare("SELECT place, amount \
@@ -229,5 +230,7 @@ fn hold(row: &Row, key: &HoldKey, catalog: &Catalog) -> Result<Hold, Error> {
         brought: units(12)?,
         purpose: u16::try_from(row.try_get::<_, i32>(13)?).map_err(|_| bad("purpose"))?,
         special: row.try_get(14)?,
+        deposited: units(15)?,
+        withdrawn: units(16)?,
     })
 }

@@ -147,6 +147,8 @@ struct HoldChange<'a> {
     settled_after: Option<Numeric>,
     purpose: i32,
     special: bool,
+    deposited: i64,
+    withdrawn: i64,
 }
 
 /// The frozen part of a balance that holds change.
@@ -399,6 +401,8 @@ fn hold(row: &HoldRow) -> HoldChange<'_> {
         settled_after: settled_after.map(Numeric),
         purpose: after.purpose.into(),
         special: after.special,
+        deposited: bigint(after.deposited),
+        withdrawn: bigint(after.withdrawn),
     }
 }
 

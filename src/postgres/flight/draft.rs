@@ -3,6 +3,7 @@
 //! Nothing here does I/O. The calls are decided in the order in which they are given, each on the
 //! rows that the calls before it leave.
 
+mod outside;
 mod recharges;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -117,7 +118,7 @@ impl Known {
         }
         let recorded = self.holds.get(&order.key).map(|hold| hold::recorded(hold, order));
         match recorded {
-            Some(Ok(Some(decision))) => Reply::Hold(decision),
+            Some(Ok(Some(decision))) => self.told(order, decision),
             Some(Ok(None) | Err(_)) | None => Reply::Found(None),
         }
     }
@@ -184,6 +185,7 @@ pub fn wanted(calls: &[Call], memory: &Memory, known: &Known) -> Wanted {
             // Its decision rests on its row.
             Call::Hold(order) => {
                 rows.holds.insert(order.key.clone());
+                rows.externals.extend(outside::keys(order));
                 rows.of_funding(order.user, order.asset);
                 if order.purpose != 0 {
                     rows.freezes.insert((order.user, order.asset, order.purpose));
@@ -230,7 +232,10 @@ pub fn wanted_behind(calls: &[Call]) -> Wanted {
             Call::FindExternal(external) => {
                 rows.externals.insert(external.idem_key.clone());
             }
-            Call::FindHold(order) => drop(rows.holds.insert(order.key.clone())),
+            Call::FindHold(order) => {
+                rows.holds.insert(order.key.clone());
+                rows.externals.extend(outside::keys(order));
+            }
             Call::FindRecharge(call) => recharges::wanted_behind(call, &mut rows),
             Call::Accept { .. }
             | Call::Step { .. }
@@ -732,7 +737,7 @@ impl<'a> Draft<'a> {
         let decided = hold::decide(stands.as_ref(), order, account);
         let decided = decided.map_err(|broken| violation(format!("hold {key}: {broken}")))?;
         let (decision, after, available, freeze, frozen, opens) = match decided {
-            HoldDecided::Told(decision) => return Ok(Reply::Hold(decision)),
+            HoldDecided::Told(decision) => return Ok(self.settled(order, decision)),
             HoldDecided::Recorded { decision, hold, available, freeze, frozen, opens } => {
                 (decision, hold, available, freeze, frozen, opens)
             }
@@ -748,13 +753,16 @@ impl<'a> Draft<'a> {
         if opens {
             self.account(user).after = Some(AccountStatus::Active);
         }
+        let deposit = self.cross(order, Op::ExtDeposit)?;
         let sum = self.set_apart(order, available, frozen)?;
         let settled_after = (after.state == HoldState::Settled).then_some(sum);
         let row = HoldRow { key: key.clone(), before: recorded, after, settled_after };
         self.holds.insert(key.clone(), row);
+        let withdrawal = self.cross(order, Op::ExtWithdraw)?;
         let order = order.clone();
         self.flight.acts.push(Acted { order, decision, available, frozen });
-        Ok(Reply::Hold(decision))
+        let operations: Vec<_> = deposit.into_iter().chain(withdrawal).collect();
+        Ok(if operations.is_empty() { Reply::Hold(decision) } else { Reply::Settled(operations) })
     }
 
     /// Changes the freeze of a hold's purpose, which the flight rests on from now on.

@@ -56,16 +56,17 @@ WITH journal AS (
 ), apart AS (
     INSERT INTO funding_holds (order_number, user_id, amount, asked, taken, brought, created_at,
                                updated_at, asset_id, state, round, round_code, reason, pays, paid,
-                               settled_after, hold_key, purpose, special)
+                               settled_after, hold_key, purpose, special, deposited, withdrawn)
     SELECT a.order_number, a.user_id, a.amount, a.asked, a.taken, a.brought, at, at, a.asset_id,
            a.state, a.round, a.round_code, a.reason, a.pays, a.paid, a.settled_after, a.hold_key,
-           a.purpose, a.special
+           a.purpose, a.special, a.deposited, a.withdrawn
       FROM journal CROSS JOIN unnest($19::flight_hold[]) AS a WHERE a.was_state IS NULL
 ), acted AS (
     UPDATE funding_holds t
        SET state = a.state, amount = a.amount, round = a.round, round_code = a.round_code,
            asked = a.asked, pays = a.pays, paid = a.paid, taken = a.taken, brought = a.brought,
-           settled_after = a.settled_after, updated_at = at
+           deposited = a.deposited, withdrawn = a.withdrawn, settled_after = a.settled_after,
+           updated_at = at
       FROM journal CROSS JOIN unnest($19::flight_hold[]) AS a
      WHERE t.hold_key = a.hold_key AND t.order_number = a.order_number
        AND t.user_id = a.user_id AND t.asset_id = a.asset_id AND t.purpose = a.purpose

@@ -15,6 +15,7 @@ use crate::postgres::columns::{asset_number, bigint, count};
 use crate::postgres::{Error, incarnation, journal};
 use domain::account::UserId;
 use domain::asset::AssetId;
+use domain::hold::HoldOrder;
 use domain::transfer::{Decision, Op, State};
 
 /// The shard of all rows.
@@ -116,6 +117,27 @@ impl ToolFlight {
             code: decision.code().map(|code| code as u16),
         });
         Ok(())
+    }
+
+    /// Adds a Settle that this transaction has carried out. `available`, `frozen`: the changes of
+    /// the balance, smallest units; `version`: of it afterwards.
+    pub(crate) fn settled(
+        &mut self,
+        order: &HoldOrder,
+        (available, frozen): (i128, i128),
+        version: u64,
+    ) {
+        self.entries.push(Entry::Held {
+            order_number: order.order_number,
+            key: order.key.as_str().to_owned(),
+            act: order.act.number(),
+            user: order.user.number(),
+            asset: order.asset.0,
+            available,
+            frozen,
+            version,
+            code: None,
+        });
     }
 
     /// How far it has come.

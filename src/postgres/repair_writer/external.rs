@@ -13,6 +13,7 @@ use crate::postgres::columns::{
 };
 use crate::postgres::flight::tool::{Carried, ToolFlight};
 use domain::asset::Catalog;
+use domain::hold::HoldOrder;
 use domain::transfer::op::Effect;
 use domain::transfer::{Decision, ExternalOperation};
 
@@ -25,6 +26,9 @@ pub struct ExternalRepair {
     pub time_ns: u64,
     /// How.
     pub way: Way,
+    /// The Settle of the hold that it belongs to, if the hold is not settled any more: the money is
+    /// apart, and its service has booked all of it.
+    pub hold: Option<Box<HoldOrder>>,
 }
 
 /// How an external operation is brought back.
@@ -43,6 +47,9 @@ impl fmt::Display for ExternalRepair {
         let ExternalOperation { op, idem_key, user, asset, decision, .. } = &self.operation;
         let (op, name) = (op.name(), idem_key.as_str());
         write!(out, "{op} {name}, user {user}, asset {}: ", asset.0)?;
+        if self.hold.is_some() {
+            return write!(out, "write it again, and settle its hold on Funding");
+        }
         match (self.way, decision) {
             (Way::Renumber, _) => write!(out, "give its row the recorded order number"),
             (_, Decision::Refused(code)) => write!(out, "write its refusal again ({code})"),
@@ -59,7 +66,14 @@ pub(super) async fn write_repair(
     catalog: &Catalog,
     author: Author<'_>,
 ) -> Result<Repaired, Error> {
-    let ExternalRepair { operation, way, .. } = repair;
+    let ExternalRepair { operation, way, hold, .. } = repair;
+    // Money that goes is apart before, and money that comes may go on.
+    if let Some(order) = hold.as_deref().filter(|_| operation.op.takes()) {
+        let settled = super::hold::settle((&*transaction, &mut *flight), order).await?;
+        if settled != Repaired::Done {
+            return Ok(settled);
+        }
+    }
     let (user, asset) = (operation.user.bigint(), asset_number(operation.asset));
     let repaired = match way {
         Way::Renumber => {
@@ -86,6 +100,9 @@ pub(super) async fn write_repair(
         }
         let detail = repair.to_string();
         author.audit(transaction, operation.idem_key.as_str(), &detail).await?;
+        if let Some(order) = hold.as_deref().filter(|_| !operation.op.takes()) {
+            return super::hold::settle((&*transaction, &mut *flight), order).await;
+        }
     }
     Ok(repaired)
 }
@@ -115,7 +132,7 @@ async fn write(
     repair: &ExternalRepair,
     catalog: &Catalog,
 ) -> Result<Repaired, Error> {
-    let ExternalRepair { operation, time_ns, way } = repair;
+    let ExternalRepair { operation, time_ns, way, .. } = repair;
     let ExternalOperation { op, idem_key, user, asset, amount, .. } = operation;
     if catalog.by_id(*asset).is_none() {
         return Err(Error::Row { table: "assets_tb", what: format!("asset {}", asset.0) });

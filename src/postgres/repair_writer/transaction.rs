@@ -54,6 +54,9 @@ pub enum Bring {
     Cancelled,
     /// The row is undecided, and Spot has booked it.
     Commit,
+    /// The row is undecided, and Funding has booked money from or to the outside behind the
+    /// decision.
+    Confirm,
     /// The row is undecided, and Spot has released it, or lacks a round of it.
     Abort,
 }
@@ -65,13 +68,13 @@ impl Bring {
             Bring::Done => TransactionState::Done,
             Bring::Aborted | Bring::Abort => TransactionState::Aborted,
             Bring::Cancelled => TransactionState::Cancelled,
-            Bring::Commit => TransactionState::Committed,
+            Bring::Commit | Bring::Confirm => TransactionState::Committed,
         }
     }
 
     fn code(self) -> Option<i16> {
         match self {
-            Bring::Done | Bring::Commit => None,
+            Bring::Done | Bring::Commit | Bring::Confirm => None,
             _ => Some(code_number(Code::TransactionAborted)),
         }
     }
@@ -80,7 +83,7 @@ impl Bring {
     fn branch(self) -> i16 {
         match self {
             Bring::Done | Bring::Commit => 40,
-            Bring::Aborted | Bring::Abort | Bring::Cancelled => 20,
+            Bring::Aborted | Bring::Abort | Bring::Cancelled | Bring::Confirm => 20,
         }
     }
 }
@@ -95,7 +98,9 @@ impl fmt::Display for TransactionRepair {
             Bring::Aborted => {
                 write!(out, "write it again as {state}; the service releases its holds on Spot")
             }
-            Bring::Commit => write!(out, "move it to {state}; the service confirms the rest"),
+            Bring::Commit | Bring::Confirm => {
+                write!(out, "move it to {state}; the service confirms the rest")
+            }
             Bring::Abort => write!(out, "move it to {state}; the service releases its holds"),
         }
     }
@@ -109,7 +114,9 @@ pub(super) async fn write_repair(
 ) -> Result<Repaired, Error> {
     let rows = match repair.bring {
         Bring::Done | Bring::Aborted | Bring::Cancelled => insert(transaction, repair).await?,
-        Bring::Commit | Bring::Abort => decide(transaction, repair, author.reason).await?,
+        Bring::Commit | Bring::Confirm | Bring::Abort => {
+            decide(transaction, repair, author.reason).await?
+        }
     };
     if rows != 1 {
         return Ok(Repaired::Occupied);
@@ -190,7 +197,7 @@ async fn write_branch(
 
 /// Decides an undecided row. Returns the number of rows.
 ///
-/// A commit: Spot's branches have booked, services are confirmed, and Funding keeps what it has
+/// A commit: Spot's branches have booked if the log says so, services are confirmed, and Funding keeps what it has
 /// tried. A round that Funding has not tried, or that Spot has refused, is refused there: the
 /// service sets its holds back.
 async fn decide(
@@ -200,7 +207,9 @@ async fn decide(
 ) -> Result<u64, Error> {
     let TransactionRepair { bring, refused, tried, log_sequence, .. } = repair;
     let (id, sequence) = (Id::of(repair.transaction), bigint(*log_sequence));
-    if *bring == Bring::Commit {
+    if matches!(bring, Bring::Commit | Bring::Confirm) {
+        // Without a SETTLE in the log the service asks Spot for it.
+        let of_spot = bring.branch();
         let code = code_number(Code::TransactionAborted);
         let of_refused = "UPDATE transaction_branches \
              SET state = -10, code = $3, updated_at = clock_timestamp(), \
@@ -212,15 +221,17 @@ async fn decide(
              SET state = CASE WHEN participant = 'FUNDING' AND state = 10 AND round <> ALL($4) \
                               THEN -10 \
                               WHEN participant = 'FUNDING' THEN 20 \
-                              WHEN participant = 'SPOT' OR last THEN 40 ELSE 20 END, \
+                              WHEN participant = 'SPOT' THEN $5 WHEN last THEN 40 ELSE 20 END, \
                  code = CASE WHEN participant = 'FUNDING' AND state = 10 AND round <> ALL($4) \
                              THEN $2 ELSE code END, \
-                 log_sequence = CASE WHEN participant = 'SPOT' THEN $3 ELSE log_sequence END, \
+                 log_sequence = CASE WHEN participant = 'SPOT' AND $5::smallint = 40 THEN $3 \
+                                     ELSE log_sequence END, \
                  updated_at = clock_timestamp() \
              WHERE transaction_id = $1 AND state IN (10, 20) \
                AND NOT EXISTS (SELECT FROM transaction_branches o \
                                 WHERE o.transaction_id = $1 AND o.round = b.round AND o.state = -10)";
-        transaction.execute(branches, &[&id, &code, &sequence, tried]).await?;
+        let values: &[&(dyn ToSql + Sync)] = &[&id, &code, &sequence, tried, &of_spot];
+        transaction.execute(branches, values).await?;
     }
     write_branch(transaction, repair).await?;
     let update = format!(

@@ -50,6 +50,7 @@ CREATE FUNCTION funding_holds_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
         IF OLD.state = 10 OR OLD.taken > 0 OR OLD.brought > 0
+           OR OLD.deposited > 0 OR OLD.withdrawn > 0
            OR OLD.order_number >= (SELECT watermark FROM engine_state) THEN
             RAISE EXCEPTION 'hold % cannot be deleted', OLD.hold_key USING ERRCODE = 'UB003';
         END IF;

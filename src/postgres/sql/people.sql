@@ -4,15 +4,6 @@
 -- SELECT * FROM transfers WHERE order_number =
 --   (SELECT order_number FROM transfers_tb WHERE req_id = ulid_uuid('01K...'))
 
--- The text of a ULID: 26 digits to the base 32.
-CREATE FUNCTION ulid_text(p_id UUID) RETURNS TEXT LANGUAGE sql IMMUTABLE STRICT AS $$
-    SELECT string_agg(substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ',
-                             substring(bits FROM digit * 5 + 1 FOR 5)::integer + 1, 1),
-                      '' ORDER BY digit)
-      FROM (SELECT B'00' || ('x' || replace(p_id::text, '-', ''))::bit(128) AS bits) AS b,
-           generate_series(0, 25) AS digit
-$$;
-
 -- The ULID with this text. Any other text is an error.
 CREATE FUNCTION ulid_uuid(p_text TEXT) RETURNS UUID LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 BEGIN
@@ -147,7 +138,8 @@ CREATE VIEW holds AS
            decimals(h.amount, a.precision) AS amount, h.state, h.round,
            code_name(h.round_code) AS round_code, decimals(h.taken, a.precision) AS taken,
            decimals(h.brought, a.precision) AS brought, h.reason, h.created_at, h.updated_at,
-           h.purpose
+           h.purpose, decimals(h.deposited, a.precision) AS deposited,
+           decimals(h.withdrawn, a.precision) AS withdrawn
       FROM funding_holds h LEFT JOIN assets_tb a USING (asset_id);
 
 -- One row for each user, asset and purpose.

@@ -576,7 +576,8 @@ BEGIN
            CASE WHEN h.hold_key IS NULL THEN 'is booked, and Funding has no hold of it'
                 ELSE format('is booked with %s paid and %s received, and its hold in Funding is in '
                             'state %s with %s and %s',
-                            d.taken, d.brought, h.state, h.taken, h.brought) END
+                            d.taken, d.brought, h.state, h.taken::numeric + h.withdrawn,
+                            h.brought::numeric + h.deposited) END
       FROM done d
       LEFT JOIN funding_holds h
              ON h.hold_key = d.id || ':' || d.user_id || ':' || d.asset_id
@@ -587,7 +588,7 @@ BEGIN
                      OR (h.user_id, h.asset_id, h.purpose)
                         IS DISTINCT FROM (d.user_id, d.asset_id, d.purpose)
                      -- Money that a user passes on as it arrives is in no hold: the sums count.
-                     OR h.brought::numeric - h.taken::numeric
+                     OR h.brought::numeric - h.taken + h.deposited - h.withdrawn
                         IS DISTINCT FROM d.brought - d.taken END
      ORDER BY d.order_number, d.user_id, d.asset_id, d.purpose;
     RETURN QUERY
@@ -610,7 +611,25 @@ BEGIN
            AND NOT EXISTS (SELECT FROM transaction_booked(t.transaction_id) AS b
                             WHERE (b.user_id, b.asset_id, b.purpose)
                                   = (h.user_id, h.asset_id, h.purpose))
-           AND (h.amount, h.taken, h.brought) <> (0, 0, 0)
+           AND (h.amount, h.taken, h.brought, h.deposited, h.withdrawn) <> (0, 0, 0, 0, 0)
+     ORDER BY h.order_number, h.user_id, h.asset_id;
+    -- A settled hold has its money from and to the outside as external operations.
+    RETURN QUERY
+    SELECT substr(h.hold_key, 1, 26), h.user_id, h.asset_id,
+           format('has a hold in Funding that was settled with %s from outside and %s to it, and '
+                  'its external operations have %s and %s', h.deposited, h.withdrawn,
+                  COALESCE(x.deposited, 0), COALESCE(x.withdrawn, 0))
+      FROM funding_holds h
+     CROSS JOIN LATERAL (
+        SELECT sum(e.amount) FILTER (WHERE e.op = 4) AS deposited,
+               sum(e.amount) FILTER (WHERE e.op = 5) AS withdrawn
+          FROM external_operations e
+         WHERE e.idem_key IN ('tx/' || h.hold_key || '/in', 'tx/' || h.hold_key || '/out')
+           AND (e.user_id, e.asset_id) = (h.user_id, h.asset_id) AND e.code IS NULL) AS x
+     WHERE h.order_number > p_after AND h.order_number <= p_until AND h.state = 40
+       AND (h.deposited > 0 OR h.withdrawn > 0)
+       AND (h.deposited, h.withdrawn)
+           <> (COALESCE(x.deposited, 0), COALESCE(x.withdrawn, 0))
      ORDER BY h.order_number, h.user_id, h.asset_id;
 END
 $$;

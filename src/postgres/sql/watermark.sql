@@ -259,6 +259,7 @@ SET enable_seqscan = off AS $$
             SELECT hold_key FROM funding_holds
              WHERE order_number < (SELECT watermark FROM engine_state)
                AND state <> 10 AND taken = 0 AND brought = 0
+               AND deposited = 0 AND withdrawn = 0
              LIMIT p_rows)
         RETURNING 1)
     SELECT count(*) FROM gone

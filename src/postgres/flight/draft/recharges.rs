@@ -209,7 +209,8 @@ fn decided(decision: PaymentDecision, payment: Option<RechargePayment>) -> Recha
     RechargeReply::plain(RechargeOutcome::Payment { decision, told, payment })
 }
 
-fn operation(row: &Decided) -> Option<ExternalOperation> {
+/// A row of an external operation; `None`: its key is none.
+pub(super) fn operation(row: &Decided) -> Option<ExternalOperation> {
     let External { idem_key, op, user, asset, amount, order_number, .. } = &row.external;
     Some(ExternalOperation {
         op: *op,
