@@ -481,7 +481,7 @@ mod tests {
         };
         assert!(is_special(&words, 9) && !is_special(&words, 2));
         let words = settle(&row);
-        let settle = |taken, brought| HoldAct::Settle { taken, brought };
+        let settle = HoldAct::settle;
         assert_eq!(act_of(&words, 9), settle(130, 100));
         assert_eq!(act_of(&words, 2), settle(0, 100));
         let mut round = TransactionRound {

@@ -825,7 +825,8 @@ impl Postgres {
         let Some(amount) = Amount::new(units) else { return };
         let (user, asset) = (order.user.number(), order.asset.0);
         let change = op.effect(Decision::Success, units);
-        let after = self.balance(user, asset).checked_add_signed(change).expect("enough");
+        let after = self.balance(user, asset).checked_add(change).expect("small");
+        assert!(after >= 0 || order.special, "a Settle takes what is there");
         self.set_balance(user, asset, after);
         self.facts.push(Fact::External(user, asset, change));
         let (user, actor) = (order.user, "transaction".to_owned());
@@ -852,7 +853,8 @@ impl Postgres {
                     amount: external.amount,
                     order_number: external.order_number,
                     decision: Decision::Success,
-                    balance_after: *balance_after,
+                    // As in the log, which has no sign.
+                    balance_after: u128::try_from(*balance_after).unwrap_or(0),
                 })
             })
             .collect();

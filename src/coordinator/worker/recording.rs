@@ -292,7 +292,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         });
         for operation in operations {
             let fresh = numbers.contains(&operation.order_number);
-            let balance_after = Some(operation.balance_after);
+            let balance_after = i128::try_from(operation.balance_after).ok();
             let decided = ExternalDecided { decision: operation.decision, balance_after };
             let caller = caller.as_ref().map(|caller| RecordCaller::Settle(Arc::clone(caller)));
             let caller = caller.map(|caller| (ticket.deadline_ns, caller));
