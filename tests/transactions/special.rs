@@ -108,7 +108,7 @@ fn gtx_014_a_special_account_goes_below_zero_and_64_transactions_share_it() {
     let statement = desk.site().tool(["statement", "--user", &user]).output().expect("the binary");
     let (code, out, err) = said(&statement);
     assert!(code == 0 && out.contains("-0.8"), "{out}{err}");
-    // What is below zero is so behind a kill, and can be paid further and aborted.
+    // It stays below zero behind a kill, and can pay further, and be aborted.
     desk.kill();
     desk.start();
     assert_eq!(available(&desk, A), "-0.8");
