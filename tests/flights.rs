@@ -384,7 +384,7 @@ fn a_row_that_cannot_be_read_refuses_its_calls_and_no_others() {
     let site = site();
     site.sql(
         "ALTER TABLE accounts_tb DROP CONSTRAINT accounts_tb_status_check; \
-         ALTER TABLE balances_tb DROP CONSTRAINT balances_tb_available_check",
+         ALTER TABLE balances_tb DROP CONSTRAINT balances_special_check",
     );
     let flights = "SELECT max(flight) FROM journal_tb WHERE shard = 0";
     for (number, bad, good, why) in [

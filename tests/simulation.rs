@@ -75,6 +75,8 @@
 //! | money that arrives with a transaction can be used | 13 | balances equal the journals |
 //! | writes of transactions do not compare the incarnation | 42 | L11 one incarnation writes |
 //! | a caller's decision counts as sealed | 44 | nothing leaves before the seal |
+//! | an operator ends a special account that is named | 13 | a place stays special |
+//! | a round is accepted without a look at its special accounts | 13 | a place stays special |
 //!
 //! # Not covered
 //!

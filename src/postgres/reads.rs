@@ -169,7 +169,7 @@ impl Reads {
         let mut view = FundingView::default();
         let account = "SELECT 1 FROM accounts_tb WHERE user_id = $1";
         view.exists = transaction.query_opt(account, &[&user.bigint()]).await?.is_some();
-        let balances = "SELECT asset_id, available, frozen FROM balances_tb \
+        let balances = "SELECT asset_id, available, frozen, special FROM balances_tb \
                         WHERE user_id = $1";
         for row in transaction.query(balances, &[&user.bigint()]).await? {
             view.balances.push(balance_from_row(&row, &catalog)?);
@@ -245,7 +245,10 @@ fn balance_from_row(row: &Row, catalog: &Catalog) -> Result<(AssetId, i128, u128
     let number: i32 = row.try_get(0)?;
     let bad = |what: &str| Error::Row { table: "balances_tb", what: format!("{number}: {what}") };
     let asset = columns::asset(row, 0, catalog)?.ok_or_else(|| bad("asset_id"))?;
-    let available = columns::signed(row, 1).ok_or_else(|| bad("balance"))?;
+    // Only a special one may be below zero.
+    let special: bool = row.try_get(3)?;
+    let available = columns::signed(row, 1).filter(|available| special || *available >= 0);
+    let available = available.ok_or_else(|| bad("balance"))?;
     let frozen = columns::units(row, 2).ok_or_else(|| bad("balance"))?;
     Ok((asset.id, available, frozen))
 }

@@ -223,8 +223,8 @@ fn a_balance_at_its_limit_takes_what_fits_and_no_more() {
     assert_eq!(row(), LIMIT);
     let more = call(Op::ExtDeposit, 2, "more", 2);
     let other = call(Op::ExtDeposit, 4, "other", 3);
-    let split = fly(&[more.clone(), other.clone()]);
-    assert!(matches!(split, Err(Failure::Split(_))), "{split:?}");
+    let both = fly(&[more.clone(), other.clone()]);
+    assert!(matches!(both, Err(Failure::Refused { index: 0, violation: false, .. })), "{both:?}");
     let refused = fly(&[more]);
     assert!(matches!(refused, Err(Failure::Refused { violation: false, .. })), "{refused:?}");
     assert_eq!(row(), LIMIT);

@@ -26,9 +26,9 @@ impl Reads {
         Ok(Reads {
             accounts: client.prepare("SELECT user_id, status FROM accounts_tb \
                          WHERE user_id = ANY ($1)").await?,
-            balances: client.prepare("SELECT place, available, frozen, version \
+            balances: client.prepare("SELECT place, available, frozen, version, special \
              FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS a (user_id, asset_id, place) \
-             CROSS JOIN LATERAL (SELECT available, frozen, version FROM balances_tb b \
+             CROSS JOIN LATERAL (SELECT available, frozen, version, special FROM balances_tb b \
                WHERE b.user_id = a.user_id AND b.asset_id = a.asset_id OFFSET 0) AS b").await?,
             transfers: client.prepare(&format!(
             "SELECT {TRANSFER_COLUMNS}, place FROM unnest($1::uuid[]) WITH ORDINALITY AS a (name, place) \
@@ -190,6 +190,9 @@ fn place(row: &Row) -> Result<usize, Error> {
 fn balance(row: &Row) -> Result<Option<Balance>, Error> {
     let (available, frozen) = (columns::signed(row, 1), columns::units(row, 2));
     let version = u64::try_from(row.try_get::<_, i64>(3)?).ok();
+    // Only a special one may be below zero.
+    let special: bool = row.try_get(4)?;
+    let available = available.filter(|available| special || *available >= 0);
     let all = available.zip(frozen).zip(version);
     Ok(all.map(|((available, frozen), version)| Balance { available, frozen, version }))
 }

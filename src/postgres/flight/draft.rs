@@ -707,7 +707,7 @@ impl<'a> Draft<'a> {
         let frozen = row.after.or(row.before).map_or(0, |stands| stands.frozen);
         let version = row.before.map_or(0, |before| before.version) + 1;
         row.after = Some(Balance { available: after, frozen, version });
-        Ok((Decision::Success, Some(after + signed(frozen))))
+        Ok((Decision::Success, Some(after.saturating_add(signed(frozen)))))
     }
 
     /// Decides an act on a hold, once.
@@ -796,7 +796,7 @@ impl<'a> Draft<'a> {
         let none = Balance { available: 0, frozen: 0, version: 0 };
         let stands = row.after.or(row.before).unwrap_or(none);
         if (available, frozen) == (0, 0) {
-            return Ok(stands.available + signed(stands.frozen));
+            return Ok(stands.available.saturating_add(signed(stands.frozen)));
         }
         let after = stands.available.checked_add(available).filter(|after| fits(*after));
         // Only the end of a special place takes a balance below zero, or further below it.
@@ -809,7 +809,7 @@ impl<'a> Draft<'a> {
         };
         let version = row.before.map_or(0, |before| before.version) + 1;
         row.after = Some(Balance { available: after, frozen: apart, version });
-        Ok(after + signed(apart))
+        Ok(after.saturating_add(signed(apart)))
     }
 
     fn external(&mut self, external: &External) -> Result<Reply, Objected> {
@@ -883,7 +883,8 @@ fn fits(units: i128) -> bool {
     units.unsigned_abs() < 10_u128.pow(38)
 }
 
-/// A frozen part fits its column, and so an i128.
+/// A frozen part fits its column, and so an i128. Its sum with a balance may fit neither; then
+/// PostgreSQL refuses it.
 fn signed(frozen: u128) -> i128 {
     i128::try_from(frozen).expect("below 10^38")
 }
