@@ -241,20 +241,27 @@ CREATE TABLE funding_holds (
     settled_after numeric(38,0),
     hold_key character varying(96) NOT NULL,
     purpose integer NOT NULL DEFAULT 0,
+    deposited bigint NOT NULL DEFAULT 0,
+    withdrawn bigint NOT NULL DEFAULT 0,
     CONSTRAINT funding_holds_amount_check CHECK ((amount >= 0)),
     CONSTRAINT funding_holds_asked_check CHECK ((asked >= 0)),
     CONSTRAINT funding_holds_asset_id_check CHECK ((asset_id > 0)),
     CONSTRAINT funding_holds_brought_check CHECK ((brought >= 0)),
     CONSTRAINT funding_holds_order_number_check CHECK ((order_number > 0)),
+    CONSTRAINT funding_holds_outside_check CHECK (((deposited >= 0) AND (withdrawn >= 0) AND (((deposited = 0) AND (withdrawn = 0)) OR ((state = 40) AND (purpose = 0))))) NOT VALID,
     CONSTRAINT funding_holds_pkey PRIMARY KEY (hold_key),
     CONSTRAINT funding_holds_purpose_check CHECK (((purpose >= 0) AND (purpose <= 65535))) NOT VALID,
     CONSTRAINT funding_holds_reason_check CHECK ((reason > 0)),
     CONSTRAINT funding_holds_round_check CHECK (((round >= 0) AND (round <= 255))),
     CONSTRAINT funding_holds_settled_check CHECK (
 CASE
-    WHEN (state = 40) THEN ((taken = amount) AND (settled_after IS NOT NULL))
+    WHEN (state = 40) THEN ((settled_after IS NOT NULL) AND
+    CASE
+        WHEN ((deposited = 0) AND (withdrawn = 0)) THEN (taken = amount)
+        ELSE ((((taken)::numeric + (withdrawn)::numeric) >= (amount)::numeric) AND (((taken)::numeric + (withdrawn)::numeric) <= (((amount)::numeric + (brought)::numeric) + (deposited)::numeric)))
+    END)
     ELSE ((taken = 0) AND (brought = 0) AND (settled_after IS NULL))
-END),
+END) NOT VALID,
     CONSTRAINT funding_holds_state_check CHECK ((state = ANY (ARRAY[10, 40, '-20'::integer]))),
     CONSTRAINT funding_holds_taken_check CHECK ((taken >= 0)),
     CONSTRAINT funding_holds_user_id_check CHECK ((user_id > 0))
@@ -274,7 +281,9 @@ CREATE TABLE holds (
     reason smallint,
     created_at timestamp with time zone,
     updated_at timestamp with time zone,
-    purpose integer
+    purpose integer,
+    deposited numeric,
+    withdrawn numeric
 );
 CREATE TABLE journal_last (
     flight bigint,
@@ -672,7 +681,7 @@ CREATE INDEX channel_payments_held ON channel_payments USING btree (at) WHERE (d
 CREATE INDEX channel_payments_updated ON channel_payments USING btree (updated_at);
 CREATE INDEX external_operations_of_recharges ON external_operations USING btree (at) WHERE (((idem_key)::text ~~ 'recharge/%'::text) OR ((idem_key)::text ~~ 'payment/%'::text) OR ((idem_key)::text ~~ 'return/%'::text));
 CREATE INDEX funding_holds_by_number ON funding_holds USING btree (order_number);
-CREATE INDEX funding_holds_empty ON funding_holds USING btree (order_number) WHERE ((state <> 10) AND (taken = 0) AND (brought = 0));
+CREATE INDEX funding_holds_empty ON funding_holds USING btree (order_number) WHERE ((state <> 10) AND (taken = 0) AND (brought = 0) AND (deposited = 0) AND (withdrawn = 0));
 CREATE INDEX funding_holds_moved ON funding_holds USING btree (user_id) WHERE (state = 40);
 CREATE INDEX funding_holds_of_purposes ON funding_holds USING btree (user_id, asset_id, purpose) WHERE (purpose <> 0);
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
