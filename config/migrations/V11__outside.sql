@@ -2,8 +2,8 @@
 -- row of external_operations, under the key `tx/{hold_key}/in` or `tx/{hold_key}/out`, and a record
 -- in UBSCore's log.
 
--- What the Settle of a hold has brought from outside, and taken there. `brought` and `taken` do not
--- have it. 0 in every hold of before: there they do, and such legs still count by themselves. The
+-- The money that the Settle of a hold has brought from outside, and taken there. `brought` and
+-- `taken` do not have it. 0 in every hold of before: there they do, and such legs still count by themselves. The
 -- default needs no pass over the table, and neither do the checks: no row of before breaks them.
 ALTER TABLE funding_holds
     ADD COLUMN deposited BIGINT NOT NULL DEFAULT 0,
@@ -12,7 +12,7 @@ ALTER TABLE funding_holds
         deposited >= 0 AND withdrawn >= 0
         AND (deposited = 0 AND withdrawn = 0 OR state = 40 AND purpose = 0)) NOT VALID,
     DROP CONSTRAINT funding_holds_settled_check,
-    -- The rest of what it takes has come by the same Settle.
+    -- Money beyond the amount apart has come by the same Settle.
     ADD CONSTRAINT funding_holds_settled_check CHECK (
         CASE WHEN state = 40
              THEN settled_after IS NOT NULL

@@ -193,8 +193,8 @@ pub struct HoldOrder {
     pub purpose: u16,
     /// The act.
     pub act: HoldAct,
-    /// Order numbers for the deposit and the withdrawal of a Settle, see [`HoldAct::outside`]. Given
-    /// by the worker; 0 before.
+    /// Order numbers for the deposit and the withdrawal of a Settle, see [`HoldAct::outside`].
+    /// Given by the worker; 0 before.
     pub outside_numbers: [u64; 2],
 }
 

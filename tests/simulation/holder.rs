@@ -1,5 +1,5 @@
 //! Transactions over holds of Funding: two users, rounds, and an end. It asks until it is answered,
-//! repeats what was answered, and tries what the rules forbid.
+//! repeats answered acts, and tries what the rules forbid.
 
 use std::sync::Arc;
 

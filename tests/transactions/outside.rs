@@ -52,8 +52,8 @@ fn adds_up(desk: &Desk) {
 }
 
 /// GTX-013, RCV-005. Goal: a PostgreSQL that is older than legs from and to the outside gets each
-/// unit of them back from the log, once: a transaction that it has undecided is booked whole, and of
-/// one that it lacks the operations with the outside come back. Method: all the money of a user
+/// unit of them back from the log, once: a transaction that it has undecided is booked whole, and
+/// of one that it lacks the operations with the outside come back. Method: all the money of a user
 /// goes out, so all of it is apart in the copy; money from outside is passed on; the copy is taken
 /// between prepare and commit, and before another transaction.
 #[test]
