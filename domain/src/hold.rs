@@ -261,8 +261,8 @@ impl Hold {
         if self.state == HoldState::Held { self.amount } else { 0 }
     }
 
-    /// The change of the user's sum, available and frozen, by this hold so far, without its external
-    /// operations.
+    /// The change of the user's sum, available and frozen, by this hold so far, without its
+    /// external operations.
     pub fn effect(&self) -> i128 {
         i128::from(self.brought) - i128::from(self.taken)
     }
