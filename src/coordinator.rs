@@ -273,8 +273,8 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
     }
 
     /// Acts on a hold of Funding, in the user's own worker. The act is decided once, and is durable
-    /// when this returns: with money from or to the outside in UBSCore's log too. The caller keeps the watermark below the order number until the hold has
-    /// ended.
+    /// when this returns: with money from or to the outside in UBSCore's log too. The caller keeps
+    /// the watermark below the order number until the hold has ended.
     ///
     /// # Errors
     /// A [`Rejection`]; if it is unknown, the same call again returns the decision. Without that

@@ -12,7 +12,7 @@ ALTER TABLE funding_holds
         deposited >= 0 AND withdrawn >= 0
         AND (deposited = 0 AND withdrawn = 0 OR state = 40 AND purpose = 0)) NOT VALID,
     DROP CONSTRAINT funding_holds_ended_check,
-    -- The rest of what it takes has come by the same Settle. A special place takes any amount.
+    -- Money beyond the amount apart has come by the same Settle. A special place takes any amount.
     ADD CONSTRAINT funding_holds_settled_check CHECK (
         CASE WHEN state = 40
              THEN settled_after IS NOT NULL

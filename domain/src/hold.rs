@@ -196,8 +196,8 @@ pub struct HoldOrder {
     pub special: bool,
     /// The act.
     pub act: HoldAct,
-    /// Order numbers for the deposit and the withdrawal of a Settle, see [`HoldAct::outside`]. Given
-    /// by the worker; 0 before.
+    /// Order numbers for the deposit and the withdrawal of a Settle, see [`HoldAct::outside`].
+    /// Given by the worker; 0 before.
     pub outside_numbers: [u64; 2],
 }
 
@@ -267,8 +267,8 @@ impl Hold {
         if self.state == HoldState::Held { self.amount } else { 0 }
     }
 
-    /// The change of the user's sum, available and frozen, by this hold so far, without its external
-    /// operations.
+    /// The change of the user's sum, available and frozen, by this hold so far, without its
+    /// external operations.
     pub fn effect(&self) -> i128 {
         i128::from(self.brought) - i128::from(self.taken)
     }

@@ -1,5 +1,5 @@
-//! Transactions with legs from or to the outside of both stores, whose external operations
-//! PostgreSQL has lost and the log proves.
+//! Transactions with legs from or to the outside of both stores: PostgreSQL has lost the external
+//! operations of these, and the log proves them.
 //!
 //! Funding settles a hold behind the decision alone, so a record of such an operation proves that
 //! its transaction was decided. If PostgreSQL has the transaction, and its legs ask for just these
@@ -27,7 +27,7 @@ use crate::transactions::rounds;
 /// The bytes of a transaction's name in the key of a hold.
 const NAME_BYTES: usize = 26;
 
-/// What an external operation moves.
+/// Operation, user, asset and amount.
 type Body = (Op, UserId, AssetId, Amount);
 
 fn body(operation: &ExternalOperation) -> Body {

@@ -70,9 +70,9 @@
 //! beside the sum of each asset, so S has it. For a transaction that is booked as a whole the two
 //! are the money from outside of both stores less that to it, as far as no external operation has
 //! it. P counts that once the transaction is DONE. A Settle that meets the outside has external
-//! operations in its own commit, and neither its brought nor its taken amount has their money: P has
-//! both sides of it or none. The legs that P counts are those of holds that a version before V11
-//! has settled, and the side of a leg between the stores that a repair could not restore.
+//! operations in its own commit, and neither its brought nor its taken amount has their money: P
+//! has both sides of it or none. The legs that P counts are those of holds that a version before
+//! V11 has settled, and the side of a leg between the stores that a repair could not restore.
 //!
 //! A transaction may be half booked in the view if it is COMMITTED in P, or DONE with a SETTLE
 //! behind the record of an asset. No other one is: nothing is booked before the decision is in

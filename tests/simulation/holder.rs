@@ -1,5 +1,5 @@
 //! Transactions over holds of Funding: two users, rounds, and an end. It asks until it is answered,
-//! repeats what was answered, and tries what the rules forbid.
+//! repeats answered acts, and tries forbidden ones.
 
 use std::sync::Arc;
 
@@ -116,7 +116,7 @@ impl Holder {
         }
     }
 
-    /// Tries once what the rules forbid.
+    /// Tries a forbidden act once.
     async fn forbidden(&mut self, order: HoldOrder) {
         let serving = self.world.service().await;
         let asked = serving.coordinator.hold(order.clone());

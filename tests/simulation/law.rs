@@ -470,7 +470,7 @@ impl Law {
         for (key, units) in [(order.key.deposit(), deposited), (order.key.withdrawal(), withdrawn)]
         {
             let logged = units == 0 || self.externals.contains_key(&key);
-            self.claim(logged, "an answered leg of the outside has its record", || key.clone());
+            self.claim(logged, "a leg of the outside has its record", || key.clone());
         }
     }
 

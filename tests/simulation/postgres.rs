@@ -300,7 +300,7 @@ impl Postgres {
             let External { idem_key, op, user, asset, amount, order_number, .. } = external;
             ExternalOperation {
                 op: *op,
-                idem_key: Cid::new(idem_key).expect("a key"),
+                idem_key: Cid::of_operation(idem_key).expect("a key"),
                 user: *user,
                 asset: *asset,
                 amount: *amount,

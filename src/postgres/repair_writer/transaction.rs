@@ -221,7 +221,7 @@ async fn decide(
              SET state = CASE WHEN participant = 'FUNDING' AND state = 10 AND round <> ALL($4) \
                               THEN -10 \
                               WHEN participant = 'FUNDING' THEN 20 \
-                              WHEN participant = 'SPOT' THEN $5 WHEN last THEN 40 ELSE 20 END, \
+                              WHEN participant = 'SPOT' THEN $5::smallint WHEN last THEN 40 ELSE 20 END, \
                  code = CASE WHEN participant = 'FUNDING' AND state = 10 AND round <> ALL($4) \
                              THEN $2 ELSE code END, \
                  log_sequence = CASE WHEN participant = 'SPOT' AND $5::smallint = 40 THEN $3 \

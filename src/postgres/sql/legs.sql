@@ -122,10 +122,11 @@ $$;
 
 -- Money that a booked transaction has brought from outside of both stores, or taken there, by the
 -- user of the other place, as far as no external operation has it. The hold of a user that was
--- settled with such money says so (deposited, withdrawn), and then rows of external_operations have
--- all of it. A hold that a version before V11 has settled says 0, and its legs count here. A hold
--- that says so is never deleted. If a repair has booked one side of a leg between the stores alone, its
--- money came from outside too: an operator books the other side as an external operation.
+-- settled with such money says so (deposited, withdrawn), and then rows of external_operations
+-- have all of it. A hold that a version before V11 has settled says 0, and its legs count here. A
+-- hold that says so is never deleted. If a repair has booked one side of a leg between the stores
+-- alone, its money came from outside too: an operator books the other side as an external
+-- operation.
 CREATE FUNCTION transaction_outside(p_id UUID)
 RETURNS TABLE (user_id BIGINT, asset_id INTEGER, deposited NUMERIC, withdrawn NUMERIC)
 LANGUAGE sql STABLE AS $$

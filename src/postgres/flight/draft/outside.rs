@@ -70,8 +70,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Books one operation of a Settle. If its row is there, its money is too: a repair from the log
-    /// restores both before the hold is settled again.
+    /// Books one operation of a Settle. If its row is there, its money is too: a repair from the
+    /// log restores both before the hold is settled again.
     pub(super) fn cross(
         &mut self,
         order: &HoldOrder,
