@@ -1,6 +1,6 @@
 # Targets for a clone. Each one names its changes outside the clone before it makes them.
 #
-#   make run     build, and serve on 127.0.0.1 with everything it needs; ARGS="..." goes to `serve`
+#   make run     build, and serve on 127.0.0.1 with everything it needs and simulated payment channels; ARGS="..." goes to `serve`
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, PostgreSQL away for minutes,
 #                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs;
@@ -50,7 +50,7 @@ CARGO_CYCLONEDX_VERSION := 0.5.9
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
 	$(CARGO) build --release --locked
-	exec ./target/release/ubscore serve --dev $(ARGS)
+	exec ./target/release/ubscore serve --dev --channel-sim $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
 test: need-rust need-postgres need-curl need-openssl need-promtool need-schemathesis need-sbe need-chromium need-axe need-linters need-packaging

@@ -5,6 +5,7 @@
 //! Calls block, so each runs on a thread of its caller.
 
 mod json;
+pub mod keyed;
 pub mod open;
 pub mod stripe;
 pub mod wechat;

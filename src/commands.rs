@@ -8,6 +8,7 @@ use serde::Serialize;
 use self::next::Next;
 use self::output::{HungUp, Out};
 use self::roles::primary;
+use crate::channels::keyed::ChannelOpenError;
 use crate::cli::{Cli, Command, EngineCommand, WalCommand};
 use crate::clock::SystemClock;
 use crate::config;
@@ -183,6 +184,7 @@ fn exit_of(error: &anyhow::Error) -> Exit {
         cause.is::<config::Error>()
             || cause.is::<KeyError>()
             || cause.is::<TlsError>()
+            || cause.is::<ChannelOpenError>()
             || cause.is::<development::Refusal>()
     });
     let path = error.downcast_ref().is_some_and(wal::error::Error::is_about_arguments)

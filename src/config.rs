@@ -14,6 +14,8 @@ pub mod amount;
 pub mod approval;
 pub mod auth;
 mod bound;
+pub mod callbacks;
+pub mod channels;
 pub mod conservation;
 pub mod coordinator;
 pub mod engine;
@@ -61,6 +63,8 @@ use self::amount::AmountBounds;
 use self::approval::Approval;
 use self::auth::Auth;
 use self::bound::Bound;
+use self::callbacks::Callbacks;
+use self::channels::Channels;
 use self::conservation::Conservation;
 use self::coordinator::Coordinator;
 use self::engine::Engine;
@@ -143,6 +147,10 @@ pub struct Config {
     pub followers: Followers,
     /// Money that comes in through payment channels.
     pub recharge: RechargeSection,
+    /// The listener of payment channels.
+    pub callbacks: Callbacks,
+    /// The payment channels, by name.
+    pub channels: Channels,
     /// When alerts are raised, and the address that they are sent to.
     pub alert: Alert,
     /// Actions that need two operators.
@@ -181,6 +189,8 @@ impl Default for Config {
             participants: Participants::default(),
             followers: Followers::default(),
             recharge: RechargeSection::default(),
+            callbacks: Callbacks::default(),
+            channels: Channels::default(),
             alert: Alert::default(),
             approval: Approval::default(),
             log: Log::default(),
@@ -270,6 +280,8 @@ impl Config {
         participants::validate(&self.participants)?;
         followers::validate(&self.followers, &self.events)?;
         self.recharge.validate()?;
+        self.callbacks.validate(self.recharge.enabled, dev)?;
+        channels::validate(&self.channels, self.recharge.enabled)?;
         self.alert.validate()?;
         self.log.validate()?;
         self.telemetry.validate()?;
@@ -308,6 +320,7 @@ impl Config {
         self.webhooks.read_secrets()?;
         participants::read_secrets(&mut self.participants)?;
         followers::read_secrets(&mut self.followers)?;
+        channels::read_files(&mut self.channels)?;
         self.recharge.read_secrets()
     }
 }
@@ -354,6 +367,7 @@ fn bounds() -> impl Iterator<Item = &'static Bound> {
         webhooks::BOUNDS,
         transactions::BOUNDS,
         recharge::BOUNDS,
+        callbacks::BOUNDS,
         alert::BOUNDS,
         limits::BOUNDS,
         approval::BOUNDS,
@@ -561,6 +575,7 @@ mod tests {
             let top = match *top {
                 "participants" => "participants.red-envelope",
                 "followers" => "followers.notices",
+                "channels" => "channels.wechat",
                 top => top,
             };
             keys.extend(
@@ -595,16 +610,16 @@ mod tests {
     /// is that of the code, each key has a comment above it, and the types fit.
     #[test]
     fn the_file_explains_every_key() {
+        let is_of_key =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         let mut section = String::new();
         let mut keys = BTreeSet::new();
         let mut commented = false;
         let mut uncommented = String::new();
         for line in FILE.lines() {
             let bare = line.strip_prefix("# ").unwrap_or(line);
-            let key = bare
-                .split_once(" = ")
-                .map(|(key, _)| key)
-                .filter(|key| key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
+            let key =
+                bare.split_once(" = ").map(|(key, _)| key).filter(|key| key.bytes().all(is_of_key));
             let table = bare.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
             if let Some(name) = table {
                 section = format!("{name}.");

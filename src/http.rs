@@ -8,12 +8,14 @@
 //!    ([`request`]).
 //! 4. The handler answers with a body of [`wire`], or refuses with a [`refusal::Refusal`].
 //!
+//! Payment channels have a listener of their own, [`callbacks`].
 //! Transactions have bodies of their own in [`transaction_body`]. [`openapi`] describes the public
 //! routes; `schema` holds the schemas of single values.
 
 pub mod answer;
 pub mod auth;
 mod balances;
+pub mod callbacks;
 mod event_id;
 pub mod idempotency;
 pub mod listener;

@@ -2,6 +2,7 @@
 //!
 //! Every metric has its name, unit and help here, once. Other modules use the constants.
 
+pub mod callbacks;
 pub mod lines;
 #[cfg(feature = "otel")]
 pub mod otlp;
@@ -793,6 +794,7 @@ pub fn describe() {
     describe_counter!(PARTICIPANT_REQUESTS_TOTAL, Unit::Count, "Calls to participants of transactions.");
     describe_counter!(LOG_LINES_DROPPED_TOTAL, Unit::Count, "Log lines dropped.");
     describe_gauge!(HALTED, Unit::Count, "Whether the service is halted.");
+    callbacks::describe();
 }
 
 #[cfg(test)]

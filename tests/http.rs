@@ -445,7 +445,7 @@ fn balances_tell_an_account_that_is_not_there_from_an_empty_one() {
     let all = of(USER, "/api/v1/balances");
     let symbols: Vec<&str> =
         all.as_array().expect("an array").iter().map(|row| text(&row["asset"])).collect();
-    assert_eq!(symbols, ["BTC", "ETH", "USDT", "SUSP", "NOXFER"]);
+    assert_eq!(symbols, ["BTC", "ETH", "USDT", "SUSP", "NOXFER", "CNY"]);
     assert_refused(&server.get(USER, "/api/v1/balances?asset=NONE"), 400, "INVALID_ASSET");
     for bad in ["?user=1", "?asset=USDT&asset=BTC", "?asset=USDT&x=1"] {
         let reply = server.get(USER, &format!("/api/v1/balances{bad}"));
@@ -470,6 +470,10 @@ fn assets_are_listed_with_their_limits() {
         asset("USDT", "ACTIVE", true),
         asset("SUSP", "SUSPENDED", true),
         asset("NOXFER", "ACTIVE", false),
+        {
+            "symbol": "CNY", "precision": 2, "status": "ACTIVE", "min": "0.01", "max": "1000000",
+            "transfer_enabled": true,
+        },
     ]});
     assert_eq!((reply.status, reply.json()), (200, want));
 }

@@ -207,6 +207,9 @@ mod transactions_store;
 /// PostgreSQL's own rules for transfers, compared with the code and the specification.
 mod schema;
 
+/// The listener of payment channels, with the simulator as the server's child.
+mod callbacks;
+
 /// Payment channels: their adapters, and the simulator that stands for them.
 mod channels;
 

@@ -246,6 +246,9 @@ pub struct ServeArgs {
     /// Address of the operators' listener.
     #[arg(long, value_name = "ADDR")]
     pub ops_listen: Option<SocketAddr>,
+    /// Development: recharges through a simulator of payment channels, which runs as a child.
+    #[arg(long, requires = "dev")]
+    pub channel_sim: bool,
     /// The stores.
     #[command(flatten)]
     pub stores: StoreArgs,

@@ -101,6 +101,9 @@ pub struct ChannelSimArgs {
     /// Directory of its keys and books. Keys are made at the first start.
     #[arg(long, value_name = "DIR")]
     pub data_dir: PathBuf,
+    /// End when standard input ends, as it does with the process that holds its other side.
+    #[arg(long, hide = true)]
+    pub until_stdin_ends: bool,
 }
 
 /// Arguments of `ubscore load`.

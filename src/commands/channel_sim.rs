@@ -18,6 +18,7 @@ mod wechat;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::{Context, ensure};
 use parking_lot::Mutex;
@@ -64,9 +65,22 @@ pub fn run(args: &ChannelSimArgs, out: &mut impl Write) -> anyhow::Result<Exit> 
         base: format!("http://{address}"),
     });
     courier::start(&sim)?;
+    if args.until_stdin_ends {
+        end_with_stdin()?;
+    }
     writeln!(out, "ubscore channel-sim ready http={address}")?;
     out.flush()?;
     match door::serve(listener, move |asked| sim.answer(asked))? {}
+}
+
+/// Ends this process when standard input ends.
+fn end_with_stdin() -> std::io::Result<()> {
+    let watch = || {
+        // An error is an end as well.
+        drop(std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()));
+        std::process::exit(0);
+    };
+    thread::Builder::new().name("parent".to_owned()).spawn(watch).map(drop)
 }
 
 impl Sim {

@@ -1,5 +1,7 @@
 //! The additions of `serve --dev`: assets, money for two users, and a guide for the first minutes.
 
+pub mod simulator;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,6 +30,7 @@ const DATA_DIR: &str = "./data";
 /// The most coins one development transfer moves.
 const COINS_MAX: u64 = 1_000_000;
 const PRECISION: u8 = 8;
+const FEN_PRECISION: u8 = 2;
 const COIN: u64 = 100_000_000;
 
 /// The development assets.
@@ -47,6 +50,12 @@ pub fn assets() -> Vec<Asset> {
         asset(3, "USDT", AssetStatus::Active, true),
         asset(4, "SUSP", AssetStatus::Suspended, true),
         asset(5, "NOXFER", AssetStatus::Active, false),
+        // What payment channels take: its smallest unit is the fen.
+        Asset {
+            precision: FEN_PRECISION,
+            transfer_max: Amount::new(COINS_MAX * 100).expect("not zero"),
+            ..asset(6, "CNY", AssetStatus::Active, true)
+        },
     ]
 }
 
@@ -110,6 +119,7 @@ pub fn guide(
         "{curl_http} -s -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: application/json' \\\n    \
          {scheme}://{http}/api/v1/internal_transfer \\\n    -d"
     );
+    let recharges = recharges(config, &curl_http, &format!("{scheme}://{http}"));
     // The first process of a container may have no path on the disk.
     let program =
         std::env::current_exe().map_or("ubscore".to_owned(), |path| path.display().to_string());
@@ -139,10 +149,29 @@ Balances, and the history of one transfer:
 
 The log of Spot:
   {program} wal dump {data}
-
+{recharges}
 User {b}: export TOKEN={second}
 Stop: Ctrl-C. Reset: stop, then {reset}."#,
         a = USERS[0],
         b = USERS[1],
     ))
+}
+
+/// The part of the guide about recharges; empty if they are off.
+fn recharges(config: &Config, curl: &str, api: &str) -> String {
+    let of_simulator = config.channels.get("wechat").filter(|_| config.recharge.enabled);
+    let Some(channel) = of_simulator else { return String::new() };
+    let ask = format!("{curl} -s -H \"Authorization: Bearer $TOKEN\"");
+    let simulator = channel.base_url();
+    let body = r#"{"asset":"CNY","amount":"100","channel":"wechat","idem_key":"first"}"#;
+    [
+        "",
+        "A recharge through a simulator of WeChat Pay, where no money moves: make it, pay as a person would, read it:",
+        &format!("  {ask} -H 'Content-Type: application/json' \\"),
+        &format!("    {api}/api/v1/recharge -d '{body}'"),
+        &format!("  curl -s -X POST {simulator}/pay/RECHARGE_ID -d '{{}}'"),
+        &format!("  {ask} {api}/api/v1/recharge/RECHARGE_ID"),
+        "",
+    ]
+    .join("\n")
 }

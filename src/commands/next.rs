@@ -6,6 +6,7 @@ use std::io;
 
 use engine::snapshot;
 
+use crate::channels::keyed::ChannelOpenError;
 use crate::config;
 use crate::data_dir;
 use crate::http::auth::keys::KeyError;
@@ -116,7 +117,11 @@ impl Next {
 
 /// The next step, if one of the causes is known by its type.
 fn of_cause(cause: &(dyn Error + 'static)) -> Option<Next> {
-    if cause.is::<config::Error>() || cause.is::<KeyError>() || cause.is::<TlsError>() {
+    if cause.is::<config::Error>()
+        || cause.is::<KeyError>()
+        || cause.is::<TlsError>()
+        || cause.is::<ChannelOpenError>()
+    {
         return Some(Next::Configuration);
     }
     if let Some(error) = cause.downcast_ref::<wal::Error>() {

@@ -5,6 +5,7 @@
 
 pub mod primary;
 pub mod process;
+mod recharges;
 pub mod signals;
 mod transactions;
 mod upkeep;

@@ -27,8 +27,11 @@ const TWINS: [(&str, &str, &str); 9] = [
 ];
 
 /// The sections of tables by name, each with the keys of its tables.
-const BY_NAME: [(&str, &str); 2] =
-    [("participants", "url, secret_file and kind"), ("followers", "url and secret_file")];
+const BY_NAME: [(&str, &str); 3] = [
+    ("participants", "url, secret_file and kind"),
+    ("followers", "url and secret_file"),
+    ("channels", "kind, asset and the keys of its merchant"),
+];
 
 /// One source of keys, merged by figment over the one below.
 #[derive(Clone)]
@@ -165,6 +168,13 @@ fn by_name(path: &[String]) -> Option<&'static str> {
     BY_NAME.iter().find(|(by_name, _)| section == by_name).map(|(_, keys)| *keys)
 }
 
+/// Whether the value of a key in a table by name is no secret: a kind, and each key of a channel,
+/// which names files alone.
+fn is_shown(path: &[String]) -> bool {
+    let of_channel = path.len() > 2 && path.first().is_some_and(|section| section == "channels");
+    of_channel || path.last().is_some_and(|key| key == "kind")
+}
+
 /// Turns figment's error into ours: the key as `section.key`, and no secret in the text.
 pub(super) fn describe(error: figment::Error) -> Error {
     let mut path = error.path.clone();
@@ -180,7 +190,7 @@ pub(super) fn describe(error: figment::Error) -> Error {
         _ if TWINS.iter().any(|(section, key, _)| path == [*section, *key]) => {
             "must be text".to_owned()
         }
-        kind => match by_name(&path).filter(|_| path.last().is_none_or(|key| key != "kind")) {
+        kind => match by_name(&path).filter(|_| !is_shown(&path)) {
             Some(keys) => match path.len() {
                 1 => format!("must be tables of {keys}"),
                 2 => format!("must be a table of {keys}"),

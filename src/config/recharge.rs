@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::bound::{Bound, MINUTE_MS, bound};
+use super::bound::{Bound, DAY_MS, FIVE_MINUTES_MS, HOUR_MS, MINUTE_MS, bound};
 use super::file::read_secret;
 use super::secret::Secret;
 use super::{Error, range};
@@ -34,8 +34,26 @@ pub struct RechargeSection {
     pub previous_proof_secret_file: Option<PathBuf>,
     /// The life of an unpaid order, ms.
     pub expires_after_ms: u64,
+    /// How long a new order's answer waits for the channel, ms.
+    pub create_wait_ms: u64,
+    /// The first query of an order comes so long behind PAYING, ms.
+    pub query_after_ms: u64,
+    /// The longest wait between two queries of an order, ms.
+    pub query_cap_ms: u64,
+    /// Timeout of one call of a channel, ms.
+    pub call_timeout_ms: u64,
+    /// The most calls of channels at the same time.
+    pub parallel: usize,
+    /// The most calls of one channel in a second.
+    pub calls_per_second_max: u32,
     /// Open orders of one user.
     pub user_open_max: usize,
+    /// New orders of one user in a minute.
+    pub user_creates_per_minute_max: u32,
+    /// Open orders of all users.
+    pub open_max: u64,
+    /// How long a refused transfer to SPOT is tried again, hours.
+    pub follow_hours: u64,
     /// The rule for another amount than that of the order.
     pub differing: DifferingRule,
     /// The rule for a second payment of an order that is PAID.
@@ -86,7 +104,16 @@ impl Default for RechargeSection {
             previous_proof_secret: None,
             previous_proof_secret_file: None,
             expires_after_ms: 25 * MINUTE_MS,
+            create_wait_ms: 3_000,
+            query_after_ms: 15_000,
+            query_cap_ms: FIVE_MINUTES_MS,
+            call_timeout_ms: 5_000,
+            parallel: 32,
+            calls_per_second_max: 200,
             user_open_max: 5,
+            user_creates_per_minute_max: 10,
+            open_max: 100_000,
+            follow_hours: 24,
             differing: DifferingRule::Hold,
             duplicate: DuplicateRule::Return,
             late: LateRule::Credit,
@@ -131,6 +158,10 @@ impl RechargeSection {
                 return Err(range(key, secret, format!("at least {SECRET_BYTES_MIN} bytes")));
             }
         }
+        if self.query_cap_ms < self.query_after_ms {
+            let allowed = format!("recharge.query_after_ms or more: {}", self.query_after_ms);
+            return Err(range("recharge.query_cap_ms", self.query_cap_ms, allowed));
+        }
         if self.enabled && self.proof_secret.is_none() {
             return Err(Error::Missing {
                 key: "recharge.proof_secret".into(),
@@ -146,7 +177,16 @@ impl RechargeSection {
 #[rustfmt::skip]
 pub(super) const BOUNDS: &[Bound] = &[
     bound("recharge.expires_after_ms", |c| Some(c.recharge.expires_after_ms), MINUTE_MS, EXPIRES_MS_MAX, "ms"),
+    bound("recharge.create_wait_ms", |c| Some(c.recharge.create_wait_ms), 0, MINUTE_MS, "ms"),
+    bound("recharge.query_after_ms", |c| Some(c.recharge.query_after_ms), 100, HOUR_MS, "ms"),
+    bound("recharge.query_cap_ms", |c| Some(c.recharge.query_cap_ms), 100, DAY_MS, "ms"),
+    bound("recharge.call_timeout_ms", |c| Some(c.recharge.call_timeout_ms), 100, MINUTE_MS, "ms"),
+    bound("recharge.parallel", |c| Some(c.recharge.parallel as u64), 1, 256, "calls"),
+    bound("recharge.calls_per_second_max", |c| Some(c.recharge.calls_per_second_max.into()), 1, 10_000, "calls"),
     bound("recharge.user_open_max", |c| Some(c.recharge.user_open_max as u64), 1, 1_000, "orders"),
+    bound("recharge.user_creates_per_minute_max", |c| Some(c.recharge.user_creates_per_minute_max.into()), 1, 10_000, "orders"),
+    bound("recharge.open_max", |c| Some(c.recharge.open_max), 1, 10_000_000, "orders"),
+    bound("recharge.follow_hours", |c| Some(c.recharge.follow_hours), 1, 720, "hours"),
 ];
 
 #[cfg(test)]
@@ -164,10 +204,12 @@ mod tests {
             ("[recharge]\ndeployment = \"a.b\"", "recharge.deployment = "),
             ("[recharge]\nproof_secret = \"short\"", "recharge.proof_secret = ***"),
             ("[recharge]\nduplicate = \"credit\"", "recharge.duplicate"),
+            ("[recharge]\nquery_cap_ms = 14999", "recharge.query_cap_ms = 14999: must be "),
         ]);
         let (new, old) = (file(OWN_SECRET), file(""));
         let text = format!("[recharge]\nenabled = true\ndeployment = \"live\"\n{secret}");
-        assert!(load(&text, &[]).expect("loaded").recharge.enabled);
+        // All that is its own is there; its channels stand elsewhere.
+        assert_refused(&[(&text, "channels is missing")]);
         let files = format!(
             "[recharge]\nproof_secret_file = \"{}\"\nprevious_proof_secret_file = \"{}\"",
             new.path().display(),

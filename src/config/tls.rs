@@ -1,4 +1,4 @@
-//! The files of TLS: the same two keys in `[http]`, `[ops]` and `[stream]`.
+//! The files of TLS: the same two keys in `[http]`, `[ops]`, `[stream]` and `[callbacks]`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use super::Error;
 /// The files of a listener with TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// `http`, `ops` or `stream`.
+    /// `http`, `ops`, `stream` or `callbacks`.
     pub section: &'static str,
     /// The certificate and the chain to its issuer.
     pub certificate: PathBuf,
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_certificate_and_its_key_are_given_together() {
-        for section in ["http", "ops", "stream"] {
+        for section in ["http", "ops", "stream", "callbacks"] {
             for (given, missing) in
                 [("tls_certificate_file", "tls_key_file"), ("tls_key_file", "tls_certificate_file")]
             {

@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,6 +109,23 @@ where
     H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
+    serve_admitted(listener, limits, |_| true, tls, handler, shutdown).await
+}
+
+/// The same for the addresses that `admits` takes. A connection of another one is closed without
+/// an answer.
+pub async fn serve_admitted<H, F>(
+    listener: TcpListener,
+    limits: Limits,
+    admits: impl Fn(IpAddr) -> bool,
+    tls: Option<Arc<Tls>>,
+    handler: H,
+    shutdown: impl Future<Output = ()>,
+) -> Drained
+where
+    H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Answer> + Send + 'static,
+{
     let seats = Seats::new(limits.connections_max, limits.connections_per_address_max);
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     let (stop, stopped) = watch::channel(());
@@ -137,6 +155,10 @@ where
             }
         };
         accept_fails = false;
+        if !admits(peer.ip().to_canonical()) {
+            debug!(%peer, "a connection of a network that is not admitted was closed");
+            continue;
+        }
         if let Err(error) = prepare(&stream, limits) {
             debug!(%error, "a connection ended before it began");
             continue;

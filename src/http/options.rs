@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::callbacks::ANSWER_WITHIN;
+use super::listener::Limits;
 use super::public;
 use super::service::{Approvals, BodyLimits, Heartbeat, TransactionDesk, TransferLimits};
 use crate::config::Config;
@@ -13,6 +15,29 @@ impl From<&Config> for BodyLimits {
         BodyLimits {
             bytes_max: config.http.body_bytes_max,
             read_timeout: Duration::from_millis(config.http.body_read_timeout_ms),
+        }
+    }
+}
+
+impl BodyLimits {
+    /// Those of the listener of payment channels. A body that is slower has missed its answer.
+    pub fn of_callbacks(config: &Config) -> BodyLimits {
+        let read_timeout = Duration::from_millis(config.http.body_read_timeout_ms);
+        BodyLimits {
+            bytes_max: config.callbacks.body_bytes_max,
+            read_timeout: read_timeout.min(ANSWER_WITHIN),
+        }
+    }
+}
+
+impl Limits {
+    /// Those of the listener of payment channels. Behind a proxy all connections have one address.
+    pub fn of_callbacks(config: &Config) -> Limits {
+        let connections_max = config.callbacks.connections_max;
+        Limits {
+            connections_max,
+            connections_per_address_max: connections_max,
+            ..Limits::from(&config.http)
         }
     }
 }

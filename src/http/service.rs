@@ -90,6 +90,26 @@ pub struct BodyLimits {
     pub read_timeout: Duration,
 }
 
+impl BodyLimits {
+    /// A request's body within these limits. Its errors are those of [`Intake::body`].
+    pub(super) async fn body(self, call: Call) -> Result<Bytes, Refusal> {
+        if !is_json(call.request.headers().get(CONTENT_TYPE)) {
+            let refusal = invalid("The content type must be application/json.");
+            return Err(refusal.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        }
+        let BodyLimits { bytes_max, read_timeout } = self;
+        let body = read_body(call.request.into_body(), bytes_max, read_timeout).await;
+        body.map_err(|error| {
+            let status = match &error {
+                BodyError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+                BodyError::Aborted(_) => StatusCode::BAD_REQUEST,
+                BodyError::Timeout => StatusCode::REQUEST_TIMEOUT,
+            };
+            invalid(format!("{error}.")).with_status(status)
+        })
+    }
+}
+
 /// Accepts transfers, reads them and moves them on.
 pub struct Transfers {
     /// Accepts and moves transfers.
@@ -314,21 +334,9 @@ impl Intake {
     /// # Errors
     /// INVALID_REQUEST: not JSON by its type (415), too large (413), incomplete (400), too slow
     /// (408).
-    pub async fn body(&self, call: Call) -> Result<Bytes, Refusal> {
-        if !is_json(call.request.headers().get(CONTENT_TYPE)) {
-            let refusal = invalid("The content type must be application/json.");
-            return Err(refusal.with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
-        }
-        let BodyLimits { bytes_max, read_timeout } = self.limits;
-        let body = read_body(call.request.into_body(), bytes_max, read_timeout).await;
-        body.map_err(|error| {
-            let status = match &error {
-                BodyError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-                BodyError::Aborted(_) => StatusCode::BAD_REQUEST,
-                BodyError::Timeout => StatusCode::REQUEST_TIMEOUT,
-            };
-            invalid(format!("{error}.")).with_status(status)
-        })
+    pub fn body(&self, call: Call) -> impl Future<Output = Result<Bytes, Refusal>> + use<> {
+        // The future itself: one that awaits it would be as large again.
+        self.limits.body(call)
     }
 
     /// The request's body, read as JSON into a struct.

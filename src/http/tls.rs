@@ -26,7 +26,7 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("{section}.{key} = {}: cannot be read", path.display())]
     Read {
-        /// `http`, `ops` or `stream`.
+        /// `http`, `ops`, `stream` or `callbacks`.
         section: &'static str,
         /// Which of the two files.
         key: &'static str,
@@ -38,7 +38,7 @@ pub enum TlsError {
     /// A file holds no PEM of its kind.
     #[error("{section}.{key} = {}: no {what} in PEM format", path.display())]
     Pem {
-        /// `http`, `ops` or `stream`.
+        /// `http`, `ops`, `stream` or `callbacks`.
         section: &'static str,
         /// Which of the two files.
         key: &'static str,

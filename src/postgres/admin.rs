@@ -6,6 +6,7 @@
 pub mod approvals;
 pub mod assets;
 pub mod callers;
+pub mod channels;
 pub mod halts;
 pub mod pauses;
 pub mod special;
@@ -36,6 +37,11 @@ impl Admin {
     /// Writes as `incarnation`, through the pool of `reads`.
     pub fn new(reads: Reads, incarnation: u64) -> Admin {
         Admin { reads, incarnation, changing: Arc::default(), earlier: Arc::default() }
+    }
+
+    /// The reads through the same pool.
+    pub fn reads(&self) -> &Reads {
+        &self.reads
     }
 
     fn pool(&self) -> &Connections {

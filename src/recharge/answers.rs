@@ -42,6 +42,38 @@ pub enum Rejected {
     Mode,
 }
 
+impl Rejected {
+    /// Each of them.
+    pub const ALL: [Rejected; 10] = [
+        Rejected::Header,
+        Rejected::Encoding,
+        Rejected::Time,
+        Rejected::Serial,
+        Rejected::Signature,
+        Rejected::Sealed,
+        Rejected::Malformed,
+        Rejected::Merchant,
+        Rejected::Application,
+        Rejected::Mode,
+    ];
+
+    /// Its name, by which it is counted.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rejected::Header => "header",
+            Rejected::Encoding => "encoding",
+            Rejected::Time => "time",
+            Rejected::Serial => "serial",
+            Rejected::Signature => "signature",
+            Rejected::Sealed => "sealed",
+            Rejected::Malformed => "malformed",
+            Rejected::Merchant => "merchant",
+            Rejected::Application => "application",
+            Rejected::Mode => "mode",
+        }
+    }
+}
+
 /// Why the outcome of a call is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelDoubt {

@@ -325,9 +325,9 @@ fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
     let rows = || site.sql("TABLE assets_tb ORDER BY 1");
     let before = rows();
     for (words, said) in [
-        ("EUR --precision 2 --min 0.01 --max 1000", "symbol EUR is taken by asset 6 EUR"),
-        ("EUR --id 9 --precision 2 --min 0.01 --max 1000", "symbol EUR is taken by asset 6 EUR"),
-        ("GBP --id 6 --precision 2 --min 0.01 --max 1000", "id 6 is taken by asset 6 EUR"),
+        ("EUR --precision 2 --min 0.01 --max 1000", "symbol EUR is taken by asset 7 EUR"),
+        ("EUR --id 9 --precision 2 --min 0.01 --max 1000", "symbol EUR is taken by asset 7 EUR"),
+        ("GBP --id 7 --precision 2 --min 0.01 --max 1000", "id 7 is taken by asset 7 EUR"),
         ("GBP --precision 2 --min 0.001 --max 1000", "min 0.001 is not an amount of 2 decimals"),
         ("GBP --precision 2 --min 0.01 --max 10.001", "max 10.001 is not an amount of 2 decimals"),
         ("GBP --precision 2 --min 10 --max 1", "min must not be above max"),
@@ -366,13 +366,13 @@ fn an_added_asset_is_in_force_and_a_bad_one_changes_nothing() {
     let server = site.start();
     server.deposit(USER, "CHF", "5");
     assert_eq!(server.post_ended(USER, &Way::ToSpot.body_with_cid("CHF", "1", "c")).status, 200);
-    let (code, _, why) = add(&server, "JPY --id 7 --precision 0 --min 1 --max 1000");
+    let (code, _, why) = add(&server, "JPY --id 8 --precision 0 --min 1 --max 1000");
     assert_eq!(code, 1, "{why}");
-    assert!(why.contains("knows asset 7 with another symbol"), "{why}");
+    assert!(why.contains("knows asset 8 with another symbol"), "{why}");
     // Added by SQL during service: the same by the command puts it in force.
     site.sql("INSERT INTO assets_tb VALUES (30, 'SEK', 2, 1, TRUE, 100, 100000)");
     assert_eq!(add(&server, "SEK --precision 2 --min 1 --max 1000").0, 0);
-    assert_eq!(add(&server, "GBP --id 7 --precision 2 --min 1 --max 2").0, 0);
+    assert_eq!(add(&server, "GBP --id 8 --precision 2 --min 1 --max 2").0, 0);
     let (_, out, _) = asset(&server, &["list"]);
     for symbol in ["EUR", "GBP", "CHF", "SEK", "USDT"] {
         assert!(out.contains(symbol), "{out}");

@@ -159,6 +159,13 @@ CREATE TABLE channel_payments (
     CONSTRAINT channel_payments_user_id_check CHECK ((user_id > 0)),
     CONSTRAINT channel_payments_version_check CHECK ((version > 0))
 ) WITH (fillfactor=80);
+CREATE TABLE channels_tb (
+    name character varying(16) NOT NULL,
+    merchant text NOT NULL,
+    paused boolean NOT NULL DEFAULT false,
+    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT channels_tb_pkey PRIMARY KEY (name)
+);
 CREATE TABLE engine_state (
     singleton boolean NOT NULL DEFAULT true,
     log_identity character varying(32),
@@ -722,6 +729,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION branch_state_name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE
 -- FUNCTION branches_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION channel_payments_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION channels_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION code_name(p_code smallint) RETURNS text LANGUAGE sql IMMUTABLE
 -- FUNCTION decimals(p_units numeric, p_precision smallint) RETURNS numeric LANGUAGE sql IMMUTABLE
 -- FUNCTION events_after(p_user bigint, p_event bigint, p_open_from bigint, p_rows integer) RETURNS TABLE(event_id bigint, order_number bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
@@ -797,6 +805,7 @@ CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECU
 CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER channel_payments_guard BEFORE DELETE OR UPDATE ON channel_payments FOR EACH ROW EXECUTE FUNCTION channel_payments_guard();
+CREATE TRIGGER channels_guard BEFORE DELETE OR UPDATE ON channels_tb FOR EACH ROW EXECUTE FUNCTION channels_guard();
 CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER freezes_delete_guard BEFORE DELETE ON freezes_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER funding_holds_guard BEFORE DELETE OR UPDATE ON funding_holds FOR EACH ROW EXECUTE FUNCTION funding_holds_guard();

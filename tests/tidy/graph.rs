@@ -203,6 +203,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "crash",
             "data_dir",
             "entropy",
+            "environment",
             "events",
             "exit",
             "format",

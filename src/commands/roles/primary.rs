@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::process::{self, Process, Serving, listen};
+use super::recharges::Opening;
 use super::signals::{Signals, notify_manager};
 use super::{upkeep, venues};
 use crate::adapters::Adapter;
@@ -49,6 +50,7 @@ use crate::checkpointer::{self, Checkpointer};
 use crate::cli::ServeArgs;
 use crate::clock::Clock;
 use crate::commands::dev;
+use crate::commands::dev::simulator::Simulator;
 use crate::config::Config;
 use crate::config::snapshot::{KEEPS_POSTINGS, KEEPS_POSTINGS_CHANGE};
 use crate::config::tls::TlsFiles;
@@ -63,8 +65,8 @@ use crate::gate::CleanRounds;
 use crate::http::auth::Verifier;
 use crate::http::rotation::Rotating;
 use crate::http::service::{
-    Approvals, BodyLimits, Heartbeat, Intake, Operations, Service, Streams, TransactionDesk,
-    TransferLimits, Transfers,
+    Approvals, BodyLimits, Heartbeat, Intake, Operations, RechargeDesk, Service, Streams,
+    TransactionDesk, TransferLimits, Transfers,
 };
 use crate::http::tls::{HTTP_1_1, Tls};
 use crate::http::transaction_event::posted;
@@ -101,10 +103,14 @@ const STOP_LOOK: Duration = Duration::from_millis(10);
 /// # Errors
 /// The service cannot start, or a listener broke during the stop.
 pub fn run(args: &ServeArgs) -> anyhow::Result<Exit> {
-    let config = Config::load(args.stores.config.as_deref(), args.overrides(), args.stores.dev)
+    let mut config = Config::load(args.stores.config.as_deref(), args.overrides(), args.stores.dev)
         .context("load the configuration")?;
     let development = args.stores.dev;
+    let simulator = args.channel_sim.then(|| Simulator::start(&mut config)).transpose()?;
     let ready = |ready: Ready| {
+        if let (Some(simulator), Some(address)) = (&simulator, ready.callbacks) {
+            simulator.call_back(address)?;
+        }
         announce(&ready, development)?;
         notify_manager(NotifyState::Ready);
         Ok(())
@@ -141,6 +147,8 @@ pub struct Ready {
     pub http: SocketAddr,
     /// The operators' one.
     pub ops: SocketAddr,
+    /// That of payment channels; `None`: recharges are off.
+    pub callbacks: Option<SocketAddr>,
     /// The time at which it was ready, s since the Unix epoch.
     pub now_s: u64,
 }
@@ -156,11 +164,12 @@ async fn serve(
     let http = listen(config.http.listen, "http.listen").await?;
     let ops = listen(config.ops.listen, "ops.listen").await?;
     let venues = venues::listen(&config, keys.stream_tls.as_ref()).await?;
+    let recharges = Opening::new(&config, &process.clock).await?;
     let addresses = (http.local_addr()?, ops.local_addr()?);
     // The operators' listener answers from now on, so that a long replay can be watched.
     let ready = Arc::new(OnceLock::new());
     let ops = serve_operators(&mut process, ops, keys.ops_tls.clone(), &ready);
-    process.keep_keys(keys.rotating());
+    process.keep_keys([keys.rotating(), recharges.rotating()].concat());
 
     let mut server = stores::start_embedded(&config).await?;
     let (stopping, silent) = (process.stopping(), process.silent());
@@ -169,6 +178,7 @@ async fn serve(
         development,
         clock: &process.clock,
         metrics: process.metrics,
+        recharges: &recharges,
         silent,
         tasks: &mut process.tasks,
     };
@@ -186,6 +196,7 @@ async fn serve(
     let service = &started.service;
     assert!(ready.set(Arc::clone(service)).is_ok(), "there is one service");
     let http = serve_public(&mut process, http, keys.http_tls, service);
+    let callbacks = (recharges.address(), recharges.serve(&mut process, service));
     let ahead = venues::ahead(&service.transfers.halt);
     venues::serve(&mut process, venues, started.engine.handle(), service, Arc::clone(&ahead));
     let watch = upkeep::keep_watch(Arc::clone(service), config.clone(), started.engine.handle());
@@ -199,13 +210,14 @@ async fn serve(
         runtime: tokio::runtime::Handle::current(),
         http: addresses.0,
         ops: addresses.1,
+        callbacks: callbacks.0,
         now_s: process.clock.now_s(),
     })?;
     if let Err(ended) = process.ended(stores::keep_embedded(&config, &mut server)).await {
         process.end_at_once(&ended);
     }
     drop(ready);
-    stop(process, started, (http, ops), server).await
+    stop(process, started, (http, ops, callbacks.1), server).await
 }
 
 /// The keys of tokens and the certificates of both listeners.
@@ -273,14 +285,15 @@ fn serve_public(
 
 /// Prints the line that reports readiness, and in development a guide for a new user.
 fn announce(ready: &Ready, development: bool) -> anyhow::Result<()> {
-    let Ready { config, http, ops, now_s, .. } = ready;
+    let Ready { config, http, ops, callbacks, now_s, .. } = ready;
     let guide = match development {
         true => dev::guide(config, *http, *ops, *now_s)?,
         false => String::new(),
     };
     let mut out = std::io::stdout().lock();
     // If stdout is closed, the service goes on.
-    drop(writeln!(out, "ubscore ready http={http} ops={ops}\n{guide}"));
+    let callbacks = callbacks.map_or(String::new(), |address| format!(" callbacks={address}"));
+    drop(writeln!(out, "ubscore ready http={http} ops={ops}{callbacks}\n{guide}"));
     drop(out.flush());
     Ok(())
 }
@@ -289,7 +302,7 @@ fn announce(ready: &Ready, development: bool) -> anyhow::Result<()> {
 async fn stop(
     mut process: Process,
     started: Started,
-    (http, ops): (Serving, Serving),
+    (http, ops, callbacks): (Serving, Serving, Option<Serving>),
     server: Option<Embedded>,
 ) -> anyhow::Result<Exit> {
     let Started { service, engine, checkpointer, pin } = started;
@@ -302,7 +315,9 @@ async fn stop(
     }
     process.stop();
     let drained = http.drained().await?;
-    ops.drained().await?;
+    for listener in [Some(ops), callbacks].into_iter().flatten() {
+        listener.drained().await?;
+    }
     checkpointer.stop();
     let tasks = std::mem::take(&mut process.tasks);
     let at_rest = async {
@@ -345,6 +360,7 @@ struct Start<'a> {
     development: bool,
     clock: &'a Arc<dyn Clock>,
     metrics: &'static Metrics,
+    recharges: &'a Opening,
     silent: Arc<AtomicBool>,
     tasks: &'a mut Tasks,
 }
@@ -385,9 +401,8 @@ impl Start<'_> {
         );
         let postgres = Postgres::connect(config, server).await?;
         postgres.prepare(config, &closed, self.development).await?;
-        let begun =
-            writer::begin(config, &postgres, closed, self.clock.as_ref(), self.metrics).await?;
-        let Begun { incarnation, log, replayed, found } = begun;
+        let begun = writer::begin(config, &postgres, closed, self.clock.as_ref(), self.metrics);
+        let Begun { incarnation, log, replayed, found } = begun.await?;
         let settings = self.read_settings(&postgres, &incarnation).await?;
         info!(incarnation = incarnation.number, "begun");
 
@@ -427,16 +442,14 @@ impl Start<'_> {
             (events, hub.clone()),
             self.tasks,
         )?;
+        let gate = (settings.halt.gate(), Arc::clone(&self.silent));
+        let recharges =
+            self.recharges.desk(config, &settings.admin, &coordinator, gate, self.tasks).await?;
         let check = self.watch_stores(compared, &stores, &settings, stopping.clone());
         self.keep_watermark(&coordinator, &stores, &settings);
         self.recover(&coordinator, &settings).await?;
-        let watch = checkpointer::Watch {
-            needed_after: Box::new(move || kept.load(Ordering::Acquire)),
-            mismatch: halting(&settings.halt),
-            differences: differences(config, &settings.catalog),
-        };
-        let checkpointer = self.start_checkpointer(&engine, watch)?;
-        let front = Front { coordinator, transactions, hub, check, verifier, stopping };
+        let checkpointer = self.start_checkpointer(&engine, &settings, kept)?;
+        let front = Front { coordinator, transactions, recharges, hub, check, verifier, stopping };
         let service = self.service(front, &stores, settings, checkpointer.requests());
         Ok(Started { service: Arc::new(service), engine, checkpointer, pin: postgres.pin })
     }
@@ -718,8 +731,14 @@ impl Start<'_> {
     fn start_checkpointer(
         &mut self,
         engine: &Engine,
-        watch: checkpointer::Watch,
+        settings: &Settings,
+        kept: Arc<AtomicU64>,
     ) -> anyhow::Result<Checkpointer> {
+        let watch = checkpointer::Watch {
+            needed_after: Box::new(move || kept.load(Ordering::Acquire)),
+            mismatch: halting(&settings.halt),
+            differences: differences(self.config, &settings.catalog),
+        };
         let options = checkpointer::Options::new(self.config)?;
         let (checkpointer, ended) =
             Checkpointer::start(options, engine, Arc::clone(self.clock), watch)
@@ -738,7 +757,7 @@ impl Start<'_> {
     ) -> Service {
         let (config, clock) = (self.config, self.clock);
         let Settings { reads, admin, database, quotas, halt, .. } = settings;
-        let Front { coordinator, transactions, hub, check, verifier, stopping } = front;
+        let Front { coordinator, transactions, recharges, hub, check, verifier, stopping } = front;
         let Both { postgres, incarnation, engine, spot, .. } = stores;
         let transfers = Transfers {
             coordinator,
@@ -776,8 +795,6 @@ impl Start<'_> {
             Operations { database, engine, snapshots, check, totals, metrics, keeps_postings };
         let (approvals, spot) = (Approvals::from(config), Arc::clone(spot));
         let transactions = TransactionDesk::new(config, transactions);
-        // Recharges are off: nothing builds them yet.
-        let recharges = None;
         Service { intake, transfers, streams, approvals, spot, transactions, recharges, operations }
     }
 }
@@ -803,6 +820,7 @@ struct Both<'a> {
 struct Front {
     coordinator: Arc<Coordinator<Spot, Funding<FlightStore<Database>>>>,
     transactions: Transactions,
+    recharges: Option<RechargeDesk>,
     hub: Option<Arc<Hub>>,
     check: rounds::Check,
     verifier: Arc<Verifier>,

@@ -5,7 +5,7 @@
 //! of a dead engine in the last words, the rejection of a worker in a refusal, and the superseded
 //! process of PostgreSQL in a task.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -174,7 +174,25 @@ impl Process {
         H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        let (limits, silent) = (Limits::from(&self.config.http), Arc::clone(&self.silent));
+        let limits = Limits::from(&self.config.http);
+        self.serve_admitted(name, listener, (limits, |_| true), tls, handler)
+    }
+
+    /// The same with limits of its own, for the addresses that are admitted.
+    pub fn serve_admitted<H, F, A>(
+        &mut self,
+        name: &'static str,
+        listener: TcpListener,
+        (limits, admits): (Limits, A),
+        tls: Option<Arc<Tls>>,
+        handler: H,
+    ) -> Serving
+    where
+        H: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Answer> + Send + 'static,
+        A: Fn(IpAddr) -> bool + Send + Sync + 'static,
+    {
+        let silent = Arc::clone(&self.silent);
         let mut stopped = self.stopping();
         let handler = move |request| {
             let (handler, silent) = (handler.clone(), Arc::clone(&silent));
@@ -189,7 +207,8 @@ impl Process {
         let (sender, receiver) = oneshot::channel();
         self.tasks.run(name, async move {
             let stop = async move { drop(stopped.changed().await) };
-            let drained = listener::serve(listener, limits, tls, handler, stop).await;
+            let served = listener::serve_admitted(listener, limits, admits, tls, handler, stop);
+            let drained = served.await;
             // After a failure the stop does not wait for the counts.
             sender.send(drained).ok();
             Ok(())

@@ -152,6 +152,22 @@ CREATE TRIGGER receivables_guard BEFORE UPDATE OR DELETE ON receivables_tb
 CREATE TRIGGER recharge_movements_guard BEFORE UPDATE OR DELETE ON recharge_movements
     FOR EACH ROW EXECUTE FUNCTION row_guard();
 
+-- Payments and accounts of movements are keyed by the name of a channel: it stays with its
+-- merchant.
+CREATE FUNCTION channels_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' OR (OLD.name, OLD.merchant, OLD.created_at)
+       IS DISTINCT FROM (NEW.name, NEW.merchant, NEW.created_at) THEN
+        RAISE EXCEPTION 'channel % belongs to one merchant for ever', OLD.name
+            USING ERRCODE = 'UB003';
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER channels_guard BEFORE UPDATE OR DELETE ON channels_tb
+    FOR EACH ROW EXECUTE FUNCTION channels_guard();
+
 -- Rows of recharges that contradict each other, of those that were written from p_from to p_to: a
 -- movement of a user and its external operation, and the reverse; a payment and its movements, or
 -- its return; a PAID order and its payment.

@@ -1,0 +1,2 @@
+-- A placeholder: another branch has this number.
+SELECT 1;

@@ -1,0 +1,289 @@
+//! The listener of payment channels: `POST /callbacks/v1/{channel}`, and nothing else.
+//!
+//! A callback is believed by its signature alone: it is verified before anything in it is read, and
+//! before PostgreSQL is asked. Its decision is a task of its own, which goes on when the channel
+//! hangs up or the answer's time is over: the channel sends it again, and is answered as decided.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use hyper::body::{Bytes, Incoming};
+use hyper::header::RETRY_AFTER;
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tracing::{Instrument, debug, error, info, warn};
+
+use super::answer::{Answer, text};
+use super::refusal::{Outcome, RETRY_AFTER_S};
+use super::request::Call;
+use super::route::{Matched, Route, Routes};
+use super::service::{BodyLimits, RechargeDesk, Service};
+use crate::channels::CallbackEnd;
+use crate::channels::open::OpenChannel;
+use crate::clock::NS_PER_S;
+use crate::config::Config;
+use crate::recharge::RechargeId;
+use crate::recharge::answers::Rejected;
+use crate::recharge::decide::{PaymentDecision, PaymentTold};
+use crate::recharge::facts::{Facts, Notice, Taking};
+use crate::recharge::payment::SeenBy;
+use crate::telemetry::callbacks::{callback, expect_callbacks};
+use crate::telemetry::chain;
+use domain::code::Code;
+
+/// The time from the head of a callback to its answer. Channels wait for five seconds.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(4);
+
+/// The pause between two renewals of a channel's keys that callbacks ask for, seconds.
+const RENEW_EVERY_S: u64 = 60;
+
+/// The outcomes of callbacks beside the reasons of rejections, as they are counted.
+const OUTCOMES: [&str; 6] = ["success", "foreign", "missing", "contradiction", "later", "busy"];
+
+static ROUTES: LazyLock<Routes<()>> = LazyLock::new(|| {
+    const TABLE: &[Route<()>] =
+        &[Route { pattern: "/callbacks/v1/{channel}", method: Method::POST, route: () }];
+    Routes::new(TABLE)
+});
+
+/// The parts behind the listener.
+pub struct CallbackDoor {
+    service: Arc<Service>,
+    limits: BodyLimits,
+    in_flight: Arc<Semaphore>,
+    /// By channel, the monotonic second of the last renewal that a callback has asked for.
+    renewed_s: Mutex<HashMap<String, u64>>,
+}
+
+impl CallbackDoor {
+    /// A door to the desk of a service.
+    pub fn new(config: &Config, service: Arc<Service>) -> CallbackDoor {
+        for channel in service.recharges.iter().flat_map(|desk| desk.channels.all()) {
+            let reasons = Rejected::ALL.into_iter().map(Rejected::name);
+            for outcome in OUTCOMES.into_iter().chain(reasons) {
+                expect_callbacks(&channel.terms.name, outcome);
+            }
+        }
+        CallbackDoor {
+            service,
+            limits: BodyLimits::of_callbacks(config),
+            in_flight: Arc::new(Semaphore::new(config.callbacks.in_flight_max)),
+            renewed_s: Mutex::default(),
+        }
+    }
+
+    /// Takes one callback of a channel.
+    async fn take(self: Arc<Self>, name: &str, call: Call) -> Outcome {
+        let desk = self.service.recharges.as_ref();
+        let channel = desk.and_then(|desk| desk.channels.get(name)).ok_or(Code::NotFound)?;
+        let channel = Arc::clone(channel);
+        let clock = Arc::clone(&self.service.intake.clock);
+        let late = clock.sleep(ANSWER_WITHIN);
+        let request_id = call.request_id.clone();
+        let head = call.request.headers().clone();
+        let body = self.limits.body(call).await?;
+        let Ok(place) = Arc::clone(&self.in_flight).try_acquire_owned() else {
+            callback(name, "busy");
+            return Ok(acknowledged(&channel, CallbackEnd::Later, &request_id));
+        };
+        let notices = match self.verified(&channel, &head, &body) {
+            Ok(notices) => notices,
+            Err(rejected) => {
+                let end = CallbackEnd::Rejected(rejected);
+                return Ok(acknowledged(&channel, end, &request_id));
+            }
+        };
+        let (door, of) = (Arc::clone(&self), Arc::clone(&channel));
+        let deciding = async move {
+            let end = door.decide(&of, notices).await;
+            drop(place);
+            end
+        };
+        let deciding = tokio::spawn(deciding.in_current_span());
+        let end = tokio::select! {
+            biased;
+            ended = deciding => ended.unwrap_or_else(|error| {
+                error!(channel = name, %error, "the decision of a callback broke");
+                CallbackEnd::Later
+            }),
+            () = late => {
+                warn!(channel = name, "a callback is not decided in time; it goes on");
+                callback(name, "later");
+                CallbackEnd::Later
+            }
+        };
+        Ok(acknowledged(&channel, end, &request_id))
+    }
+
+    /// The notices of a callback that is believed.
+    fn verified(
+        &self,
+        channel: &Arc<OpenChannel>,
+        head: &HeaderMap,
+        body: &[u8],
+    ) -> Result<Vec<Notice>, Rejected> {
+        let name = &channel.terms.name;
+        let now_ns = i128::from(self.service.intake.clock.now_ns());
+        let now = Timestamp::from_nanosecond(now_ns).expect("before the year 9999");
+        let verified = channel.channel.callback(head, body, now);
+        if let Err(rejected) = verified {
+            callback(name, rejected.name());
+            info!(channel = name, reason = rejected.name(), "a callback is not believed");
+            if rejected == Rejected::Serial && self.may_renew(name) {
+                let channel = Arc::clone(channel);
+                // It asks the channel, and blocks. The callback comes again.
+                tokio::task::spawn_blocking(move || {
+                    let renewal = channel.channel.renew();
+                    info!(channel = channel.terms.name, ?renewal, "asked for the channel's keys");
+                });
+            }
+        }
+        verified
+    }
+
+    /// Whether keys may be renewed now: once a minute.
+    fn may_renew(&self, name: &str) -> bool {
+        let second = self.service.intake.clock.monotonic_ns() / NS_PER_S;
+        let mut renewed = self.renewed_s.lock();
+        match renewed.get(name) {
+            Some(last) if second < last + RENEW_EVERY_S => false,
+            _ => {
+                renewed.insert(name.to_owned(), second);
+                true
+            }
+        }
+    }
+
+    /// Has each notice decided, and returns the worst end.
+    async fn decide(&self, channel: &OpenChannel, notices: Vec<Notice>) -> CallbackEnd {
+        let desk = self.service.recharges.as_ref().expect("the listener stands before a desk");
+        let mut worst = CallbackEnd::Success;
+        for notice in notices {
+            let (end, outcome) = match notice {
+                Notice::Payment(facts) => pay(desk, channel, &facts).await,
+                Notice::Hint { merchant_no } => match RechargeId::parse(&merchant_no) {
+                    Some(id) => {
+                        desk.till.look(id);
+                        (CallbackEnd::Success, "success")
+                    }
+                    None => (CallbackEnd::Success, "foreign"),
+                },
+                Notice::Taken(taking) => self.take_back(channel, &taking, "taken").await,
+                Notice::GivenBack(taking) => self.take_back(channel, &taking, "given back").await,
+                Notice::Nothing => (CallbackEnd::Success, "success"),
+            };
+            callback(&channel.terms.name, outcome);
+            if rank(end) > rank(worst) {
+                worst = end;
+            }
+        }
+        worst
+    }
+
+    /// Money of a payment that the channel has taken, or has given back. It is not booked by this
+    /// version: that of ours is answered so that it comes again, and one of others as theirs.
+    async fn take_back(
+        &self,
+        channel: &OpenChannel,
+        taking: &Taking,
+        what: &'static str,
+    ) -> (CallbackEnd, &'static str) {
+        let (name, Taking { trade_no, number, .. }) = (&channel.terms.name, taking);
+        let recorded = self.service.transfers.reads.channel_payment(name, trade_no).await;
+        let is_known = match recorded {
+            Ok(recorded) => recorded.is_some(),
+            Err(error) => {
+                let error = chain(&error);
+                warn!(channel = name, trade_no, error, "a callback waits for PostgreSQL");
+                return (CallbackEnd::Later, "later");
+            }
+        };
+        let order = taking.merchant_no.as_deref().and_then(RechargeId::parse);
+        if !is_known && order.is_none() {
+            debug!(channel = name, trade_no, number, "money of a foreign payment is {what}");
+            return (CallbackEnd::Success, "foreign");
+        }
+        let minor_units = taking.minor_units;
+        error!(
+            channel = name,
+            trade_no, number, minor_units, "money of a payment is {what}, and is not booked"
+        );
+        match is_known {
+            true => (CallbackEnd::Later, "later"),
+            false => (CallbackEnd::Missing, "missing"),
+        }
+    }
+}
+
+/// Answers one request of the listener.
+pub async fn answer(door: Arc<CallbackDoor>, request: Request<Incoming>) -> Answer {
+    let call = door.service.intake.receive(request);
+    let handler = |matched: Matched<()>, call: Call| async move {
+        door.take(&matched.parameters[0], call).await
+    };
+    ROUTES.answer(call, handler).await
+}
+
+/// Has a payment decided.
+async fn pay(
+    desk: &RechargeDesk,
+    channel: &OpenChannel,
+    facts: &Facts,
+) -> (CallbackEnd, &'static str) {
+    let (name, trade_no) = (&channel.terms.name, &facts.trade_no);
+    let order = RechargeId::parse(&facts.merchant_no);
+    match desk.recharges.told(&channel.terms, facts, SeenBy::Callback).await {
+        Ok(answer) if answer.decision == PaymentDecision::Foreign => {
+            debug!(channel = name, trade_no, "a callback is about a foreign payment");
+            (CallbackEnd::Success, "foreign")
+        }
+        Ok(answer) => {
+            let recharge_id = order.map(|id| id.to_string());
+            let decision = answer.decision;
+            info!(channel = name, recharge_id, trade_no, ?decision, "a payment is decided");
+            if let Some(id) = order {
+                desk.till.look(id);
+            }
+            match answer.told {
+                PaymentTold::Success => (CallbackEnd::Success, "success"),
+                PaymentTold::NotFound => (CallbackEnd::Missing, "missing"),
+                PaymentTold::Conflict => (CallbackEnd::Contradiction, "contradiction"),
+            }
+        }
+        Err(rejection) => {
+            let (recharge_id, code) = (order.map(|id| id.to_string()), rejection.code.name());
+            warn!(channel = name, recharge_id, trade_no, code, "a payment is not decided yet");
+            (CallbackEnd::Later, "later")
+        }
+    }
+}
+
+/// Of several ends the worst is answered: each above success has the channel send it again.
+fn rank(end: CallbackEnd) -> u8 {
+    match end {
+        CallbackEnd::Success => 0,
+        CallbackEnd::Rejected(_) => 1,
+        CallbackEnd::Missing => 2,
+        CallbackEnd::Contradiction => 3,
+        CallbackEnd::Later => 4,
+    }
+}
+
+/// The answer in the channel's own form.
+fn acknowledged(channel: &OpenChannel, end: CallbackEnd, request_id: &str) -> Answer {
+    let answer = channel.channel.acknowledge(end);
+    let status = StatusCode::from_u16(answer.status).expect("adapters know statuses");
+    let body = Bytes::from_static(answer.body.as_bytes());
+    let is_empty = body.is_empty();
+    let mut answer = text(status, "application/json", body, request_id);
+    if is_empty {
+        answer.headers_mut().remove(hyper::header::CONTENT_TYPE);
+    }
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        answer.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S.into());
+    }
+    answer
+}
