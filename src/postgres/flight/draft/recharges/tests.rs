@@ -59,6 +59,7 @@ fn an_end_that_has_come_is_found() {
                 created_at: at,
                 updated_at: at,
                 version: 1,
+                attempts: 0,
             };
             known.recharges.returns.insert(id, back);
             let want = match state {
