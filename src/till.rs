@@ -18,7 +18,6 @@ pub mod step;
 mod task;
 mod watch;
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -72,7 +71,7 @@ pub struct TillOptions {
     /// Calls of channels at the same time.
     pub parallel: usize,
     /// Calls of one channel in a second.
-    pub calls_per_second_max: NonZeroU32,
+    pub calls_per_second_max: u32,
 }
 
 impl TillOptions {

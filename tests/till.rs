@@ -11,7 +11,6 @@ mod rows;
 /// Payments that go back.
 mod sent_back;
 
-use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -243,7 +242,7 @@ impl Shop {
                 query_cap: Duration::from_secs(300),
                 follow_for: Duration::from_secs(86_400),
                 parallel: 8,
-                calls_per_second_max: NonZeroU32::new(200).expect("not zero"),
+                calls_per_second_max: 200,
             },
         };
         block_on(async { till::start(parts, heard, &mut tasks) });

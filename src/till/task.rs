@@ -1,6 +1,7 @@
 //! The task of the till: finds what is due, hands it out, and looks again.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,7 +66,8 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         let names: Vec<String> =
             parts.channels.all().map(|channel| channel.terms.name.clone()).collect();
         let threads = (parts.options.parallel / names.len().max(1)).max(1);
-        let per_second = parts.options.calls_per_second_max;
+        let per_second = parts.options.calls_per_second_max.max(1);
+        let per_second = NonZeroU32::new(per_second).expect("at least 1");
         let lane = |name: String| (name, Lane::new(threads, per_second, Arc::clone(&parts.clock)));
         let lanes = names.into_iter().map(lane).collect();
         TillTask {
