@@ -28,6 +28,7 @@ use self::step::Pace;
 use crate::adapters::Adapter;
 use crate::channels::open::OpenChannels;
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::coordinator::Coordinator;
 use crate::coordinator::recharges::Recharges;
 use crate::entropy::Entropy;
@@ -77,6 +78,19 @@ pub struct TillOptions {
 impl TillOptions {
     fn pace(&self) -> Pace {
         Pace { query_after: self.query_after, query_cap: self.query_cap }
+    }
+}
+
+impl From<&Config> for TillOptions {
+    fn from(config: &Config) -> TillOptions {
+        let recharge = &config.recharge;
+        TillOptions {
+            query_after: Duration::from_millis(recharge.query_after_ms),
+            query_cap: Duration::from_millis(recharge.query_cap_ms),
+            follow_for: Duration::from_hours(recharge.follow_hours),
+            parallel: recharge.parallel,
+            calls_per_second_max: recharge.calls_per_second_max,
+        }
     }
 }
 

@@ -48,3 +48,41 @@ impl Rate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::clock::Sleep;
+
+    struct Set(AtomicU64);
+
+    impl Clock for Set {
+        fn now_ns(&self) -> u64 {
+            self.monotonic_ns()
+        }
+        fn monotonic_ns(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+        fn sleep(&self, _duration: Duration) -> Sleep {
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    #[test]
+    fn a_second_has_so_many_calls_and_no_more() {
+        let count = |number| NonZeroU32::new(number).expect("not zero");
+        let clock = Arc::new(Set(AtomicU64::new(1_000_000_000)));
+        let rate = Rate::new(count(4), Arc::clone(&clock) as Arc<dyn Clock>);
+        rate.take(count(3)).expect("room");
+        rate.take(count(2)).expect_err("for one alone");
+        rate.take(count(1)).expect("room");
+        let pause = rate.take(count(1)).expect_err("none");
+        clock.0.fetch_add(u64::try_from(pause.as_nanos()).expect("short"), Ordering::Relaxed);
+        rate.take(count(1)).expect("room again");
+        clock.0.fetch_add(10_000_000_000, Ordering::Relaxed);
+        rate.take(count(9)).expect("one that is larger than a second takes all of it");
+        rate.take(count(1)).expect_err("none");
+    }
+}
