@@ -26,11 +26,13 @@ use serde_json::{Value, json};
 use ubscore::adapters::funding::Funding;
 use ubscore::adapters::spot::Spot;
 use ubscore::channels::open::{OpenChannel, OpenChannels};
+use ubscore::channels::stripe::{Stripe, StripeSettings};
 use ubscore::channels::{
     Acknowledgement, BillAsk, CallbackEnd, Channel, ChannelLimits, CreateAsk, OrderAsk, RefundAsk,
     Renewal,
 };
 use ubscore::clock::{Clock, Sleep, SystemClock};
+use ubscore::config::secret::Secret;
 use ubscore::coordinator::Coordinator;
 use ubscore::coordinator::recharges::{PaymentAnswer, RechargeDraft, RechargeRules, Recharges};
 use ubscore::entropy::SystemEntropy;
@@ -168,6 +170,18 @@ impl Channel for Listed {
     }
 }
 
+/// The adapter of cards, with the till's clock: a create that failed is looked for a minute later.
+fn card(simulator: &Simulator, clock: &Arc<Ahead>) -> Stripe {
+    let settings = StripeSettings {
+        api_key: Secret::new(simulator.file("card_api_key")),
+        webhook_secrets: vec![Secret::new(simulator.file("card_webhook_secret"))],
+        account: None,
+        livemode: false,
+    };
+    let clock = Arc::clone(clock) as Arc<dyn Clock>;
+    Stripe::new(&settings, simulator.wire(PATIENT), clock).expect("secrets")
+}
+
 /// A till over a running coordinator with one worker. Its user has 10 USDT in Funding.
 struct Shop {
     site: Site,
@@ -208,8 +222,9 @@ impl Shop {
             Box::new(SystemEntropy::default()),
         ));
         let calls = [Arc::<Calls>::default(), Arc::default()];
+        let clock = Arc::new(Ahead(SystemClock::new(), AtomicU64::new(0)));
         let inner: [Box<dyn Channel>; 2] =
-            [Box::new(simulator.wechat(PATIENT)), Box::new(simulator.card(PATIENT))];
+            [Box::new(simulator.wechat(PATIENT)), Box::new(card(&simulator, &clock))];
         let open = BOTH.into_iter().zip(["CNY", "EUR"]).zip(inner).zip(&calls);
         let open = open.map(|(((name, currency), inner), calls)| OpenChannel {
             terms: Arc::new(ChannelTerms {
@@ -225,7 +240,6 @@ impl Shop {
             paused: false.into(),
         });
         let channels = Arc::new(OpenChannels::new(open.collect()));
-        let clock = Arc::new(Ahead(SystemClock::new(), AtomicU64::new(0)));
         let gate = Arc::new(Gate::new(false));
         let (till, heard) = Till::new();
         let parts = TillParts {

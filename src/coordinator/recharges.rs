@@ -4,9 +4,7 @@
 //! Each change is one call of the user's worker. A repeat of a decided payment is answered by a
 //! read of the committed rows, also while halted.
 
-/// The transfer of a PAID order to Spot.
 pub mod forward;
-/// Tries and hints.
 mod tries;
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One call of a channel, on a thread of its own, and what all jobs of the till share.
+//! One call of a channel, on a thread of its own, and the parts that all jobs of the till share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tracing::error;
 
+use super::parts::{TillOptions, TillParts};
 use super::watch::{CallEnd, Watch};
-use super::{TillOptions, TillParts};
 use crate::channels::Channel;
 use crate::channels::open::{OpenChannel, OpenChannels};
 use crate::clock::Clock;
@@ -17,7 +17,7 @@ use crate::coordinator::recharges::Recharges;
 use crate::entropy::Entropy;
 use crate::gate::Gate;
 
-/// What all jobs share.
+/// The parts that all jobs share.
 pub(super) struct Shop<T, F> {
     pub(super) recharges: Arc<Recharges<T, F>>,
     pub(super) channels: Arc<OpenChannels>,

@@ -1,4 +1,4 @@
-//! The lane of one channel: its rate, its part of the threads, and the turns of what is due.
+//! The lane of one channel: its rate, its part of the threads, and the turns of due rows.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::rate::Rate;
 use crate::clock::Clock;
 use crate::postgres::reads::recharges::{DueKind, DueOrder, DueReturn};
 
-/// What is due of one channel.
+/// A due row of one channel.
 pub(super) enum Due {
     /// An order.
     Order(DueKind, Box<DueOrder>),

@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use tracing::{debug, info, warn};
 
 use super::call::Shop;
-use super::step::{Step, Verdict, first_query, gives_up, is_stuck, next_try, step, verdict};
+use super::step::{
+    TillStep, TillVerdict, first_query, gives_up, is_stuck, next_try, step, verdict,
+};
 use super::watch;
 use crate::adapters::Adapter;
 use crate::channels::open::OpenChannel;
@@ -31,7 +33,7 @@ const FORWARD_WAIT: Duration = Duration::from_secs(5);
 const DESCRIPTION: &str = "Recharge";
 
 impl<T: Adapter, F: Adapter> Shop<T, F> {
-    /// Does what is due for an order.
+    /// Does the step that is due for an order.
     ///
     /// # Errors
     /// A [`Rejection`]: the row has its time, or the order is looked at again soon.
@@ -42,8 +44,8 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         let step = step(&order, &limits, now);
         match step {
             // It was selected as due. Passed over for a while, it cannot be in the way.
-            Step::Nothing(_) => return Err(Rejection::of(Code::SystemError)),
-            Step::Wish(wish) => {
+            TillStep::Nothing(_) => return Err(Rejection::of(Code::SystemError)),
+            TillStep::Wish(wish) => {
                 self.recharges.wished(&order, wish, TILL).await?;
                 return Ok(());
             }
@@ -57,14 +59,14 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
             return Ok(());
         }
         match step {
-            Step::Create => self.create(channel, &order).await,
-            Step::Close => {
+            TillStep::Create => self.create(channel, &order).await,
+            TillStep::Close => {
                 self.close(channel, &order, &references).await;
                 self.query(channel, &limits, &order, references).await
             }
-            Step::Query => self.query(channel, &limits, &order, references).await,
-            Step::Follow => self.follow(&order).await,
-            Step::Wish(_) | Step::Nothing(_) => Ok(()),
+            TillStep::Query => self.query(channel, &limits, &order, references).await,
+            TillStep::Follow => self.follow(&order).await,
+            TillStep::Wish(_) | TillStep::Nothing(_) => Ok(()),
         }
     }
 
@@ -127,12 +129,12 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         });
         let Some(queried) = queried.await else { return Ok(()) };
         match verdict(order, &queried, limits, asked_at) {
-            Verdict::Tell => self.tell(channel, queried).await,
-            Verdict::End => {
+            TillVerdict::Tell => self.tell(channel, queried).await,
+            TillVerdict::End => {
                 self.recharges.closed(order).await?;
                 Ok(())
             }
-            Verdict::Again => {
+            TillVerdict::Again => {
                 self.report(order, asked_at);
                 Ok(())
             }

@@ -1,5 +1,5 @@
-//! The decisions of the till, from the row of an order and the time alone: what is due, when it is
-//! tried again, and the meaning of an answer. Pure.
+//! The decisions of the till, from the row of an order and the time alone: the step that is due, the
+//! time of the next try, and the meaning of an answer. Pure.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ const FENCE: SignedDuration = SignedDuration::from_mins(5);
 /// is not ended so long behind its beginning.
 const STUCK: SignedDuration = SignedDuration::from_hours(1);
 
-/// What is due for an order.
+/// The step that is due for an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TillStep {
     /// Make it at the channel.
     Create,
     /// Write down the wish to close it.
@@ -46,7 +46,7 @@ pub struct Pace {
 
 /// The meaning of an answer to a question about an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TillVerdict {
     /// It is paid: the payments are decided.
     Tell,
     /// Nothing can be paid any more: it is closed.
@@ -55,31 +55,31 @@ pub enum Verdict {
     Again,
 }
 
-/// What is due for an order at `now`.
-pub fn step(order: &Recharge, limits: &ChannelLimits, now: Timestamp) -> Step {
+/// The step that is due for an order at `now`.
+pub fn step(order: &Recharge, limits: &ChannelLimits, now: Timestamp) -> TillStep {
     let follows =
         order.target == RechargeTarget::Spot && order.follow.state == FollowState::Waiting;
     match order.state {
-        RechargeState::Closed => return Step::Nothing(None),
-        RechargeState::Paid if !follows => return Step::Nothing(None),
+        RechargeState::Closed => return TillStep::Nothing(None),
+        RechargeState::Paid if !follows => return TillStep::Nothing(None),
         // A person decides about its payment first.
         RechargeState::Init | RechargeState::Paying if order.held > 0 => {
-            return Step::Nothing(None);
+            return TillStep::Nothing(None);
         }
         _ => {}
     }
     match order.next_at {
-        None => return Step::Nothing(None),
-        Some(at) if at > now => return Step::Nothing(Some(at)),
+        None => return TillStep::Nothing(None),
+        Some(at) if at > now => return TillStep::Nothing(Some(at)),
         Some(_) => {}
     }
     match order.state {
-        RechargeState::Paid => Step::Follow,
-        _ if order.closing.is_some() && now < closes_at(order, limits) => Step::Query,
-        _ if order.closing.is_some() => Step::Close,
-        _ if now >= order.expires_at => Step::Wish(ClosingWish::Expired),
-        RechargeState::Init => Step::Create,
-        _ => Step::Query,
+        RechargeState::Paid => TillStep::Follow,
+        _ if order.closing.is_some() && now < closes_at(order, limits) => TillStep::Query,
+        _ if order.closing.is_some() => TillStep::Close,
+        _ if now >= order.expires_at => TillStep::Wish(ClosingWish::Expired),
+        RechargeState::Init => TillStep::Create,
+        _ => TillStep::Query,
     }
 }
 
@@ -87,7 +87,7 @@ pub fn step(order: &Recharge, limits: &ChannelLimits, now: Timestamp) -> Step {
 /// number, so that orders that failed together are not tried together.
 pub fn next_try(
     order: &Recharge,
-    step: Step,
+    step: TillStep,
     limits: &ChannelLimits,
     pace: Pace,
     now: Timestamp,
@@ -97,16 +97,18 @@ pub fn next_try(
     let refused = order.closing == Some(ClosingWish::Refused);
     let (first, tries) = match step {
         // The first pause was that behind PAYING.
-        Step::Query if order.closing.is_none() => (pace.query_after, tries + 1),
-        Step::Query if !refused => (pace.query_after, tries),
+        TillStep::Query if order.closing.is_none() => (pace.query_after, tries + 1),
+        TillStep::Query if !refused => (pace.query_after, tries),
         _ => (RETRY, tries),
     };
     let at = later(now, pause(first, tries, pace.query_cap, random));
     // The expiry, the first close and the last one are in time.
     let bounds = match step {
-        Step::Create | Step::Query if order.closing.is_none() => [Some(order.expires_at), None],
-        Step::Query => [Some(closes_at(order, limits)), fence_of(order, limits)],
-        Step::Close => [fence_of(order, limits), None],
+        TillStep::Create | TillStep::Query if order.closing.is_none() => {
+            [Some(order.expires_at), None]
+        }
+        TillStep::Query => [Some(closes_at(order, limits)), fence_of(order, limits)],
+        TillStep::Close => [fence_of(order, limits), None],
         _ => [None, None],
     };
     bounds.into_iter().flatten().filter(|bound| *bound > now).fold(at, Timestamp::min)
@@ -129,11 +131,11 @@ pub fn verdict(
     answer: &Queried,
     limits: &ChannelLimits,
     asked_at: Timestamp,
-) -> Verdict {
+) -> TillVerdict {
     let Some(closing) = order.closing else {
         return match answer {
-            Queried::Paid(_) => Verdict::Tell,
-            _ => Verdict::Again,
+            Queried::Paid(_) => TillVerdict::Tell,
+            _ => TillVerdict::Again,
         };
     };
     let over = fence_of(order, limits).is_some_and(|fence| asked_at >= fence);
@@ -141,11 +143,11 @@ pub fn verdict(
     // that a payer was told of.
     let never_told = !limits.ends_payment && order.reference.is_none();
     match answer {
-        Queried::Paid(_) => Verdict::Tell,
-        Queried::Closed => Verdict::End,
-        Queried::Absent if closing == ClosingWish::Refused || never_told => Verdict::End,
-        Queried::Open | Queried::Absent if over => Verdict::End,
-        Queried::Open | Queried::Absent | Queried::Unknown(_) => Verdict::Again,
+        Queried::Paid(_) => TillVerdict::Tell,
+        Queried::Closed => TillVerdict::End,
+        Queried::Absent if closing == ClosingWish::Refused || never_told => TillVerdict::End,
+        Queried::Open | Queried::Absent if over => TillVerdict::End,
+        Queried::Open | Queried::Absent | Queried::Unknown(_) => TillVerdict::Again,
     }
 }
 

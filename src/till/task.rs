@@ -1,17 +1,18 @@
-//! The task of the till: finds what is due, hands it out, and looks again.
+//! The task of the till: finds the rows that are due, hands them out, and looks again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinSet};
 use tracing::{error, warn};
 
-use super::TillParts;
 use super::call::Shop;
 use super::lane::{Due, Lane, Place};
+use super::parts::TillParts;
 use crate::adapters::Adapter;
 use crate::coordinator::{Coordinator, Rejection};
 use crate::gate::Gate;
@@ -27,7 +28,7 @@ const LOOK_MIN: Duration = Duration::from_millis(10);
 /// The most hints in hand; further ones wait in the queue.
 const HINTS_MAX: usize = 32;
 /// How long a row that failed without a new time is passed over.
-const SHUN: Duration = Duration::from_secs(5);
+const SHUN: Duration = Duration::from_secs(30);
 
 /// The row that a job is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +39,7 @@ enum Row {
 
 /// A job in hand.
 enum Job {
-    /// What is due for a row, of a channel.
+    /// The step that is due for a row, of a channel.
     Due(Row, String, Place),
     /// A look that was asked for.
     Hint,
@@ -164,7 +165,7 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         self.passed.insert(row, u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Reads what is due, hands it out, and sets the time of the next read.
+    /// Reads the due rows, hands them out, and sets the time of the next read.
     async fn read(&mut self) {
         let wait = match self.hand_out().await {
             Ok(wait) => wait.clamp(LOOK_MIN, LOOK),
@@ -178,7 +179,7 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         self.read_ns = (ns(now + LOOK_MIN), ns(now + wait));
     }
 
-    /// Hands out what is due. Returns the pause until something is due again.
+    /// Hands out the due rows. Returns the pause until something is due again.
     async fn hand_out(&mut self) -> Result<Duration, Error> {
         if self.shop.is_quiet() || self.lanes.is_empty() {
             return Ok(LOOK);
@@ -186,8 +187,10 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         let now_ns = self.shop.clock.monotonic_ns();
         self.passed.retain(|_, until| *until > now_ns);
         let now = self.shop.now();
-        let mut wait = LOOK;
-        for (channel, due) in self.due(now).await? {
+        let (due, odd) = self.due(now).await?;
+        // Rows that cannot be read have had the place of others.
+        let mut wait = if odd { LOOK_MIN } else { LOOK };
+        for (channel, due) in due {
             if let Some(pause) = self.begin(&channel, due) {
                 wait = wait.min(pause);
             }
@@ -205,8 +208,9 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         Ok(wait)
     }
 
-    /// What is due and has room, in the order of turns.
-    async fn due(&mut self, now: jiff::Timestamp) -> Result<Vec<(String, Due)>, Error> {
+    /// The rows that are due and have room, in the order of turns, and whether others cannot be
+    /// read.
+    async fn due(&mut self, now: Timestamp) -> Result<(Vec<(String, Due)>, bool), Error> {
         let mut lanes = Vec::new();
         for (channel, lane) in &self.lanes {
             for kind in DueKind::ALL {
@@ -223,14 +227,14 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
                 Row::Return(id) => returns.push(*id),
             }
         }
-        let mut due = Vec::new();
+        let (mut due, mut odd) = (Vec::new(), Vec::new());
         if !lanes.is_empty() {
             for (kind, id, order) in self.reads.due_orders(&lanes, now, &orders).await? {
                 match order {
                     Ok(order) => {
                         due.push((order.order.channel.clone(), Due::Order(kind, Box::new(order))));
                     }
-                    Err(failure) => self.unreadable(Row::Order(id), &failure),
+                    Err(failure) => odd.push((Row::Order(id), failure)),
                 }
             }
         }
@@ -240,18 +244,17 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
             for (id, back) in self.reads.due_returns(&channel, now, &returns, room).await? {
                 match back {
                     Ok(back) => due.push((channel.clone(), Due::Return(Box::new(back)))),
-                    Err(failure) => self.unreadable(Row::Return(id), &failure),
+                    Err(failure) => odd.push((Row::Return(id), failure)),
                 }
             }
         }
         // Stable: within a turn the longest due is first.
         due.sort_by_key(|(_, due)| due.turn());
-        Ok(due)
-    }
-
-    fn unreadable(&mut self, row: Row, failure: &Error) {
-        error!(?row, %failure, "a row that is due cannot be read");
-        self.shun(row);
+        for (row, failure) in &odd {
+            error!(?row, %failure, "a row that is due cannot be read");
+            self.shun(*row);
+        }
+        Ok((due, !odd.is_empty()))
     }
 
     /// Begins a job, if its channel has room. Returns the pause until its rate has.

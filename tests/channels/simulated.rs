@@ -75,7 +75,7 @@ impl Simulator {
         *self = Simulator::start_in(directory, &listen);
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         fs::read_to_string(self.directory.join(name))
             .unwrap_or_else(|error| panic!("{name}: {error}"))
     }
@@ -109,7 +109,7 @@ impl Simulator {
         self.done("POST", &format!("/pay/{no}"), how)
     }
 
-    fn wire(&self, timeout: Duration) -> Arc<dyn Wire> {
+    pub(crate) fn wire(&self, timeout: Duration) -> Arc<dyn Wire> {
         let base = format!("http://{}", self.address);
         Arc::new(HttpWire::new(&base, timeout, timeout).expect("loopback"))
     }

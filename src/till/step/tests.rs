@@ -54,24 +54,24 @@ fn each_row_has_one_step() {
         order
     };
     for (what, row, limits, second, want) in [
-        ("new", order(Init), WECHAT, 0, Step::Create),
-        ("not yet", order(Init), WECHAT, -1, Step::Nothing(Some(at(0)))),
-        ("noted", order(Paying), WECHAT, 0, Step::Query),
-        ("without a time", never(order(Paying)), WECHAT, 0, Step::Nothing(None)),
-        ("expired, never noted", order(Init), WECHAT, 1_500, Step::Wish(Expired)),
-        ("expired", order(Paying), CARD, 1_500, Step::Wish(Expired)),
-        ("not closed at this age", closing(Paying, Cancelled), WECHAT, 299, Step::Query),
-        ("closed at this age", closing(Paying, Cancelled), WECHAT, 300, Step::Close),
-        ("closed at any age", closing(Paying, Cancelled), CARD, 0, Step::Close),
-        ("no create behind a wish", closing(Init, Cancelled), CARD, 0, Step::Close),
-        ("nor behind a refusal", closing(Init, Refused), WECHAT, 0, Step::Query),
-        ("held", held(order(Paying)), WECHAT, 2_000, Step::Nothing(None)),
-        ("held and closing", held(closing(Paying, Expired)), CARD, 0, Step::Nothing(None)),
-        ("paid", order(Paid), WECHAT, 0, Step::Nothing(None)),
-        ("paid for Spot", spot(Paid), WECHAT, 0, Step::Follow),
-        ("and a second payment held", held(spot(Paid)), WECHAT, 0, Step::Follow),
-        ("arrived", arrived(spot(Paid)), WECHAT, 0, Step::Nothing(None)),
-        ("closed", spot(Closed), WECHAT, 0, Step::Nothing(None)),
+        ("new", order(Init), WECHAT, 0, TillStep::Create),
+        ("not yet", order(Init), WECHAT, -1, TillStep::Nothing(Some(at(0)))),
+        ("noted", order(Paying), WECHAT, 0, TillStep::Query),
+        ("without a time", never(order(Paying)), WECHAT, 0, TillStep::Nothing(None)),
+        ("expired, never noted", order(Init), WECHAT, 1_500, TillStep::Wish(Expired)),
+        ("expired", order(Paying), CARD, 1_500, TillStep::Wish(Expired)),
+        ("not closed at this age", closing(Paying, Cancelled), WECHAT, 299, TillStep::Query),
+        ("closed at this age", closing(Paying, Cancelled), WECHAT, 300, TillStep::Close),
+        ("closed at any age", closing(Paying, Cancelled), CARD, 0, TillStep::Close),
+        ("no create behind a wish", closing(Init, Cancelled), CARD, 0, TillStep::Close),
+        ("nor behind a refusal", closing(Init, Refused), WECHAT, 0, TillStep::Query),
+        ("held", held(order(Paying)), WECHAT, 2_000, TillStep::Nothing(None)),
+        ("held and closing", held(closing(Paying, Expired)), CARD, 0, TillStep::Nothing(None)),
+        ("paid", order(Paid), WECHAT, 0, TillStep::Nothing(None)),
+        ("paid for Spot", spot(Paid), WECHAT, 0, TillStep::Follow),
+        ("and a second payment held", held(spot(Paid)), WECHAT, 0, TillStep::Follow),
+        ("arrived", arrived(spot(Paid)), WECHAT, 0, TillStep::Nothing(None)),
+        ("closed", spot(Closed), WECHAT, 0, TillStep::Nothing(None)),
     ] {
         assert_eq!(step(&row, &limits, at(second)), want, "{what}");
     }
@@ -98,10 +98,10 @@ fn only_a_verified_answer_behind_the_wish_ends_an_order() {
     ] {
         let answers = [Queried::Open, Queried::Closed, Queried::Absent, unknown()];
         for (answer, ends) in answers.iter().zip(ends) {
-            let want = if ends { Verdict::End } else { Verdict::Again };
+            let want = if ends { TillVerdict::End } else { TillVerdict::Again };
             assert_eq!(verdict(&row, answer, &limits, at(second)), want, "{what}: {answer:?}");
         }
-        assert_eq!(verdict(&row, &paid(), &limits, at(second)), Verdict::Tell, "{what}");
+        assert_eq!(verdict(&row, &paid(), &limits, at(second)), TillVerdict::Tell, "{what}");
     }
 }
 
@@ -115,16 +115,16 @@ fn a_try_has_its_next_time() {
         next_try(row, step, limits, PACE, at(second), half_us)
     };
     for (what, row, step, limits, second, seconds) in [
-        ("the first create", order(Init), Step::Create, WECHAT, 0, 1),
-        ("the third", tried(3, order(Init)), Step::Create, WECHAT, 5, 4),
-        ("capped", tried(40, order(Init)), Step::Create, WECHAT, 5, 300),
-        ("the first question", order(Paying), Step::Query, WECHAT, 15, 30),
-        ("the second", tried(2, order(Paying)), Step::Query, WECHAT, 45, 60),
-        ("a late one", tried(9, order(Paying)), Step::Query, CARD, 600, 300),
-        ("refused", closing(Init, Refused), Step::Query, WECHAT, 1, 1),
-        ("cancelled", closing(Paying, Cancelled), Step::Query, WECHAT, 1, 15),
-        ("a close", closing(Paying, Expired), Step::Close, CARD, 1_500, 1),
-        ("the money goes on", order(Paid), Step::Follow, CARD, 20, 1),
+        ("the first create", order(Init), TillStep::Create, WECHAT, 0, 1),
+        ("the third", tried(3, order(Init)), TillStep::Create, WECHAT, 5, 4),
+        ("capped", tried(40, order(Init)), TillStep::Create, WECHAT, 5, 300),
+        ("the first question", order(Paying), TillStep::Query, WECHAT, 15, 30),
+        ("the second", tried(2, order(Paying)), TillStep::Query, WECHAT, 45, 60),
+        ("a late one", tried(9, order(Paying)), TillStep::Query, CARD, 600, 300),
+        ("refused", closing(Init, Refused), TillStep::Query, WECHAT, 1, 1),
+        ("cancelled", closing(Paying, Cancelled), TillStep::Query, WECHAT, 1, 15),
+        ("a close", closing(Paying, Expired), TillStep::Close, CARD, 1_500, 1),
+        ("the money goes on", order(Paid), TillStep::Follow, CARD, 20, 1),
     ] {
         let all = u64::try_from(seconds).expect("above 0") * 500_000;
         assert_eq!(longest(&row, step, &limits, second, all), at(second + seconds), "{what}");
@@ -133,12 +133,12 @@ fn a_try_has_its_next_time() {
     }
     let full = 150_000_000;
     let late = tried(20, order(Paying));
-    assert_eq!(longest(&late, Step::Query, &WECHAT, 1_400, full), at(1_500), "the expiry");
+    assert_eq!(longest(&late, TillStep::Query, &WECHAT, 1_400, full), at(1_500), "the expiry");
     let young = tried(20, closing(Paying, Cancelled));
-    assert_eq!(longest(&young, Step::Query, &WECHAT, 200, full), at(300), "the first close");
+    assert_eq!(longest(&young, TillStep::Query, &WECHAT, 200, full), at(300), "the first close");
     let old = tried(20, closing(Paying, Expired));
-    assert_eq!(longest(&old, Step::Close, &WECHAT, 1_600, full), at(1_800), "the fence");
-    assert_eq!(longest(&old, Step::Close, &WECHAT, 1_801, full), at(2_101));
+    assert_eq!(longest(&old, TillStep::Close, &WECHAT, 1_600, full), at(1_800), "the fence");
+    assert_eq!(longest(&old, TillStep::Close, &WECHAT, 1_801, full), at(2_101));
     assert_eq!(first_query(&order(Init), PACE, at(3)), at(18));
     assert_eq!(first_query(&order(Init), PACE, at(1_490)), at(1_500));
     assert_eq!(first_query(&order(Init), PACE, at(1_510)), at(1_525));
