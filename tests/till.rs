@@ -41,7 +41,6 @@ use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::pool;
 use ubscore::postgres::reads::Reads;
-use ubscore::recharge::RechargeId;
 use ubscore::recharge::answers::{BillLine, Billed, Closing, Created, Queried, Refunded, Rejected};
 use ubscore::recharge::facts::{Facts, Notice, Returned};
 use ubscore::recharge::order::{ClosingWish, Recharge, RechargeState, RechargeTarget};

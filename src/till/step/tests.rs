@@ -111,7 +111,7 @@ fn a_try_has_its_next_time() {
     use ClosingWish::{Cancelled, Expired, Refused};
     use RechargeState::{Init, Paid, Paying};
     let tried = |attempts, order: Recharge| Recharge { attempts, ..order };
-    let longest = |row: &Recharge, step, limits, second, half_us: u64| {
+    let longest = |row: &Recharge, step, limits: &ChannelLimits, second, half_us: u64| {
         next_try(row, step, limits, PACE, at(second), half_us)
     };
     for (what, row, step, limits, second, seconds) in [
