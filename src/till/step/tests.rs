@@ -41,7 +41,7 @@ fn closing(state: RechargeState, closing: ClosingWish) -> Recharge {
     Recharge { closing: Some(closing), ..order(state) }
 }
 
-/// Goal: what is due follows from the row and the time alone.
+/// Goal: the step that is due follows from the row and the time alone.
 #[test]
 fn each_row_has_one_step() {
     use ClosingWish::{Cancelled, Expired, Refused};
@@ -92,7 +92,7 @@ fn only_a_verified_answer_behind_the_wish_ends_an_order() {
         ("a wish", closing(Paying, Cancelled), WECHAT, early, [false, true, false, false]),
         ("behind the fence", closing(Paying, Cancelled), WECHAT, fence, [true, true, true, false]),
         ("no fence", told(closing(Paying, Cancelled)), CARD, fence, [false, true, false, false]),
-        ("never told", closing(Init, Cancelled), CARD, early, [false, true, true, false]),
+        ("without a way to pay", closing(Init, Cancelled), CARD, early, [false, true, true, false]),
         ("never noted", closing(Init, Cancelled), WECHAT, early, [false, true, false, false]),
         ("refused", closing(Init, Refused), WECHAT, 1, [false, true, true, false]),
     ] {
