@@ -7,9 +7,10 @@ use jiff::Timestamp;
 use super::decide::{PaymentDecision, PaymentTold};
 use super::facts::Facts;
 use super::movement;
-use super::order::{ClosingWish, Recharge};
+use super::order::{ClosingWish, Follow, Recharge};
 use super::payment::{RechargePayment, SeenBy};
 use super::proof::Proven;
+use super::returned::RechargeReturn;
 use super::terms::{ChannelTerms, RechargePolicy};
 use super::{PaymentId, RechargeId, ReturnId};
 use domain::account::UserId;
@@ -62,8 +63,40 @@ pub enum RechargeAct {
         /// The order.
         id: RechargeId,
     },
+    /// Write down a try of the till, before its call.
+    Try {
+        /// The order.
+        id: RechargeId,
+        /// The version that the till has decided on. With another one nothing is written.
+        version: u64,
+        /// When the till looks at it next, if the call has no end.
+        next_at: Timestamp,
+    },
+    /// Make the next question about an order due, at most every 3 s.
+    Hint {
+        /// The order.
+        id: RechargeId,
+    },
+    /// Write down how far the money of a PAID order has gone on. Its end stands.
+    Follow {
+        /// The order.
+        id: RechargeId,
+        /// How far.
+        follow: Follow,
+    },
     /// Decide a verified payment.
     Pay(Box<PaymentCall>),
+    /// Write down a try of a return, before its call: READY becomes SENT.
+    Send {
+        /// The payment.
+        payment: PaymentName,
+        /// The return.
+        id: ReturnId,
+        /// The version that the till has decided on. With another one nothing is written.
+        version: u64,
+        /// When the till looks at it next, if the call has no end.
+        next_at: Timestamp,
+    },
     /// End a HELD payment, by an operator.
     EndHeld {
         /// The payment.
@@ -145,11 +178,14 @@ impl RechargeCall {
             RechargeAct::Create { .. } => None,
             RechargeAct::Note { id, .. }
             | RechargeAct::Wish { id, .. }
+            | RechargeAct::Try { id, .. }
+            | RechargeAct::Hint { id }
+            | RechargeAct::Follow { id, .. }
             | RechargeAct::Close { id } => Some(*id),
             RechargeAct::Pay(pay) => pay.recharge,
-            RechargeAct::EndHeld { payment, .. } | RechargeAct::EndReturn { payment, .. } => {
-                payment.recharge
-            }
+            RechargeAct::EndHeld { payment, .. }
+            | RechargeAct::Send { payment, .. }
+            | RechargeAct::EndReturn { payment, .. } => payment.recharge,
         }
     }
 
@@ -157,18 +193,18 @@ impl RechargeCall {
     pub fn payment(&self) -> Option<(String, String)> {
         let key = match &self.act {
             RechargeAct::Pay(pay) => (&pay.terms.name, &pay.facts.trade_no),
-            RechargeAct::EndHeld { payment, .. } | RechargeAct::EndReturn { payment, .. } => {
-                (&payment.channel, &payment.trade_no)
-            }
+            RechargeAct::EndHeld { payment, .. }
+            | RechargeAct::Send { payment, .. }
+            | RechargeAct::EndReturn { payment, .. } => (&payment.channel, &payment.trade_no),
             _ => return None,
         };
         Some((key.0.clone(), key.1.clone()))
     }
 
-    /// The return that it ends.
+    /// The return that it is about.
     pub fn ended_return(&self) -> Option<ReturnId> {
         match &self.act {
-            RechargeAct::EndReturn { id, .. } => Some(*id),
+            RechargeAct::EndReturn { id, .. } | RechargeAct::Send { id, .. } => Some(*id),
             _ => None,
         }
     }
@@ -214,6 +250,13 @@ pub enum RechargeOutcome {
         told: PaymentTold,
         /// The payment as it stands; `None`: it is not recorded.
         payment: Option<Box<RechargePayment>>,
+    },
+    /// The return as it stands.
+    Return {
+        /// The return.
+        row: Box<RechargeReturn>,
+        /// Whether the act has changed nothing.
+        replayed: bool,
     },
     /// Nothing was done.
     Refused {

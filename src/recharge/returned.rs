@@ -133,6 +133,8 @@ pub struct RechargeReturn {
     pub updated_at: Timestamp,
     /// Rises by one with each flight that changes the row; 1 when it is made.
     pub version: u64,
+    /// Tries at the channel.
+    pub attempts: u32,
 }
 
 #[cfg(test)]

@@ -64,17 +64,20 @@ pub enum RechargeChange {
     PaymentCredited = 5,
     /// A payment was given back.
     Returned = 6,
+    /// The money of a PAID order has gone on to its target.
+    Forwarded = 7,
 }
 
 impl RechargeChange {
     /// Every change.
-    pub const ALL: [RechargeChange; 6] = [
+    pub const ALL: [RechargeChange; 7] = [
         RechargeChange::Paying,
         RechargeChange::Paid,
         RechargeChange::Closed,
         RechargeChange::PaymentHeld,
         RechargeChange::PaymentCredited,
         RechargeChange::Returned,
+        RechargeChange::Forwarded,
     ];
 
     /// The name of the change with this number.
@@ -87,6 +90,7 @@ impl RechargeChange {
             RechargeChange::PaymentHeld => "PAYMENT_HELD",
             RechargeChange::PaymentCredited => "PAYMENT_CREDITED",
             RechargeChange::Returned => "RETURNED",
+            RechargeChange::Forwarded => "FORWARDED",
         })
     }
 }

@@ -1,2 +1,0 @@
--- A placeholder: another branch has this number.
-SELECT 1;
