@@ -16,7 +16,8 @@
 //! and reads the missed events in PostgreSQL. So does one that begins after an earlier event.
 //! [`webhooks`] reads the journal and posts events to an endpoint. [`retention`] deletes old ones.
 //! A transaction has one event, at DONE or CANCELLED. Its streams are woken, and read it in
-//! PostgreSQL.
+//! PostgreSQL. Events of recharges are of flights too, behind those of its transfers; a stream that
+//! was away reads them in `recharge_events`.
 
 mod options;
 pub mod retention;
@@ -37,6 +38,7 @@ use crate::clock::Clock;
 use crate::crash;
 use crate::postgres::events::Event;
 use crate::postgres::flight::{Flight, Told};
+use crate::postgres::recharge_events::{RechargeEvent, events_of};
 use crate::postgres::{Error, Limits, Superseded};
 use crate::telemetry;
 use crate::transaction::TransactionRow;
@@ -90,8 +92,21 @@ struct User {
 pub enum Pushed {
     /// An event of a transfer.
     Transfer(Arc<Event>),
+    /// An event of a recharge.
+    Recharge(Arc<RechargeEvent>),
     /// A transaction has an event in PostgreSQL.
     Transaction,
+}
+
+impl Pushed {
+    /// The id of an event that came with its flight.
+    pub fn id(&self) -> Option<i64> {
+        match self {
+            Pushed::Transfer(event) => Some(event.id),
+            Pushed::Recharge(event) => Some(event.id),
+            Pushed::Transaction => None,
+        }
+    }
 }
 
 /// There is no place for another stream.
@@ -189,11 +204,14 @@ impl Told for Hub {
     /// Sends its events to the streams that follow, in their order. A stream without room for one
     /// leaves the hub: it ends, or reads the events in PostgreSQL.
     fn committed(&self, flight: &Flight) {
-        let count = flight.events().count();
+        let count = flight.event_count();
         if count == 0 {
             return;
         }
         crash::point("events_before_told");
+        if !flight.recharged.notices.is_empty() {
+            crash::point("recharge_before_tell");
+        }
         telemetry::events(count);
         self.ring_for_deliveries();
         let mut users = self.users.lock();
@@ -209,6 +227,12 @@ impl Told for Hub {
             let event = Event::new(id, flight.at, passed.states.clone(), transfer.clone());
             let event = Arc::new(event);
             let push = || Pushed::Transfer(Arc::clone(&event));
+            user.queues.retain(|(_, queue)| queue.try_send(push()).is_ok());
+        }
+        for event in events_of(flight) {
+            let Some(user) = users.by_id.get_mut(&event.user) else { continue };
+            let event = Arc::new(event);
+            let push = || Pushed::Recharge(Arc::clone(&event));
             user.queues.retain(|(_, queue)| queue.try_send(push()).is_ok());
         }
     }

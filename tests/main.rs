@@ -198,6 +198,9 @@ mod layers;
 /// Recharges without a listener: orders and payments in flights, repeats, returns, guards.
 mod recharges;
 
+/// The public routes and the events of recharges, with a simulated channel.
+mod recharge_api;
+
 /// The PostgreSQL that `serve --dev` runs for itself.
 mod embedded;
 

@@ -146,6 +146,7 @@ enum Line {
         #[serde(skip_serializing_if = "Option::is_none")]
         payment_id: Option<String>,
         change: &'static str,
+        event_id: String,
     },
 }
 
@@ -221,11 +222,21 @@ fn print(
                      frozen {frozen} version {version}{code}"
                 )?;
             }
-            Line::Recharged { order_number, user_id, recharge_id, payment_id, change } => {
+            Line::Recharged {
+                order_number,
+                user_id,
+                recharge_id,
+                payment_id,
+                change,
+                event_id,
+            } => {
                 let names = [recharge_id, payment_id].into_iter().flatten();
                 let names: Vec<String> = names.collect();
                 let names = names.join(" ");
-                writeln!(out, "  {order_number} user {user_id} recharge {names} {change}")?;
+                writeln!(
+                    out,
+                    "  {order_number} user {user_id} recharge {names} {change} event {event_id}"
+                )?;
             }
             Line::Posted { order_number, op, user_id, asset, available, frozen, version, code } => {
                 let code = code.map_or(String::new(), |code| format!(" refused {code}"));
@@ -268,13 +279,18 @@ fn lines(row: &JournalRow, entries: &[Entry], catalog: &Catalog) -> Vec<Line> {
                 version: *version,
                 code: code.and_then(Code::from_number).map(Code::name),
             },
-            Entry::Recharged { recharge, payment, change, .. } => Line::Recharged {
-                order_number,
-                user_id,
-                recharge_id: RechargeId::new(*recharge).map(|id| id.to_string()),
-                payment_id: PaymentId::new(*payment).map(|id| id.to_string()),
-                change: RechargeChange::name_of(*change).expect("decoded"),
-            },
+            Entry::Recharged { recharge, payment, change, .. } => {
+                let event_id = event.to_string();
+                event += 1;
+                Line::Recharged {
+                    order_number,
+                    user_id,
+                    recharge_id: RechargeId::new(*recharge).map(|id| id.to_string()),
+                    payment_id: PaymentId::new(*payment).map(|id| id.to_string()),
+                    change: RechargeChange::name_of(*change).expect("decoded"),
+                    event_id,
+                }
+            }
             Entry::Held { key, act, asset, available, frozen, version, code, .. } => Line::Held {
                 order_number,
                 hold: key.clone(),

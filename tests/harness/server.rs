@@ -136,6 +136,8 @@ pub(crate) struct Server {
     said: Arc<Mutex<String>>,
     pub(crate) http: SocketAddr,
     pub(crate) ops: SocketAddr,
+    /// The listener of payment channels, where recharges are on.
+    pub(crate) callbacks: Option<SocketAddr>,
 }
 
 impl Drop for Server {
@@ -203,7 +205,7 @@ impl Server {
             }
         });
         match ready.recv_timeout(PATIENCE) {
-            Ok((http, ops)) => Ok(Server { child, said, http, ops }),
+            Ok((http, ops, callbacks)) => Ok(Server { child, said, http, ops, callbacks }),
             Err(_) => {
                 let status = wait_for_exit(&mut child, &said);
                 let said = said.lock().expect("no panic in a reader").clone();
@@ -483,8 +485,12 @@ impl Server {
     }
 }
 
-fn parse_ready(line: &str) -> Option<(SocketAddr, SocketAddr)> {
+fn parse_ready(line: &str) -> Option<(SocketAddr, SocketAddr, Option<SocketAddr>)> {
     let addresses = line.strip_prefix("ubscore ready http=")?;
     let (http, ops) = addresses.split_once(" ops=")?;
-    Some((http.parse().ok()?, ops.parse().ok()?))
+    let (ops, callbacks) = match ops.split_once(" callbacks=") {
+        Some((ops, callbacks)) => (ops, Some(callbacks.parse().ok()?)),
+        None => (ops, None),
+    };
+    Some((http.parse().ok()?, ops.parse().ok()?, callbacks))
 }

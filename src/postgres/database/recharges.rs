@@ -331,7 +331,12 @@ fn count(row: &Row, column: usize) -> Result<Option<u32>, Error> {
     Ok(number.and_then(|number| u32::try_from(number).ok()))
 }
 
-fn return_from_row(row: &Row) -> Result<RechargeReturn, Error> {
+/// The columns of a return, in the order of [`return_from_row`].
+pub(in crate::postgres) const RETURN_COLUMNS: &str = "\
+    return_id, payment_id, kind, minor_units, state, next_at, created_at, updated_at, version";
+
+/// Reads [`RETURN_COLUMNS`].
+pub(in crate::postgres) fn return_from_row(row: &Row) -> Result<RechargeReturn, Error> {
     let (Id(id), Id(payment)) = (row.try_get(0)?, row.try_get(1)?);
     let bad = |what: &str| unreadable(RETURNS, what.to_owned());
     let kind: i16 = row.try_get(2)?;

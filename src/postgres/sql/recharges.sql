@@ -152,6 +152,9 @@ CREATE TRIGGER receivables_guard BEFORE UPDATE OR DELETE ON receivables_tb
 CREATE TRIGGER recharge_movements_guard BEFORE UPDATE OR DELETE ON recharge_movements
     FOR EACH ROW EXECUTE FUNCTION row_guard();
 
+CREATE TRIGGER recharge_events_guard BEFORE UPDATE OR DELETE ON recharge_events
+    FOR EACH ROW EXECUTE FUNCTION row_guard();
+
 -- Rows of recharges that contradict each other, of those that were written from p_from to p_to: a
 -- movement of a user and its external operation, and the reverse; a payment and its movements, or
 -- its return; a PAID order and its payment.
