@@ -191,9 +191,7 @@ fn the_server_is_as_its_description_says() {
 /// Goal: the same of the routes of recharges, where they are on.
 #[test]
 fn recharges_are_as_their_description_says() {
-    let site = Site::new()
-        .with("UBSCORE__RECHARGE__USER_OPEN_MAX", 1_000)
-        .with("UBSCORE__LIMITS__REQUESTS_PER_SECOND_MAX", 0);
+    let site = Site::new().with("UBSCORE__RECHARGE__USER_OPEN_MAX", 1_000);
     let desk = Recharging::on(site);
     let server = desk.start();
     let directory = desk.site.fresh_path("schemathesis");

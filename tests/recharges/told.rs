@@ -84,11 +84,12 @@ fn rch_001_each_change_is_one_event_in_the_order_of_ids() {
     assert!(ids.is_sorted_by(|one, next| one < next), "{ids:?}");
     let want = [Paying, Paid, Paying, PaymentHeld, Closed, PaymentCredited];
     assert_eq!(changes(&all), want);
-    let kinds: String = all.iter().map(|event| match event {
+    let kind = |event: &UserEvent| match event {
         UserEvent::Transfer(_) => 't',
         UserEvent::Recharge(_) => 'r',
         UserEvent::Transaction(_) => 'x',
-    });
+    };
+    let kinds: String = all.iter().map(kind).collect();
     let kinds = kinds.replace("ttt", "t").replace("tt", "t");
     assert_eq!(kinds, "rtrtrrrr", "each between the others");
     // From each place on, nothing is skipped and nothing comes twice.

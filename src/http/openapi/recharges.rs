@@ -1,7 +1,6 @@
 //! The routes of recharges.
 
 use serde_json::json;
-use utoipa::ToSchema;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{
     Operation, OperationBuilder, Parameter, ParameterBuilder, ParameterIn,
