@@ -330,6 +330,7 @@ mod tests {
     use domain::transfer::{Direction, Intent, ReqId, State};
 
     use super::*;
+    use crate::postgres::flight::recharged::{RechargeChange, RechargeNotice};
     use crate::postgres::flight::{Passed, Written};
     use crate::postgres::store::Transfer;
 
@@ -356,6 +357,35 @@ mod tests {
             });
         }
         flight
+    }
+
+    /// Goal: a change of a recharge is told to its user alone, behind the transfers of its flight,
+    /// with the id that PostgreSQL has for it.
+    #[test]
+    fn a_recharge_is_told_behind_the_transfers_of_its_flight() {
+        let bounds = Bounds { streams_max: 2, streams_per_user_max: 1, queue_max: 4 };
+        let hub = Arc::new(Hub::new(bounds));
+        let user = |number| UserId::new(number).expect("in range");
+        let places = [hub.enter(user(1)), hub.enter(user(2))].map(|place| place.expect("a place"));
+        let mut queues = places.each_ref().map(Place::follow);
+        let mut flight = flight([1, 2]);
+        let notice = RechargeNotice {
+            change: RechargeChange::Closed,
+            order_number: 0,
+            user: user(2),
+            recharge: 0,
+            payment: 0,
+            state: RechargeChange::Closed.state(),
+            cause: None,
+        };
+        flight.recharged.notices.push(notice);
+        assert_eq!(flight.event_count(), 3);
+        hub.committed(&flight);
+        let ids = queues.each_mut().map(|queue| {
+            let told = std::iter::from_fn(|| queue.try_recv().ok());
+            told.map(|pushed| (pushed.id(), matches!(pushed, Pushed::Recharge(_)))).collect()
+        });
+        assert_eq!(ids, [vec![(Some(7), false)], vec![(Some(8), false), (Some(9), true)]]);
     }
 
     #[test]

@@ -94,7 +94,7 @@ fn rch_002_a_callback_again_tells_no_event() {
 }
 
 /// Goal: a key makes one order, here and at the channel, and its repeat is answered by the present
-/// state, whatever has changed since.
+/// state, also if a check would refuse it now.
 #[test]
 fn rch_005_a_key_is_one_order_here_and_at_the_channel() {
     let desk = Recharging::new();
@@ -156,7 +156,7 @@ fn a_user_cancels_an_unpaid_order_and_no_paid_one() {
     let server = short.start();
     let wished = server.ask(USER, "POST", &format!("/api/v1/recharge/{id}/cancel"), None);
     assert_eq!((wished.status, &wished.json()["closing"]), (202, &json!(true)), "{wished:?}");
-    assert_eq!(wished.json()["pay"], json!(null), "nobody is told how to pay");
+    assert_eq!(wished.json()["pay"], json!(null), "no answer says how to pay");
     desk.sim.faults(&json!({}));
     server.recharge_is(USER, &id, "CLOSED");
 }
@@ -215,7 +215,9 @@ fn a_list_is_walked_in_pages() {
         let page = server.get(USER, &format!("/api/v1/recharges?{query}")).json();
         assert_eq!(page["recharges"].as_array().map(Vec::len), Some(count), "{query}");
     }
-    for query in ["state=DONE", "limit=0", "limit=101", "cursor=7", "since=now", "user=7"] {
+    for query in
+        ["state=DONE", "limit=0", "limit=101", "cursor=7", "since=now", "channel=A", "user=7"]
+    {
         let reply = server.get(USER, &format!("/api/v1/recharges?{query}"));
         assert_refused(&reply, 400, "INVALID_REQUEST");
     }

@@ -191,7 +191,7 @@ fn an_endpoint_gets_the_events_of_recharges() {
     desk.stopped();
 }
 
-/// Goal: one who waits for an order is woken by an act on it, and by nothing else.
+/// Goal: a wait for an order ends with an act on it, and with nothing else.
 #[test]
 fn a_wait_ends_with_the_act_that_it_waits_for() {
     let desk = Desk::new();

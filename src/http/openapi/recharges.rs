@@ -90,7 +90,7 @@ pub(super) fn post() -> Operation {
 
 /// `GET /api/v1/recharge/{id}`.
 pub(super) fn get() -> Operation {
-    let what = "Of the token's user, or of any user where the token is an operator's; `pay` is told to the owner alone. \
+    let what = "Of the token's user, or of any user where the token is an operator's; `pay` is shown to the owner alone. \
                 With `wait_ms` the channel is asked, and it is answered as soon as the order has moved on, and at the \
                 latest after that time, 2 s before the request would time out, or when the server stops.";
     let wait = ObjectBuilder::new()

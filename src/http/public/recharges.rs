@@ -197,6 +197,10 @@ fn parse(query: &str, user: UserId) -> Result<OwnRecharges, Refusal> {
         let names = || RechargeState::ALL.map(RechargeState::name).join(", ");
         known.ok_or_else(|| invalid(format!("state must be one of {}.", names())))
     });
+    let channel = channel.map(|name| match is_name(&name) {
+        true => Ok(name.into_owned()),
+        false => Err(invalid("channel must be 1 to 16 of a-z 0-9 -")),
+    });
     let since = since.map(|text| moment("since", &text)).transpose()?;
     let until = until.map(|text| moment("until", &text)).transpose()?;
     let limit = limit.map(|text| number("limit", &text, 1..=LIMIT_MAX)).transpose()?;
@@ -207,12 +211,18 @@ fn parse(query: &str, user: UserId) -> Result<OwnRecharges, Refusal> {
     Ok(OwnRecharges {
         user,
         state: state.transpose()?,
-        channel: channel.map(|name| name.into_owned()),
+        channel: channel.transpose()?,
         since,
         until,
         before: before.transpose()?,
         limit: limit.unwrap_or(LIMIT_DEFAULT),
     })
+}
+
+/// Whether a text can be the name of a channel.
+fn is_name(text: &str) -> bool {
+    let sane = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=16).contains(&text.len()) && text.bytes().all(sane)
 }
 
 /// `GET /api/v1/recharges/totals`: the caller's own sums.

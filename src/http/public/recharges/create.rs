@@ -109,6 +109,7 @@ async fn admit(
     let checked = request.check(&catalog, offer, transfers.limits.units_max);
     let (target, amount) = checked.map_err(|code| match (code, &request.promotion) {
         (Code::PromotionNotApplicable, Some(name)) => {
+            let name: String = name.chars().take(16).collect();
             Refusal::because(code, format!("There is no promotion {name:?}."))
         }
         _ => code.into(),
