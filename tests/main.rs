@@ -66,6 +66,9 @@ mod events;
 /// The same stream to an endpoint, signed and in order.
 mod webhooks;
 
+/// The public routes and the events of recharges, with a simulated channel.
+mod recharge_api;
+
 /// Participants of transactions: every answer, the check of their duties, and the example.
 mod participants;
 
@@ -197,9 +200,6 @@ mod layers;
 
 /// Recharges without a listener: orders and payments in flights, repeats, returns, guards.
 mod recharges;
-
-/// The public routes and the events of recharges, with a simulated channel.
-mod recharge_api;
 
 /// The PostgreSQL that `serve --dev` runs for itself.
 mod embedded;

@@ -136,8 +136,18 @@ pub(crate) struct Server {
     said: Arc<Mutex<String>>,
     pub(crate) http: SocketAddr,
     pub(crate) ops: SocketAddr,
-    /// The listener of payment channels, where recharges are on.
+    /// The listener of payment channels, if there are recharges.
     pub(crate) callbacks: Option<SocketAddr>,
+    /// The simulator of payment channels, if it is a child of the server.
+    pub(crate) simulator: Option<SocketAddr>,
+}
+
+/// The addresses in a server's first lines.
+struct Addresses {
+    http: SocketAddr,
+    ops: SocketAddr,
+    callbacks: Option<SocketAddr>,
+    simulator: Option<SocketAddr>,
 }
 
 impl Drop for Server {
@@ -197,15 +207,20 @@ impl Server {
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let (sender, ready) = mpsc::channel();
         thread::spawn(move || {
+            let mut simulator = None;
             for line in lines.map_while(Result::ok) {
-                if let Some(addresses) = parse_ready(&line) {
+                let of_simulator = line.strip_prefix("ubscore channel-sim ready http=");
+                simulator = simulator.or(of_simulator.and_then(|address| address.parse().ok()));
+                if let Some(addresses) = parse_ready(&line, simulator) {
                     // The test may have given up, and then no thread waits.
                     sender.send(addresses).ok();
                 }
             }
         });
         match ready.recv_timeout(PATIENCE) {
-            Ok((http, ops, callbacks)) => Ok(Server { child, said, http, ops, callbacks }),
+            Ok(Addresses { http, ops, callbacks, simulator }) => {
+                Ok(Server { child, said, http, ops, callbacks, simulator })
+            }
             Err(_) => {
                 let status = wait_for_exit(&mut child, &said);
                 let said = said.lock().expect("no panic in a reader").clone();
@@ -485,12 +500,12 @@ impl Server {
     }
 }
 
-fn parse_ready(line: &str) -> Option<(SocketAddr, SocketAddr, Option<SocketAddr>)> {
+fn parse_ready(line: &str, simulator: Option<SocketAddr>) -> Option<Addresses> {
     let addresses = line.strip_prefix("ubscore ready http=")?;
-    let (http, ops) = addresses.split_once(" ops=")?;
-    let (ops, callbacks) = match ops.split_once(" callbacks=") {
+    let (http, rest) = addresses.split_once(" ops=")?;
+    let (ops, callbacks) = match rest.split_once(" callbacks=") {
         Some((ops, callbacks)) => (ops, Some(callbacks.parse().ok()?)),
-        None => (ops, None),
+        None => (rest, None),
     };
-    Some((http.parse().ok()?, ops.parse().ok()?, callbacks))
+    Some(Addresses { http: http.parse().ok()?, ops: ops.parse().ok()?, callbacks, simulator })
 }

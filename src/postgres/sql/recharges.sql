@@ -132,6 +132,9 @@ $$;
 CREATE TRIGGER recharge_returns_guard BEFORE UPDATE OR DELETE ON recharge_returns
     FOR EACH ROW EXECUTE FUNCTION recharge_returns_guard();
 
+CREATE TRIGGER recharge_events_guard BEFORE UPDATE OR DELETE ON recharge_events
+    FOR EACH ROW EXECUTE FUNCTION row_guard();
+
 -- A receivable is closed in parts, and no part comes back.
 CREATE FUNCTION receivables_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
@@ -150,9 +153,6 @@ CREATE TRIGGER receivables_guard BEFORE UPDATE OR DELETE ON receivables_tb
     FOR EACH ROW EXECUTE FUNCTION receivables_guard();
 
 CREATE TRIGGER recharge_movements_guard BEFORE UPDATE OR DELETE ON recharge_movements
-    FOR EACH ROW EXECUTE FUNCTION row_guard();
-
-CREATE TRIGGER recharge_events_guard BEFORE UPDATE OR DELETE ON recharge_events
     FOR EACH ROW EXECUTE FUNCTION row_guard();
 
 -- Rows of recharges that contradict each other, of those that were written from p_from to p_to: a
