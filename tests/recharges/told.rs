@@ -205,7 +205,9 @@ fn a_wait_ends_with_the_act_that_it_waits_for() {
     let waits = desk.recharges.wait(order.id, paying, Duration::from_secs(86_400));
     let noted = desk.recharges.noted(&order, Some("prepay".to_owned()), None, None);
     let (waited, noted) = block_on(futures_util::future::join(waits, noted));
-    assert_eq!(waited.expect("read"), Some(noted.expect("noted")));
+    let waited = waited.expect("read").expect("an order");
+    let number = noted.expect("noted").reference;
+    assert_eq!((waited.state, waited.reference), (RechargeState::Paying, number));
     let unknown = RechargeId::new(7).expect("not zero");
     let none = desk.recharges.wait(unknown, |_| false, Duration::from_secs(3_600));
     assert_eq!(block_on(none).expect("read"), None);
