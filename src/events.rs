@@ -383,7 +383,8 @@ mod tests {
         hub.committed(&flight);
         let ids = queues.each_mut().map(|queue| {
             let told = std::iter::from_fn(|| queue.try_recv().ok());
-            told.map(|pushed| (pushed.id(), matches!(pushed, Pushed::Recharge(_)))).collect()
+            told.map(|pushed| (pushed.id(), matches!(pushed, Pushed::Recharge(_))))
+                .collect::<Vec<_>>()
         });
         assert_eq!(ids, [vec![(Some(7), false)], vec![(Some(8), false), (Some(9), true)]]);
     }
