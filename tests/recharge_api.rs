@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Part, Recharging, assert_refused, eventually, recharge, text};
+use crate::harness::{COIN, Part, Recharging, assert_refused, eventually, recharge, text};
 
 /// Bad input, other users and viewers.
 mod refused;
@@ -54,11 +54,7 @@ fn rch_001_a_recharge_is_created_paid_and_credited() {
         assert_eq!(paid["payments"][0]["amount"], json!("100"), "{paid}");
         assert!(paid["paid_at"].is_string());
         let after = server.balances(USER)["CNY"];
-        assert_eq!(
-            after.funding.unwrap_or(0) - before.funding.unwrap_or(0),
-            100_000_000,
-            "100 CNY of 6 decimals"
-        );
+        assert_eq!(after.funding.unwrap_or(0) - before.funding.unwrap_or(0), 100 * COIN);
         let history = server.get(USER, &format!("/api/v1/recharge/{id}/history")).json();
         let states: Vec<&Value> =
             history["history"].as_array().expect("steps").iter().map(|s| &s["state"]).collect();

@@ -106,7 +106,7 @@ fn rch_003_an_event_is_told_behind_a_kill() {
         let rows = "SELECT count(*) FROM recharge_events WHERE change = 2";
         assert_eq!(desk.site.sql_value(rows), "1");
         let after = server.balances(USER)["CNY"];
-        assert_eq!(after.funding, Some(5_000_000));
+        assert_eq!(after.funding, Some(5 * COIN));
         desk.site.assert_verified();
     }
 }
