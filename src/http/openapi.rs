@@ -232,7 +232,7 @@ fn follow_events() -> Operation {
                 is DONE or CANCELLED, with the legs of this user; its data is a TransactionEvent. The `id` of a stream is a \
                 place, and has a second number once there was a transaction: a client that continues after its last \
                 `id`, as it was sent, misses none. `event: gap`: the events in \
-                between are deleted; read the list of transfers. `event: end`: the stream ends because its token \
+                between are deleted; read the lists of transfers and recharges. `event: end`: the stream ends because its token \
                 has expired, the service stops, or the client is too slow. A line that begins with a colon shows \
                 that the stream is alive. The header Last-Event-ID or `after` is the id to continue after; without \
                 one, the stream begins with the next event.";
