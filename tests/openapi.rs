@@ -208,8 +208,10 @@ fn recharges_are_as_their_description_says() {
     request["asset"]["enum"] = json!(["CNY"]);
     request["channel"]["enum"] = json!(["wechat", "card"]);
     request["user_id"]["enum"] = json!([USER, null]);
+    // A wait for an order that stays PAYING takes as long as it asks for.
+    let waits = ["--max-response-time", "50"];
     let all = ["--checks", "all", "--max-examples", EXAMPLES_MAX];
-    let only = [&all[..], &["--include-path-regex", OF_RECHARGES]].concat();
+    let only = [&all[..], &waits, &["--include-path-regex", OF_RECHARGES]].concat();
     as_described(&judge(&directory, &server, &document, &only));
     let made = "SELECT count(*) > 3 FROM recharges_tb";
     assert_eq!(desk.site.sql_value(made), "t", "too few wishes were good");
