@@ -1,6 +1,6 @@
--- Events of recharges: the entries of the journal that their users are told, by user, so that a
--- stream that was away finds them. A flight writes them with its entries, and they are never
--- deleted, as recharges are not. Ids are those of the flight's events.
+-- Events of recharges: the entries of the journal that their users see, by user, so that a stream
+-- that was away finds them. A flight writes them with its entries, and they are never deleted, as
+-- recharges are not. Ids are those of the flight's events.
 
 -- A flight passes whole rows, so the order of the columns counts.
 CREATE TABLE recharge_events (

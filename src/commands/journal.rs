@@ -4,7 +4,7 @@
 //! A row is one line, and each of its entries is a line below it. Exit codes: 0; 1 for a damaged
 //! row, which is printed with its fault; 2 if the rows cannot be read.
 
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -198,60 +198,59 @@ fn print(
          durable {durable} open_from {open_from} event_first {event_first} events {event_count}"
     )?;
     for line in lines {
-        match line {
-            Line::Passed { order_number, user_id, states, event_id } => writeln!(
-                out,
-                "  {order_number} user {user_id} passed {} event {event_id}",
-                states.join(",")
-            )?,
-            Line::Held {
-                order_number,
-                hold,
-                act,
-                user_id,
-                asset,
-                available,
-                frozen,
-                version,
-                code,
-            } => {
-                let code = code.map_or(String::new(), |code| format!(" refused {code}"));
-                writeln!(
-                    out,
-                    "  {order_number} user {user_id} hold {hold} {act} {asset} available {available} \
-                     frozen {frozen} version {version}{code}"
-                )?;
-            }
-            Line::Recharged {
-                order_number,
-                user_id,
-                recharge_id,
-                payment_id,
-                change,
-                event_id,
-            } => {
-                let names = [recharge_id, payment_id].into_iter().flatten();
-                let names: Vec<String> = names.collect();
-                let names = names.join(" ");
-                writeln!(
-                    out,
-                    "  {order_number} user {user_id} recharge {names} {change} event {event_id}"
-                )?;
-            }
-            Line::Posted { order_number, op, user_id, asset, available, frozen, version, code } => {
-                let code = code.map_or(String::new(), |code| format!(" refused {code}"));
-                writeln!(
-                    out,
-                    "  {order_number} user {user_id} {op} {asset} available {available} \
-                     frozen {frozen} version {version}{code}"
-                )?;
-            }
-        }
+        print_line(line, out)?;
     }
     for fault in faults {
         writeln!(out, "  damaged: {fault}")?;
     }
     Ok(is_damaged)
+}
+
+/// Prints one entry.
+fn print_line(line: Line, out: &mut impl Write) -> io::Result<()> {
+    match line {
+        Line::Passed { order_number, user_id, states, event_id } => writeln!(
+            out,
+            "  {order_number} user {user_id} passed {} event {event_id}",
+            states.join(",")
+        )?,
+        Line::Held {
+            order_number,
+            hold,
+            act,
+            user_id,
+            asset,
+            available,
+            frozen,
+            version,
+            code,
+        } => {
+            let code = code.map_or(String::new(), |code| format!(" refused {code}"));
+            writeln!(
+                out,
+                "  {order_number} user {user_id} hold {hold} {act} {asset} available {available} \
+                 frozen {frozen} version {version}{code}"
+            )?;
+        }
+        Line::Recharged { order_number, user_id, recharge_id, payment_id, change, event_id } => {
+            let names = [recharge_id, payment_id].into_iter().flatten();
+            let names: Vec<String> = names.collect();
+            let names = names.join(" ");
+            writeln!(
+                out,
+                "  {order_number} user {user_id} recharge {names} {change} event {event_id}"
+            )?;
+        }
+        Line::Posted { order_number, op, user_id, asset, available, frozen, version, code } => {
+            let code = code.map_or(String::new(), |code| format!(" refused {code}"));
+            writeln!(
+                out,
+                "  {order_number} user {user_id} {op} {asset} available {available} \
+                 frozen {frozen} version {version}{code}"
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// Entries with names, and amounts in decimal. An asset that the catalog does not have is `#` and

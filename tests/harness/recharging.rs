@@ -89,7 +89,7 @@ impl ChannelSim {
     }
 }
 
-/// A site whose servers have the channels `wechat` and `card` of a simulator.
+/// A site with the channels `wechat` and `card` of a simulator, for all its servers.
 pub(crate) struct Recharging {
     pub(crate) site: Site,
     pub(crate) sim: ChannelSim,

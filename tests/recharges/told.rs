@@ -60,7 +60,7 @@ fn changes(events: &[UserEvent]) -> Vec<RechargeChange> {
 
 /// Goal: each change that a user sees is one event with an id of the one sequence, and a stream
 /// that was away reads all of them, with those of transfers, in the order of their ids. Method:
-/// recharges and transfers in turn; the journal counts what the stream reads.
+/// recharges and transfers in turn; the journal counts as many as the stream reads.
 #[test]
 fn rch_001_each_change_is_one_event_in_the_order_of_ids() {
     use RechargeChange::{Closed, Paid, Paying, PaymentCredited, PaymentHeld};
@@ -107,7 +107,7 @@ fn rch_001_each_change_is_one_event_in_the_order_of_ids() {
     desk.stopped();
 }
 
-/// Goal: an event says what stood at its commit, also when it is read long after it.
+/// Goal: an event is that of its commit, also when it is read long after it.
 #[test]
 fn an_event_of_a_recharge_stays_as_it_was() {
     let desk = Desk::new();
