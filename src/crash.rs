@@ -76,8 +76,8 @@ pub const APPROVAL_POINTS: &[&str] = &["approval_after_approve", "approval_after
 /// does not reach them.
 pub const EXTERNAL_POINTS: &[&str] = &["external_before_record", "external_after_record"];
 
-/// The points between a flight's commit and its streams.
-pub const EVENT_POINTS: &[&str] = &["events_before_told"];
+/// The points between a flight's commit and its streams; the second one if it has a recharge.
+pub const EVENT_POINTS: &[&str] = &["events_before_told", "recharge_before_tell"];
 
 /// The points of a transaction, in their order. A transfer does not reach them.
 pub const TRANSACTION_POINTS: &[&str] = &[

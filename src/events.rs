@@ -16,7 +16,8 @@
 //! and reads the missed events in PostgreSQL. So does one that begins after an earlier event.
 //! [`webhooks`] reads the journal and posts events to an endpoint. [`retention`] deletes old ones.
 //! A transaction has one event, at DONE or CANCELLED. Its streams are woken, and read it in
-//! PostgreSQL.
+//! PostgreSQL. Events of recharges are of flights too, behind those of its transfers; a stream that
+//! was away reads them in `recharge_events`.
 
 mod options;
 pub mod retention;
@@ -37,6 +38,7 @@ use crate::clock::Clock;
 use crate::crash;
 use crate::postgres::events::Event;
 use crate::postgres::flight::{Flight, Told};
+use crate::postgres::recharge_events::{RechargeEvent, events_of};
 use crate::postgres::{Error, Limits, Superseded};
 use crate::telemetry;
 use crate::transaction::TransactionRow;
@@ -90,8 +92,21 @@ struct User {
 pub enum Pushed {
     /// An event of a transfer.
     Transfer(Arc<Event>),
+    /// An event of a recharge.
+    Recharge(Arc<RechargeEvent>),
     /// A transaction has an event in PostgreSQL.
     Transaction,
+}
+
+impl Pushed {
+    /// The id of an event that came with its flight.
+    pub fn id(&self) -> Option<i64> {
+        match self {
+            Pushed::Transfer(event) => Some(event.id),
+            Pushed::Recharge(event) => Some(event.id),
+            Pushed::Transaction => None,
+        }
+    }
 }
 
 /// There is no place for another stream.
@@ -189,11 +204,14 @@ impl Told for Hub {
     /// Sends its events to the streams that follow, in their order. A stream without room for one
     /// leaves the hub: it ends, or reads the events in PostgreSQL.
     fn committed(&self, flight: &Flight) {
-        let count = flight.events().count();
+        let count = flight.event_count();
         if count == 0 {
             return;
         }
         crash::point("events_before_told");
+        if !flight.recharged.notices.is_empty() {
+            crash::point("recharge_before_tell");
+        }
         telemetry::events(count);
         self.ring_for_deliveries();
         let mut users = self.users.lock();
@@ -209,6 +227,12 @@ impl Told for Hub {
             let event = Event::new(id, flight.at, passed.states.clone(), transfer.clone());
             let event = Arc::new(event);
             let push = || Pushed::Transfer(Arc::clone(&event));
+            user.queues.retain(|(_, queue)| queue.try_send(push()).is_ok());
+        }
+        for event in events_of(flight) {
+            let Some(user) = users.by_id.get_mut(&event.user) else { continue };
+            let event = Arc::new(event);
+            let push = || Pushed::Recharge(Arc::clone(&event));
             user.queues.retain(|(_, queue)| queue.try_send(push()).is_ok());
         }
     }
@@ -306,6 +330,7 @@ mod tests {
     use domain::transfer::{Direction, Intent, ReqId, State};
 
     use super::*;
+    use crate::postgres::flight::recharged::{RechargeChange, RechargeNotice};
     use crate::postgres::flight::{Passed, Written};
     use crate::postgres::store::Transfer;
 
@@ -332,6 +357,36 @@ mod tests {
             });
         }
         flight
+    }
+
+    /// Goal: a change of a recharge is told to its user alone, behind the transfers of its flight,
+    /// with the id that PostgreSQL has for it.
+    #[test]
+    fn a_recharge_is_told_behind_the_transfers_of_its_flight() {
+        let bounds = Bounds { streams_max: 2, streams_per_user_max: 1, queue_max: 4 };
+        let hub = Arc::new(Hub::new(bounds));
+        let user = |number| UserId::new(number).expect("in range");
+        let places = [hub.enter(user(1)), hub.enter(user(2))].map(|place| place.expect("a place"));
+        let mut queues = places.each_ref().map(Place::follow);
+        let mut flight = flight([1, 2]);
+        let notice = RechargeNotice {
+            change: RechargeChange::Closed,
+            order_number: 0,
+            user: user(2),
+            recharge: 0,
+            payment: 0,
+            state: RechargeChange::Closed.state(),
+            cause: None,
+        };
+        flight.recharged.notices.push(notice);
+        assert_eq!(flight.event_count(), 3);
+        hub.committed(&flight);
+        let ids = queues.each_mut().map(|queue| {
+            let told = std::iter::from_fn(|| queue.try_recv().ok());
+            told.map(|pushed| (pushed.id(), matches!(pushed, Pushed::Recharge(_))))
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(ids, [vec![(Some(7), false)], vec![(Some(8), false), (Some(9), true)]]);
     }
 
     #[test]

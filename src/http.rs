@@ -24,6 +24,8 @@ pub mod ops;
 mod options;
 pub mod public;
 pub mod readiness;
+pub mod recharge_body;
+pub mod recharge_event;
 pub mod refusal;
 pub mod request;
 pub mod request_id;

@@ -40,6 +40,7 @@ pub mod movements;
 pub mod pin;
 mod posted;
 pub mod reads;
+pub mod recharge_events;
 pub mod repair_writer;
 pub mod settings;
 pub mod store;

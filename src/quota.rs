@@ -13,6 +13,7 @@
 //! A user with an open share or a transfer under way is never evicted. So a user is read from
 //! PostgreSQL only when no transfer of theirs can be on its way there.
 
+pub mod minute;
 mod options;
 pub mod usage;
 
@@ -110,7 +111,7 @@ impl governor::clock::Clock for Monotonic {
     }
 }
 
-type PerSecond =
+type PerUser =
     RateLimiter<UserId, HashMapStateStore<UserId>, Monotonic, StateInformationMiddleware>;
 
 /// The known usage of one user.
@@ -196,7 +197,7 @@ fn searches(requests: NonZeroU32) -> NonZeroU32 {
 }
 
 /// Counts one request of a user, and returns how many more are allowed now.
-fn count(limiter: &PerSecond, user: UserId) -> Result<u32, Refused> {
+fn count(limiter: &PerUser, user: UserId) -> Result<u32, Refused> {
     if limiter.len() >= USERS_PER_SECOND_MAX {
         limiter.retain_recent();
         if limiter.len() >= USERS_PER_SECOND_MAX {
@@ -215,9 +216,9 @@ fn count(limiter: &PerSecond, user: UserId) -> Result<u32, Refused> {
 /// Every limit of every user.
 pub struct Quotas {
     clock: Arc<dyn Clock>,
-    second: Option<(NonZeroU32, PerSecond)>,
+    second: Option<(NonZeroU32, PerUser)>,
     /// Searches for the cid of a refused request, see [`searches`].
-    searches: Option<(NonZeroU32, PerSecond)>,
+    searches: Option<(NonZeroU32, PerUser)>,
     day: DayMax,
     users: Mutex<HashMap<UserId, Arc<User>>>,
     users_max: usize,

@@ -3,8 +3,9 @@
 //! [`Draft::check`] turns a request's text into a [`Checked`] transfer. The coordinator, both
 //! adapters and UBSCore repeat [`domain::form::check_form`], so that no layer trusts the one above
 //! it. An asset's status and limits change with time: they are decided once, at accept.
-//! [`transaction`] does the same for a round of a transaction.
+//! [`transaction`] does the same for a round of a transaction, and [`recharge`] for a recharge.
 
+pub mod recharge;
 pub mod transaction;
 
 use serde::Deserialize;

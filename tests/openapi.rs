@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use ubscore::http::auth::{Owner, Role};
 
-use crate::harness::{Request, Server, Site, Way, send, text, token};
+use crate::harness::{Recharging, Request, Server, Site, Way, send, text, token};
 
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
@@ -36,7 +36,15 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 403, 409, 422]
 [[operations]]
 include-path-regex = "^/api/v1/transactions"
 checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 404, 409, 422]
+
+# The same of a recharge: no key or a promotion (400, 422), another's user_id (403), an unknown one (404), a key with another body
+# or a paid order (409).
+[[operations]]
+include-path-regex = "^/api/v1/recharge"
+checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 403, 404, 409, 422]
 "#;
+/// The paths that are there only where recharges are on.
+const OF_RECHARGES: &str = "^/api/v1/(recharge|channels)";
 
 /// The install path of `make test`, unless the environment names another.
 fn schemathesis() -> PathBuf {
@@ -140,13 +148,14 @@ fn the_server_is_as_its_description_says() {
     let mut document = narrowed(document(&server), &assets);
     // A stream has no end to wait for: `events` tests it.
     let all = ["--checks", "all", "--max-examples", EXAMPLES_MAX, "--exclude-path", EVENTS];
-    // A user may use no route of services: the services below do.
+    // A user may use no route of services: the services below do. Recharges are off.
     let of_services = "^/api/v1/transactions";
+    let beside = format!("{of_services}|{OF_RECHARGES}");
     let output = judge(
         &directory,
         &server,
         &document,
-        &[&all[..], &["--exclude-path-regex", of_services]].concat(),
+        &[&all[..], &["--exclude-path-regex", &beside]].concat(),
     );
     let said = as_described(&output);
     for phase in ["Examples", "Coverage", "Fuzzing", "Stateful"] {
@@ -177,6 +186,35 @@ fn the_server_is_as_its_description_says() {
     site.wait_for_rest();
     // Transactions have moved money between users, so their sums are those of all.
     site.assert_verified();
+}
+
+/// Goal: the same of the routes of recharges, where they are on.
+#[test]
+fn recharges_are_as_their_description_says() {
+    let site = Site::new().with("UBSCORE__RECHARGE__USER_OPEN_MAX", 1_000);
+    let desk = Recharging::on(site);
+    let server = desk.start();
+    let directory = desk.site.fresh_path("schemathesis");
+    fs::create_dir(&directory).expect("a directory");
+    callers(&directory, [("user", USER, None), ("other", OTHER, None)]);
+    fs::write(directory.join("schemathesis.toml"), CONFIG).expect("written");
+    let mut document = document(&server);
+    let example = &document["paths"]["/api/v1/recharge"]["post"]["requestBody"]["content"];
+    let made = server.recharge(USER, &example["application/json"]["example"]);
+    assert_eq!(made.status, 201, "{made:?}");
+    // Known names, so that most wishes are no mistakes.
+    let request = &mut document["components"]["schemas"]["RechargeRequest"]["properties"];
+    request["amount"]["pattern"] = json!(r"^[1-9][0-9]{0,2}(\.[0-9]{1,2})?$");
+    request["asset"]["enum"] = json!(["CNY"]);
+    request["channel"]["enum"] = json!(["wechat", "card"]);
+    request["user_id"]["enum"] = json!([USER, null]);
+    // A wait for an order that stays PAYING takes as long as it asks for.
+    let waits = ["--max-response-time", "50"];
+    let all = ["--checks", "all", "--max-examples", EXAMPLES_MAX];
+    let only = [&all[..], &waits, &["--include-path-regex", OF_RECHARGES]].concat();
+    as_described(&judge(&directory, &server, &document, &only));
+    let made = "SELECT count(*) > 3 FROM recharges_tb";
+    assert_eq!(desk.site.sql_value(made), "t", "too few wishes were good");
 }
 
 /// Each example in the document can be sent to `serve --dev` unchanged.

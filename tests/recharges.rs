@@ -23,6 +23,7 @@ use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::pool;
 use ubscore::postgres::reads::Reads;
+use ubscore::postgres::reads::own_recharges::OwnRecharges;
 use ubscore::recharge::RechargeId;
 use ubscore::recharge::act::HeldEnd;
 use ubscore::recharge::decide::{PaymentDecision, PaymentTold};
@@ -44,6 +45,8 @@ mod guarded;
 mod repeated;
 /// Rows that a restore has lost.
 mod restored;
+/// Events, and the reads of owners.
+mod told;
 
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
@@ -69,6 +72,15 @@ impl Desk {
     }
 
     fn with(policy: RechargePolicy) -> Desk {
+        Desk::ruled(RechargeRules { policy, open_max: 5, life: Duration::from_secs(1_500) })
+    }
+
+    fn with_open_max(open_max: usize) -> Desk {
+        let (policy, life) = (RechargePolicy::default(), Duration::from_secs(1_500));
+        Desk::ruled(RechargeRules { policy, open_max, life })
+    }
+
+    fn ruled(rules: RechargeRules) -> Desk {
         let site = Site::new();
         let (coordinator, tasks, engine) = layers::coordinator(&site);
         let coordinator = Arc::new(coordinator);
@@ -78,7 +90,7 @@ impl Desk {
             Arc::clone(&coordinator),
             Reads::new(pool(&site.target(), &LIMITS, 4), catalog()),
             ProofKeys::new("live", b"a secret", None),
-            RechargeRules { policy, open_max: 5, life: Duration::from_secs(1_500) },
+            rules,
             Arc::new(SystemClock::new()),
             Box::new(SystemEntropy::default()),
         );

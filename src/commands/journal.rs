@@ -4,7 +4,7 @@
 //! A row is one line, and each of its entries is a line below it. Exit codes: 0; 1 for a damaged
 //! row, which is printed with its fault; 2 if the rows cannot be read.
 
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -146,6 +146,7 @@ enum Line {
         #[serde(skip_serializing_if = "Option::is_none")]
         payment_id: Option<String>,
         change: &'static str,
+        event_id: String,
     },
 }
 
@@ -197,50 +198,59 @@ fn print(
          durable {durable} open_from {open_from} event_first {event_first} events {event_count}"
     )?;
     for line in lines {
-        match line {
-            Line::Passed { order_number, user_id, states, event_id } => writeln!(
-                out,
-                "  {order_number} user {user_id} passed {} event {event_id}",
-                states.join(",")
-            )?,
-            Line::Held {
-                order_number,
-                hold,
-                act,
-                user_id,
-                asset,
-                available,
-                frozen,
-                version,
-                code,
-            } => {
-                let code = code.map_or(String::new(), |code| format!(" refused {code}"));
-                writeln!(
-                    out,
-                    "  {order_number} user {user_id} hold {hold} {act} {asset} available {available} \
-                     frozen {frozen} version {version}{code}"
-                )?;
-            }
-            Line::Recharged { order_number, user_id, recharge_id, payment_id, change } => {
-                let names = [recharge_id, payment_id].into_iter().flatten();
-                let names: Vec<String> = names.collect();
-                let names = names.join(" ");
-                writeln!(out, "  {order_number} user {user_id} recharge {names} {change}")?;
-            }
-            Line::Posted { order_number, op, user_id, asset, available, frozen, version, code } => {
-                let code = code.map_or(String::new(), |code| format!(" refused {code}"));
-                writeln!(
-                    out,
-                    "  {order_number} user {user_id} {op} {asset} available {available} \
-                     frozen {frozen} version {version}{code}"
-                )?;
-            }
-        }
+        print_line(line, out)?;
     }
     for fault in faults {
         writeln!(out, "  damaged: {fault}")?;
     }
     Ok(is_damaged)
+}
+
+/// Prints one entry.
+fn print_line(line: Line, out: &mut impl Write) -> io::Result<()> {
+    match line {
+        Line::Passed { order_number, user_id, states, event_id } => writeln!(
+            out,
+            "  {order_number} user {user_id} passed {} event {event_id}",
+            states.join(",")
+        )?,
+        Line::Held {
+            order_number,
+            hold,
+            act,
+            user_id,
+            asset,
+            available,
+            frozen,
+            version,
+            code,
+        } => {
+            let code = code.map_or(String::new(), |code| format!(" refused {code}"));
+            writeln!(
+                out,
+                "  {order_number} user {user_id} hold {hold} {act} {asset} available {available} \
+                 frozen {frozen} version {version}{code}"
+            )?;
+        }
+        Line::Recharged { order_number, user_id, recharge_id, payment_id, change, event_id } => {
+            let names = [recharge_id, payment_id].into_iter().flatten();
+            let names: Vec<String> = names.collect();
+            let names = names.join(" ");
+            writeln!(
+                out,
+                "  {order_number} user {user_id} recharge {names} {change} event {event_id}"
+            )?;
+        }
+        Line::Posted { order_number, op, user_id, asset, available, frozen, version, code } => {
+            let code = code.map_or(String::new(), |code| format!(" refused {code}"));
+            writeln!(
+                out,
+                "  {order_number} user {user_id} {op} {asset} available {available} \
+                 frozen {frozen} version {version}{code}"
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// Entries with names, and amounts in decimal. An asset that the catalog does not have is `#` and
@@ -268,13 +278,18 @@ fn lines(row: &JournalRow, entries: &[Entry], catalog: &Catalog) -> Vec<Line> {
                 version: *version,
                 code: code.and_then(Code::from_number).map(Code::name),
             },
-            Entry::Recharged { recharge, payment, change, .. } => Line::Recharged {
-                order_number,
-                user_id,
-                recharge_id: RechargeId::new(*recharge).map(|id| id.to_string()),
-                payment_id: PaymentId::new(*payment).map(|id| id.to_string()),
-                change: RechargeChange::name_of(*change).expect("decoded"),
-            },
+            Entry::Recharged { recharge, payment, change, .. } => {
+                let event_id = event.to_string();
+                event += 1;
+                Line::Recharged {
+                    order_number,
+                    user_id,
+                    recharge_id: RechargeId::new(*recharge).map(|id| id.to_string()),
+                    payment_id: PaymentId::new(*payment).map(|id| id.to_string()),
+                    change: RechargeChange::name_of(*change).expect("decoded"),
+                    event_id,
+                }
+            }
             Entry::Held { key, act, asset, available, frozen, version, code, .. } => Line::Held {
                 order_number,
                 hold: key.clone(),

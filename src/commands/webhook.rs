@@ -49,7 +49,9 @@ fn list(
     let answer = Ops::new(&args.access, clock)?.get("list", &path("webhooks/dead", parameters))?;
     let head = ["EVENT_ID", "ENDPOINT", "ABOUT", "STATE", "AT", "TRIES", "DIED AT", "WHY"];
     let row = |letter: &Value| {
-        let about = if letter["req_id"].is_null() { "transaction_id" } else { "req_id" };
+        let abouts = ["req_id", "transaction_id", "recharge_id"];
+        let about = abouts.into_iter().find(|about| letter[about].is_string());
+        let about = about.unwrap_or("req_id");
         let keys = ["event_id", "endpoint", about, "state", "at", "attempts", "died_at", "error"];
         keys.map(|key| text(&letter[key])).to_vec()
     };

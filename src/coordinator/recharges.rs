@@ -6,6 +6,8 @@
 
 pub mod forward;
 mod tries;
+mod creates;
+mod waits;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +16,16 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use tracing::{error, warn};
 
+use self::creates::Creates;
+use self::waits::Waits;
 use super::{Coordinator, Rejection};
 use crate::adapters::Adapter;
 use crate::clock::Clock;
 use crate::crash;
 use crate::entropy::Entropy;
+use crate::postgres::Error;
 use crate::postgres::reads::Reads;
+use crate::quota::Refused;
 use crate::recharge::act::{
     HeldEnd, PaymentCall, PaymentName, RechargeAct, RechargeCall, RechargeOutcome,
 };
@@ -91,6 +97,8 @@ pub struct Recharges<T, F> {
     rules: RechargeRules,
     clock: Arc<dyn Clock>,
     entropy: Mutex<Box<dyn Entropy>>,
+    creates: Creates,
+    waits: Waits,
 }
 
 impl<T: Adapter, F: Adapter> Recharges<T, F> {
@@ -103,7 +111,9 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         clock: Arc<dyn Clock>,
         entropy: Box<dyn Entropy>,
     ) -> Recharges<T, F> {
-        Recharges { coordinator, reads, proofs, rules, clock, entropy: Mutex::new(entropy) }
+        let (creates, waits) = (Creates::default(), Waits::default());
+        let entropy = Mutex::new(entropy);
+        Recharges { coordinator, reads, proofs, rules, clock, entropy, creates, waits }
     }
 
     /// The keys of proofs, for orders on their way to a channel.
@@ -158,7 +168,53 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         let act = RechargeAct::Create { order: Box::new(order), open_max };
         let outcome = self.act(Some(user), &format!("user/{user}"), act).await?;
         crash::point("recharge_after_create");
-        made(outcome)
+        let made = made(outcome)?;
+        if !made.replayed {
+            self.creates.opened().await;
+        }
+        Ok(made)
+    }
+
+    /// Counts a wish to create that has passed the checks before. `per_minute`: the most of one
+    /// user; 0: no limit. `open_max`: the most open orders of all users.
+    ///
+    /// # Errors
+    /// [`Refused`]: of the rate, [`Code::TooManyOpen`] of the bound, [`Code::SystemError`] if
+    /// PostgreSQL does not answer.
+    pub async fn admit(&self, user: UserId, per_minute: u32, open_max: u64) -> Result<(), Refused> {
+        self.creates.count(user, per_minute, &self.clock)?;
+        let open = self.creates.open(&self.reads, open_max, &*self.clock).await;
+        let open = open.map_err(|error| {
+            warn!(%error, "the open orders cannot be counted");
+            Refused::from(Code::SystemError)
+        })?;
+        if open >= open_max { Err(Code::TooManyOpen.into()) } else { Ok(()) }
+    }
+
+    /// Waits until an order fulfills a condition, and at most so long. Each act of this process on
+    /// the order has it looked at again. Returns the order as it is committed then; `None`: there
+    /// is none. When the server stops, its caller drops the wait.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn wait(
+        &self,
+        id: RechargeId,
+        until: impl Fn(&Recharge) -> bool,
+        at_most: Duration,
+    ) -> Result<Option<Recharge>, Error> {
+        let mut waiting = self.waits.begin(id);
+        let mut patience = self.clock.sleep(at_most);
+        loop {
+            let order = self.reads.recharge(id).await?;
+            if order.as_ref().is_none_or(&until) {
+                return Ok(order);
+            }
+            tokio::select! {
+                () = waiting.changed() => {}
+                () = &mut patience => return self.reads.recharge(id).await,
+            }
+        }
     }
 
     /// Notes that the channel knows an order: INIT becomes PAYING. Behind PAYING it changes
@@ -367,7 +423,13 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         act: RechargeAct,
     ) -> Result<RechargeOutcome, Rejection> {
         let call = RechargeCall { user, order_number: 0, actor: actor.to_owned(), act };
-        match self.coordinator.recharge(call).await? {
+        let id = call.recharge();
+        let outcome = self.coordinator.recharge(call).await;
+        // Also one of unknown end: it may have changed the order.
+        if let Some(id) = id {
+            self.waits.wake(id);
+        }
+        match outcome? {
             RechargeOutcome::Refused { code, detail } => {
                 Err(Rejection { detail, ..Rejection::of(code) })
             }

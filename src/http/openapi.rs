@@ -5,6 +5,7 @@
 //! `with_token` adds the parts that all routes share, `refused` adds an answer for each status of
 //! its codes.
 
+mod recharges;
 mod transactions;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use super::idempotency;
 use super::public::get::WAIT_MS_MAX;
 use super::public::list::{LIMIT_DEFAULT, LIMIT_MAX};
 use super::public::routes::{Public, ROUTES};
+use super::recharge_event::RechargeEventBody;
 use super::refusal::RefusalBody;
 use super::schema::{PENDING, ReqIdText, StateName, text};
 use super::transaction_event::TransactionEventBody;
@@ -92,6 +94,13 @@ fn describe(route: Public) -> Operation {
         Public::Prepare => transactions::prepare(),
         Public::Commit => transactions::commit(),
         Public::Abort => transactions::abort(),
+        Public::PostRecharge => recharges::post(),
+        Public::GetRecharge => recharges::get(),
+        Public::RechargeHistory => recharges::history(),
+        Public::CancelRecharge => recharges::cancel(),
+        Public::ListRecharges => recharges::list(),
+        Public::RechargeTotals => recharges::totals(),
+        Public::Channels => recharges::channels(),
     }
 }
 
@@ -218,11 +227,12 @@ fn get_assets() -> Operation {
 
 fn follow_events() -> Operation {
     let what = "Server-sent events (WHATWG HTML, 9.2), `event: transfer`: the steps of the user's own transfers, at \
-                least once, and in order for each transfer. `event: transaction`: a transaction of a service that \
+                least once, and in order for each transfer. `event: recharge`: a change of a recharge of the user; \
+                its data is a RechargeEvent. `event: transaction`: a transaction of a service that \
                 is DONE or CANCELLED, with the legs of this user; its data is a TransactionEvent. The `id` of a stream is a \
                 place, and has a second number once there was a transaction: a client that continues after its last \
                 `id`, as it was sent, misses none. `event: gap`: the events in \
-                between are deleted; read the list of transfers. `event: end`: the stream ends because its token \
+                between are deleted; read the lists of transfers and recharges. `event: end`: the stream ends because its token \
                 has expired, the service stops, or the client is too slow. A line that begins with a colon shows \
                 that the stream is alive. The header Last-Event-ID or `after` is the id to continue after; without \
                 one, the stream begins with the next event.";
@@ -233,17 +243,24 @@ fn follow_events() -> Operation {
         .required(Required::False)
         .description(Some("The last id that was received. Takes precedence over `after`."))
         .schema(Some(id()));
-    let data =
-        OneOfBuilder::new().item(EventBody::reference()).item(TransactionEventBody::reference());
+    let data = OneOfBuilder::new()
+        .item(EventBody::reference())
+        .item(TransactionEventBody::reference())
+        .item(RechargeEventBody::reference());
     let stream = ContentBuilder::new().schema(Some(Schema::OneOf(data.build()))).build();
     let stream = ResponseBuilder::new()
         .description("The stream. The schema is of each event's data.")
         .header("X-Request-Id", header("The request's id, also in the log.", Type::String))
         .content("text/event-stream", stream);
-    let operation = with_token("followEvents", "The user's transfers as they move", what)
-        .parameter(header_id)
-        .parameter(in_query("after", "The last id that was received; 0: all stored events.", id()))
-        .response("200", stream.build());
+    let operation =
+        with_token("followEvents", "The user's transfers and recharges as they move", what)
+            .parameter(header_id)
+            .parameter(in_query(
+                "after",
+                "The last id that was received; 0: all stored events.",
+                id(),
+            ))
+            .response("200", stream.build());
     refused(operation, &[Code::NotFound]).build()
 }
 
@@ -388,10 +405,12 @@ fn components() -> Components {
     collect::<DetailBody>(&mut schemas);
     collect::<EventBody>(&mut schemas);
     collect::<TransactionEventBody>(&mut schemas);
+    collect::<RechargeEventBody>(&mut schemas);
     collect::<BalancesBody>(&mut schemas);
     collect::<AssetsBody>(&mut schemas);
     collect::<RefusalBody<'_>>(&mut schemas);
     transactions::collect_all(&mut schemas);
+    recharges::collect_all(&mut schemas);
     let token = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .bearer_format("JWT")

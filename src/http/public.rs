@@ -1,4 +1,4 @@
-//! The public listener: a user's transfers, balances and events, the assets, and
+//! The public listener: a user's transfers, recharges, balances and events, the assets, and
 //! transactions of services.
 //!
 //! The table of routes is in `routes`. Each handler has a file of its own and takes the parts of
@@ -9,6 +9,7 @@ pub(super) mod events;
 pub(super) mod get;
 pub(super) mod list;
 pub mod post;
+mod recharges;
 pub(super) mod routes;
 pub(super) mod transactions;
 
@@ -18,7 +19,7 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 
-use self::routes::{Public, ROUTES};
+use self::routes::{Public, ROUTES, ROUTES_WITHOUT_RECHARGES};
 use super::answer::{Answer, json, text};
 use super::openapi;
 use super::refusal::Outcome;
@@ -33,6 +34,10 @@ pub use self::get::END_WAIT_GRACE;
 /// Answers one request of the public listener.
 pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer {
     let call = service.intake.receive(request);
+    let routes = match service.recharges {
+        Some(_) => &ROUTES,
+        None => &ROUTES_WITHOUT_RECHARGES,
+    };
     let handler = |matched: Matched<Public>, call: Call| async move {
         let Service { intake, transfers, streams, .. } = &*service;
         if let Public::OpenApi = matched.route {
@@ -44,6 +49,10 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             return Box::pin(transactions::answer(&service, matched.route, tx_id, call)).await;
         }
         let caller = intake.authenticate(&call)?;
+        if matched.route.is_of_recharges() {
+            let id = matched.parameters.first().map(String::as_str);
+            return Box::pin(recharges::answer(&service, caller, matched.route, id, call)).await;
+        }
         match matched.route {
             Public::Post => post::post(intake, transfers, caller, call).await,
             // On the heap: they are larger than the part of a transfer.
@@ -57,7 +66,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             _ => unreachable!("answered before, without a user"),
         }
     };
-    ROUTES.answer(call, handler).await
+    routes.answer(call, handler).await
 }
 
 fn get_assets(reads: &Reads, call: &Call) -> Outcome {

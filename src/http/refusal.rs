@@ -10,11 +10,12 @@ use tracing::error;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, json};
-use super::schema::{CodeName, ReqIdText, ShortageName, StateName};
+use super::schema::{CodeName, RechargeIdText, ReqIdText, ShortageName, StateName};
 use super::transaction_body::TransactionBody;
 use crate::coordinator::Rejection;
 use crate::postgres;
 use crate::quota::Refused;
+use crate::recharge::RechargeId;
 use crate::telemetry::{self, chain};
 use domain::code::Code;
 use domain::shortage::Shortage;
@@ -45,6 +46,8 @@ pub struct Refusal {
     pub transfer: Option<(ReqId, Option<State>)>,
     /// The transaction, if there is one.
     pub transaction: Option<Box<TransactionBody>>,
+    /// The recharge, if there is one.
+    pub recharge: Option<RechargeId>,
     /// The outcome is unknown: the request may have taken effect.
     pub unknown: bool,
     /// Seconds until a retry can succeed, if known.
@@ -83,6 +86,7 @@ impl From<Code> for Refusal {
             retryable: None,
             transfer: None,
             transaction: None,
+            recharge: None,
             unknown: false,
             retry_after_s: None,
             shortage: None,
@@ -132,6 +136,7 @@ impl Refusal {
             req_id: self.transfer.map(|(req_id, _)| req_id.to_string()),
             state: self.transfer.and_then(|(_, state)| state).map(State::name),
             transaction: self.transaction.as_deref(),
+            recharge_id: self.recharge.map(|id| id.to_string()),
             outcome: self.unknown.then_some("unknown"),
             reason: self.shortage.map(Shortage::name),
         };
@@ -173,6 +178,10 @@ pub struct RefusalBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TransactionBody>, nullable = false)]
     transaction: Option<&'a TransactionBody>,
+    /// The recharge, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<RechargeIdText>, nullable = false)]
+    recharge_id: Option<String>,
     /// Present if it is unknown whether the transfer was accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false, pattern = "^unknown$")]
@@ -199,6 +208,7 @@ impl<'a> RefusalBody<'a> {
             req_id: None,
             state: None,
             transaction: None,
+            recharge_id: None,
             outcome: None,
             reason: shortage.map(Shortage::name),
         }

@@ -8,6 +8,9 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::postgres::flight::recharged::RechargeChange;
+use crate::recharge::order::{ClosingWish, RechargeState, RechargeTarget};
+use crate::recharge::payment::{Disposition, HeldCause};
 use crate::transaction::{BranchState, TransactionState};
 use domain::account::AccountType;
 use domain::asset::AssetStatus;
@@ -73,5 +76,26 @@ texts! {
         names(["PAID", "RECEIVED"]);
     SignedAmountText = "SignedAmount", "A decimal number, without trailing zeros, which may be below zero.":
         text(r"^-?[0-9]+(\.[0-9]+)?$");
+    RechargeIdText = "RechargeId", "The name of a recharge.": text("^wrc_[0-7][0-9A-HJKMNP-TV-Z]{25}$");
+    WalletPaymentIdText = "WalletPaymentId", "The name of a payment of a recharge.":
+        text("^wpy_[0-7][0-9A-HJKMNP-TV-Z]{25}$");
+    ReturnIdText = "ReturnId", "The name of a return.": text("^wrf_[0-7][0-9A-HJKMNP-TV-Z]{25}$");
+    RechargeStateName = "RechargeState", "The state of a recharge.":
+        names(RechargeState::ALL.map(RechargeState::name));
+    TargetName = "RechargeTarget", "The account that the money of a recharge is meant for.":
+        names([RechargeTarget::Funding, RechargeTarget::Spot].map(RechargeTarget::name));
+    PayKindName = "PayKind", "code_url: the URL of a QR code. client_secret: the secret of a payment form.":
+        names(["code_url", "client_secret"]);
+    DispositionName = "Disposition", "The state of a payment.":
+        names(Disposition::ALL.map(Disposition::name));
+    CauseName = "HeldCause", "Why a payment is held.": names(HeldCause::ALL.map(HeldCause::name));
+    ReturnStateName = "ReturnState", "The state of a return.":
+        names(["UNDER_WAY", "DONE", "FAILED"]);
+    FollowName = "FollowState", "How far the money of a recharge has gone on to Spot.":
+        names(["WAITING", "ARRIVED", "FAILED", "GIVEN_UP"]);
+    WishName = "ClosingWish", "Why a recharge is to be closed.":
+        names(ClosingWish::ALL.map(ClosingWish::name));
+    RechargeEventType = "RechargeEventType", "The change that an event of a recharge tells.":
+        names(RechargeChange::ALL.map(RechargeChange::event_type));
     AmountText = "Amount", "A decimal number, without trailing zeros.": text(r"^[0-9]+(\.[0-9]+)?$");
 }

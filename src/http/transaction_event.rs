@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::recharge_event::RechargeEventBody;
 use super::schema::{
     AccountName, AmountText, SideName, TransactionIdText, TransactionStateName, TxIdText,
 };
@@ -141,6 +142,7 @@ impl TransactionEventBody {
 pub fn posted(event: &UserEvent, catalog: &Catalog) -> String {
     let TransactionEvent { id, at, transaction: row } = match event {
         UserEvent::Transfer(event) => return EventBody::json(event, catalog),
+        UserEvent::Recharge(event) => return RechargeEventBody::json(event, catalog),
         UserEvent::Transaction(event) => event,
     };
     // A leg between the stores is told once, with the account that pays.

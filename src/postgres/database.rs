@@ -539,10 +539,10 @@ mod tests {
         for statement in [usual, plain] {
             let text: String =
                 statement.lines().filter(|line| !line.trim().starts_with("--")).collect();
-            for word in ["recharge", "channel_payments", "movements", "$22", "$25"] {
+            for word in ["recharge", "channel_payments", "movements", "$22", "$26"] {
                 assert!(!text.contains(word), "{word}");
             }
         }
-        assert!(FLIGHT.contains("$25::recharge_movements[]"));
+        assert!(FLIGHT.contains("$26::recharge_events[]"));
     }
 }

@@ -14,9 +14,11 @@ use tokio_postgres::{Client, Row, Statement};
 use super::columns::bigint;
 use super::database::{TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT, transfer_from_row};
 use super::flight::TOOL_ATTEMPT;
+use super::flight::entries::Entry;
 use super::flight::tool::ENTRIES_PER_ROW;
 use super::pin::Pin;
 use super::reads::Reads;
+use super::recharge_events::{self, RechargeEvent};
 use super::store::Transfer;
 use super::watermark::milliseconds;
 use super::{Address, Error, Limits, Verdict, columns, connect_by_keys, journal, verdict};
@@ -29,6 +31,9 @@ use domain::transfer::State;
 const EVENT_FROM: usize = TRANSFER_COLUMNS_COUNT;
 /// Ids that are read at once: 16 bytes each. The transfers of a user are searched once for so many.
 const IDS_MAX: usize = 10_000;
+
+/// In the place of an order number: the event is of a recharge.
+const OF_RECHARGE: i64 = 0;
 
 /// What one commit did to a transfer.
 #[derive(Clone, Debug)]
@@ -72,13 +77,27 @@ pub enum UserEvent {
     Transfer(Event),
     /// Of a transaction.
     Transaction(TransactionEvent),
+    /// Of a recharge.
+    Recharge(RechargeEvent),
 }
 
-/// How far a stream is. Both kinds have ids of one counter, but commits of their own, so that
-/// neither number says how far the other kind is.
+impl UserEvent {
+    /// Its id.
+    pub fn id(&self) -> i64 {
+        match self {
+            UserEvent::Transfer(event) => event.id,
+            UserEvent::Transaction(event) => event.id,
+            UserEvent::Recharge(event) => event.id,
+        }
+    }
+}
+
+/// How far a stream is. All events have ids of one counter. Those of transfers and of recharges
+/// are of the same flights, in the order of their ids. Those of transactions have commits of their
+/// own, so that neither number says how far the other kind is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCursor {
-    /// The last event of a transfer, 0 before the first.
+    /// The last event of a transfer or of a recharge, 0 before the first.
     pub transfer: i64,
     /// The last event of a transaction, 0 before the first.
     pub transaction: i64,
@@ -215,7 +234,7 @@ pub struct Missed {
     shard: usize,
     /// The last events that were read.
     last: EventCursor,
-    /// Ids of the next events, with the order numbers of their transfers.
+    /// Ids of the next events, with the order numbers of their transfers; 0: of a recharge.
     ahead: VecDeque<(i64, i64)>,
     /// There are more ids than these.
     more: bool,
@@ -272,8 +291,8 @@ impl Reads {
         missed: &mut Missed,
         rows: usize,
     ) -> Result<Option<Vec<UserEvent>>, Error> {
-        if let Some(events) = self.missed_transfers(missed, rows).await? {
-            return Ok(Some(events.into_iter().map(UserEvent::Transfer).collect()));
+        if let Some(events) = self.missed_of_flights(missed, rows).await? {
+            return Ok(Some(events));
         }
         if !missed.more_transactions {
             return Ok(None);
@@ -285,11 +304,12 @@ impl Reads {
         Ok(Some(events.into_iter().map(UserEvent::Transaction).collect()))
     }
 
-    async fn missed_transfers(
+    /// The next events of transfers and recharges.
+    async fn missed_of_flights(
         &self,
         missed: &mut Missed,
         rows: usize,
-    ) -> Result<Option<Vec<Event>>, Error> {
+    ) -> Result<Option<Vec<UserEvent>>, Error> {
         if missed.ahead.is_empty() && !missed.more {
             return Ok(None);
         }
@@ -301,8 +321,11 @@ impl Reads {
         if missed.ahead.is_empty() {
             return Ok(None);
         }
-        let page = missed.ahead.iter().take(rows).copied();
-        let (ids, numbers): (Vec<i64>, Vec<i64>) = page.unzip();
+        let page: Vec<(i64, i64)> = missed.ahead.iter().take(rows).copied().collect();
+        let (of_transfers, of_recharges): (Vec<_>, Vec<_>) =
+            page.iter().copied().partition(|(_, order_number)| *order_number != OF_RECHARGE);
+        let (ids, numbers): (Vec<i64>, Vec<i64>) = of_transfers.into_iter().unzip();
+        let of_recharges: Vec<i64> = of_recharges.into_iter().map(|(id, _)| id).collect();
         let events = with_transfers(
             "SELECT a.event_id, a.order_number AS of_number, e.states AS passed, \
                     e.at AS event_at \
@@ -314,18 +337,23 @@ impl Reads {
         );
         let statement = client.prepare_cached(&format!("{events} ORDER BY event_id")).await?;
         let found = client.query(&statement, &[&ids, &numbers]).await?;
-        self.pool.note(&client).await?;
         let catalog = self.catalog();
+        let recharges = recharge_events::events_by(&client, &of_recharges, &catalog).await?;
+        self.pool.note(&client).await?;
         let events = found.iter().map(|row| event_from_row(row, &catalog));
         let events = events.collect::<Result<Vec<Event>, Error>>()?;
+        let mut all: Vec<UserEvent> = events.into_iter().map(UserEvent::Transfer).collect();
+        all.extend(recharges.into_iter().map(UserEvent::Recharge));
+        all.sort_unstable_by_key(UserEvent::id);
         // After all that can fail: the same page is read again.
-        missed.last.transfer = *ids.last().expect("not empty");
-        missed.ahead.drain(..ids.len());
-        Ok(Some(events))
+        missed.last.transfer = page.last().expect("not empty").0;
+        missed.ahead.drain(..page.len());
+        Ok(Some(all))
     }
 }
 
-/// The ids of the next events, with the order numbers of their transfers.
+/// The ids of the next events, with the order numbers of their transfers. One statement reads both
+/// kinds: what one snapshot lacks comes behind all that it has.
 async fn ahead(client: &Client, missed: &Missed) -> Result<VecDeque<(i64, i64)>, Error> {
     let Missed { user, shard, last, .. } = *missed;
     let last = last.transfer;
@@ -338,7 +366,9 @@ async fn ahead(client: &Client, missed: &Missed) -> Result<VecDeque<(i64, i64)>,
     }
     let open_from = moved_by_tools(client, user, last).await?;
     let open_from = open_from.map_or(i64::MAX, bigint).min(row.try_get(1)?);
-    let events = "SELECT event_id, order_number FROM events_after($1, $2, $3, $4)";
+    let events = "SELECT event_id, order_number FROM events_after($1, $2, $3, $4) \
+                  UNION ALL SELECT event_id, 0 FROM recharge_events_after($1, $2, $4) \
+                  ORDER BY 1 LIMIT $4";
     let rows = i32::try_from(IDS_MAX).expect("ten thousand");
     let values: [&(dyn ToSql + Sync); 4] = [&user.bigint(), &last, &open_from, &rows];
     let rows = client.query(events, &values).await?;
@@ -362,6 +392,7 @@ async fn moved_by_tools(client: &Client, user: UserId, last: i64) -> Result<Opti
         let entries = journal::entries(&row)?
             .map_err(|damaged| Error::Row { table: "journal_tb", what: damaged.to_string() })?;
         let of_user = entries.into_iter().filter(|entry| entry.user() == Some(user));
+        let of_user = of_user.filter(|entry| !matches!(entry, Entry::Recharged { .. }));
         lowest = of_user.map(|entry| entry.order_number()).chain(lowest).min();
     }
     Ok(lowest)

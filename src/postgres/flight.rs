@@ -97,6 +97,11 @@ impl Flight {
         (self.event_first..).zip(passed).map(|(id, (passed, transfer))| (id, passed, transfer))
     }
 
+    /// The number of its events: those of transfers, and behind them those of recharges.
+    pub fn event_count(&self) -> usize {
+        self.events().count() + self.recharged.notices.len()
+    }
+
     /// The operations of transfers that it decides.
     pub fn operations(&self) -> impl Iterator<Item = (&Transfer, &Operation)> {
         self.written().flat_map(|row| row.operations.iter().map(|done| (&row.transfer, done)))

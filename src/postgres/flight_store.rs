@@ -133,7 +133,7 @@ impl<J: Journal> FlightStore<J> {
     /// Gives a flight its number, and its events their ids.
     fn departs(&self, flight: Flight, number: u64, attempt: u64, standing: Standing) -> Flight {
         let Standing { durable, open_from } = standing;
-        let event_first = self.events.take(flight.events().count());
+        let event_first = self.events.take(flight.event_count());
         Flight { number, attempt, durable, open_from, event_first, ..flight }
     }
 

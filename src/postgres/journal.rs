@@ -185,7 +185,7 @@ impl Checker {
         }
         let entries = entries::decode(self.shard, row.flight, &row.entries);
         let entries = entries.map_err(|why| damaged(why.into()))?;
-        let events = entries.iter().filter(|entry| matches!(entry, Entry::Passed { .. })).count();
+        let events = entries.iter().filter(|entry| entry.is_event()).count();
         if row.event_first < self.event_next || usize::try_from(row.event_count) != Ok(events) {
             return Err(damaged(Fault::Events));
         }

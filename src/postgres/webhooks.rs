@@ -9,18 +9,21 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tracing::error;
 
-use super::columns::{self, bigint};
+use super::columns::{self, Id, bigint};
 use super::database::{TRANSFER_COLUMNS, TRANSFER_COLUMNS_COUNT};
 use super::events::{UserEvent, event_from_row, fenced};
 use super::flight::entries::Entry;
+use super::flight::recharged::RechargeChange;
 use super::flights::FlightRow;
 use super::journal::{self, DamagedRow};
 use super::pin::Pin;
 use super::reads::Reads;
 use super::reads::transactions::{TRANSACTIONS_OF_EVENTS, events_of};
+use super::recharge_events;
 use super::transactions::rows::{transactions_from_rows, with_branches};
 use super::watermark::milliseconds;
 use super::{Address, Error, Limits, connect, connect_by_keys};
+use crate::recharge::{PaymentId, RechargeId};
 use crate::transaction::TransactionState;
 use domain::asset::Catalog;
 use domain::transfer::State;
@@ -29,6 +32,10 @@ use domain::transfer::State;
 const MORE_FROM: usize = TRANSFER_COLUMNS_COUNT + 3;
 /// The `kind` of a delivery.
 const OF_TRANSFER: i16 = 1;
+/// The same of a transaction.
+const OF_TRANSACTION: i16 = 2;
+/// The same of a recharge.
+const OF_RECHARGE: i16 = 3;
 /// Rows of the journal that are read at once, of each shard. A row has up to a few hundred events.
 const ROWS_MAX: usize = 64;
 /// Dead letters that are counted; with more, there are at least so many.
@@ -109,6 +116,10 @@ const DAMAGED: &str = "SELECT e.event_id, e.order_number, e.states, e.at \
                              AND e.event_id >= $2 AND e.event_id < $3 OFFSET 0) AS e \
       ORDER BY e.event_id";
 
+/// The events of recharges in a row with damaged entries.
+const DAMAGED_RECHARGES: &str = "SELECT event_id, COALESCE(recharge_id, payment_id), ARRAY[change], at FROM recharge_events \
+      WHERE event_id >= $1 AND event_id < $2 ORDER BY event_id";
+
 /// A row of the journal after the cursor.
 struct Uncollected {
     shard: i32,
@@ -123,8 +134,11 @@ struct Uncollected {
 /// An event on its way into a delivery.
 struct Passed {
     id: i64,
+    /// Of the transfer.
     order_number: i64,
-    /// An array as text.
+    /// The recharge, or its payment if there is no order; `None`: the event is of a transfer.
+    recharge: Option<Id>,
+    /// An array as text: states, or the change of a recharge.
     states: String,
     at: Timestamp,
 }
@@ -187,9 +201,9 @@ impl Deliveries {
               ORDER BY j.incarnation, j.shard, j.flight"
         );
         let journal = client.prepare(&journal).await?;
-        let collect = "SELECT webhook_collect($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+        let collect = "SELECT webhook_collect($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
         let collect = client.prepare(collect).await?;
-        // The transfer by its key, row after row, as for streams; NULL for a transaction.
+        // The transfer by its key, row after row, as for streams; NULL for any other event.
         let due = format!(
             "SELECT {TRANSFER_COLUMNS}, event_id, passed, event_at, tries, of_kind, of_req_id FROM \
              (SELECT event_id, req_id AS of_req_id, states AS passed, at AS event_at, \
@@ -253,13 +267,20 @@ impl Deliveries {
     fn events(row: &Row, entries: &[Entry]) -> Result<Vec<Passed>, Error> {
         let (first, at): (i64, Timestamp) = (row.try_get(5)?, row.try_get(6)?);
         let passed = entries.iter().filter_map(|entry| match entry {
-            Entry::Passed { order_number, states, .. } => Some((order_number, states)),
-            _ => None,
+            Entry::Passed { order_number, states, .. } => Some((*order_number, None, text(states))),
+            Entry::Recharged { recharge: 0, payment, change, .. } => {
+                Some((0, Some(Id(*payment)), text(&[i16::from(*change)])))
+            }
+            Entry::Recharged { recharge, change, .. } => {
+                Some((0, Some(Id(*recharge)), text(&[i16::from(*change)])))
+            }
+            Entry::Posted { .. } | Entry::Held { .. } => None,
         });
-        let event = |(id, (order_number, states)): (i64, (&u64, &Vec<i16>))| Passed {
+        let event = |(id, (order_number, recharge, states))| Passed {
             id,
-            order_number: bigint(*order_number),
-            states: text(states),
+            order_number: bigint(order_number),
+            recharge,
+            states,
             at,
         };
         Ok((first..).zip(passed).map(event).collect())
@@ -272,13 +293,16 @@ impl Deliveries {
         let values: [&(dyn ToSql + Sync); 3] =
             [&row.try_get::<_, i64>(9)?, &first, &(first + i64::from(count))];
         let found = self.client.query(DAMAGED, &values).await?;
-        error!(events = count, found = found.len(), "events are read from the transfers");
-        let event = |row: &Row| {
-            let (id, order_number, at) = (row.try_get(0)?, row.try_get(1)?, row.try_get(3)?);
+        let told = self.client.query(DAMAGED_RECHARGES, &values[1..]).await?;
+        let both = found.len() + told.len();
+        error!(events = count, found = both, "events are read from the transfers and recharges");
+        let event = |row: &Row, order_number, recharge| {
             let states = text(row.try_get::<_, Vec<i16>>(2)?.as_slice());
-            Ok(Passed { id, order_number, states, at })
+            Ok(Passed { id: row.try_get(0)?, order_number, recharge, states, at: row.try_get(3)? })
         };
-        found.iter().map(event).collect()
+        let of_transfers = found.iter().map(|row| event(row, row.try_get(1)?, None));
+        let of_recharges = told.iter().map(|row| event(row, 0, Some(row.try_get(1)?)));
+        of_transfers.chain(of_recharges).collect()
     }
 
     /// Makes deliveries of the next rows of the journal.
@@ -334,16 +358,17 @@ impl Deliveries {
             until.push(last.flight);
         }
         let (mut ids, mut numbers) = (Vec::new(), Vec::new());
-        let (mut states, mut times) = (Vec::new(), Vec::new());
+        let (mut states, mut times, mut recharges) = (Vec::new(), Vec::new(), Vec::new());
         for passed in rows.iter().flat_map(|row| &row.events) {
             ids.push(passed.id);
             numbers.push(passed.order_number);
             states.push(passed.states.as_str());
             times.push(passed.at);
+            recharges.push(passed.recharge);
         }
         let endpoints = [self.endpoint.as_str()];
         let endpoints = endpoints.as_slice();
-        let values: [&(dyn ToSql + Sync); 9] = [
+        let values: [&(dyn ToSql + Sync); 10] = [
             &self.incarnation,
             &endpoints,
             &shards,
@@ -353,6 +378,7 @@ impl Deliveries {
             &numbers,
             &states,
             &times,
+            &recharges,
         ];
         let row = self.client.query_one(&self.collect, &values).await.map_err(fenced)?;
         let found = columns::count(&row, 0, "webhook_deliveries")?;
@@ -386,6 +412,7 @@ impl Deliveries {
             let event_id: i64 = row.try_get(MORE_FROM - 3)?;
             let event = match row.try_get(MORE_FROM + 1)? {
                 OF_TRANSFER => event_from_row(row, &catalog).map(UserEvent::Transfer),
+                OF_RECHARGE => self.recharge(event_id, &catalog).await?,
                 _ => self.transaction(event_id, row.try_get(MORE_FROM + 2)?).await?,
             };
             due.push(Due { event_id, event, attempts });
@@ -402,6 +429,25 @@ impl Deliveries {
         let rows = self.client.query(&self.transactions, &[&vec![id]]).await?;
         let read = || events_of(&[(event_id, id)], transactions_from_rows(&rows)?);
         Ok(read().map(|mut events| UserEvent::Transaction(events.remove(0))))
+    }
+
+    /// The event of a recharge. The outer error: PostgreSQL is away.
+    async fn recharge(
+        &self,
+        event_id: i64,
+        catalog: &Catalog,
+    ) -> Result<Result<UserEvent, Error>, Error> {
+        match recharge_events::events_by(&self.client, &[event_id], catalog).await {
+            Ok(mut events) => Ok(match events.pop() {
+                Some(event) => Ok(UserEvent::Recharge(event)),
+                None => {
+                    let what = format!("event {event_id} is gone");
+                    Err(Error::Row { table: "recharge_events", what })
+                }
+            }),
+            Err(unreadable @ Error::Row { .. }) => Ok(Err(unreadable)),
+            Err(away) => Err(away),
+        }
     }
 
     /// Writes down what was tried; returns which are dead letters from now on.
@@ -438,6 +484,17 @@ impl Deliveries {
     }
 }
 
+/// The kind of the subject of a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LetterSubject {
+    /// A transfer.
+    Transfer,
+    /// A transaction.
+    Transaction,
+    /// A recharge.
+    Recharge,
+}
+
 /// An event that was given up.
 #[derive(Clone, Debug)]
 pub struct DeadLetter {
@@ -445,11 +502,12 @@ pub struct DeadLetter {
     pub event_id: i64,
     /// To whom.
     pub endpoint: String,
-    /// Of which transfer, or of which transaction.
+    /// Its subject, as text: a transfer's name, a transaction's, or that of a recharge or a payment
+    /// with its prefix.
     pub req_id: String,
-    /// It is of a transaction.
-    pub of_transaction: bool,
-    /// The name of the state in which it stood.
+    /// The kind of its subject.
+    pub about: LetterSubject,
+    /// The name of the state in which it stood, or of the change of a recharge.
     pub state: &'static str,
     /// When that was.
     pub at: Timestamp,
@@ -473,7 +531,11 @@ impl Reads {
     ) -> Result<Vec<DeadLetter>, Error> {
         let client = self.pool.get().await?;
         let dead = "SELECT event_id, endpoint, req_id, states[cardinality(states)], at, attempts, \
-                       last_error, ended_at, kind FROM webhook_deliveries \
+                       last_error, ended_at, kind, \
+                       EXISTS (SELECT FROM recharge_events e WHERE kind = 3 \
+                                  AND e.event_id = webhook_deliveries.event_id \
+                                  AND e.recharge_id IS NULL) \
+                      FROM webhook_deliveries \
                      WHERE status = 3 AND (event_id, endpoint) > ($1, $2) \
                      ORDER BY event_id, endpoint LIMIT $3";
         let (event_id, endpoint) = after;
@@ -485,18 +547,31 @@ impl Reads {
                 table: "webhook_deliveries",
                 what: format!("event {event_id}: {what}"),
             };
-            let of_transaction = row.try_get::<_, i16>(8)? != OF_TRANSFER;
-            let state = match of_transaction {
-                true => TransactionState::from_number(number).map(TransactionState::name),
-                false => State::from_number(number).map(State::name),
+            let (about, state) = match row.try_get(8)? {
+                OF_TRANSACTION => {
+                    let state = TransactionState::from_number(number);
+                    (LetterSubject::Transaction, state.map(TransactionState::name))
+                }
+                OF_RECHARGE => {
+                    let change = u8::try_from(number).ok().and_then(RechargeChange::name_of);
+                    (LetterSubject::Recharge, change)
+                }
+                _ => (LetterSubject::Transfer, State::from_number(number).map(State::name)),
             };
             let state = state.ok_or_else(|| bad(format!("state {number}")))?;
             let req_id = columns::req_id(row, 2)?.ok_or_else(|| bad("req_id 0".to_owned()))?;
+            let req_id = match about {
+                LetterSubject::Recharge if row.try_get(9)? => {
+                    format!("{}{req_id}", PaymentId::PREFIX)
+                }
+                LetterSubject::Recharge => format!("{}{req_id}", RechargeId::PREFIX),
+                LetterSubject::Transfer | LetterSubject::Transaction => req_id.to_string(),
+            };
             Ok(DeadLetter {
                 event_id,
                 endpoint: row.try_get(1)?,
-                req_id: req_id.to_string(),
-                of_transaction,
+                req_id,
+                about,
                 state,
                 at: row.try_get(4)?,
                 attempts: u32::try_from(row.try_get::<_, i32>(5)?).unwrap_or(0),

@@ -343,6 +343,22 @@ CREATE TABLE receivables_tb (
     CONSTRAINT receivables_tb_version_check CHECK ((version > 0)),
     CONSTRAINT receivables_tb_written_off_check CHECK ((written_off >= 0))
 );
+CREATE TABLE recharge_events (
+    event_id bigint NOT NULL,
+    user_id bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    recharge_id uuid,
+    payment_id uuid,
+    change smallint NOT NULL,
+    state smallint,
+    cause smallint,
+    CONSTRAINT recharge_events_cause_check CHECK (((cause >= 1) AND (cause <= 11))),
+    CONSTRAINT recharge_events_change_check CHECK (((change >= 1) AND (change <= 8))),
+    CONSTRAINT recharge_events_pkey PRIMARY KEY (event_id),
+    CONSTRAINT recharge_events_state_check CHECK ((state = ANY (ARRAY[0, 10, 40, '-10'::integer]))),
+    CONSTRAINT recharge_events_subject_check CHECK (((recharge_id IS NOT NULL) OR (payment_id IS NOT NULL))),
+    CONSTRAINT recharge_events_user_id_check CHECK ((user_id > 0))
+);
 CREATE TABLE recharge_movements (
     amount bigint NOT NULL,
     at timestamp with time zone NOT NULL,
@@ -677,7 +693,7 @@ CREATE TABLE webhook_deliveries (
     kind smallint NOT NULL DEFAULT 1,
     CONSTRAINT webhook_deliveries_check CHECK (((next_at IS NULL) OR (status = 1))),
     CONSTRAINT webhook_deliveries_check1 CHECK (((ended_at IS NULL) = (status = 1))),
-    CONSTRAINT webhook_deliveries_kind_check CHECK ((kind = ANY (ARRAY[1, 2]))),
+    CONSTRAINT webhook_deliveries_kind_check CHECK ((kind = ANY (ARRAY[1, 2, 3]))),
     CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (endpoint, event_id),
     CONSTRAINT webhook_deliveries_status_check CHECK ((status = ANY (ARRAY[1, 2, 3])))
 ) WITH (fillfactor=50);
@@ -696,6 +712,7 @@ CREATE INDEX funding_holds_of_purposes ON funding_holds USING btree (user_id, as
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
 CREATE INDEX receivables_open ON receivables_tb USING btree (user_id) WHERE ((recovered + written_off) < amount);
+CREATE INDEX recharge_events_by_user ON recharge_events USING btree (user_id, event_id);
 CREATE INDEX recharge_movements_at ON recharge_movements USING btree (at);
 CREATE INDEX recharge_movements_by_payment ON recharge_movements USING btree (payment_id);
 CREATE INDEX recharge_returns_due ON recharge_returns USING btree (next_at) WHERE (next_at IS NOT NULL);
@@ -766,6 +783,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION leg_user(p_place jsonb, p_participant text) RETURNS bigint LANGUAGE sql IMMUTABLE
 -- FUNCTION payment_disposition_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION receivables_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION recharge_events_after(p_user bigint, p_event bigint, p_rows integer) RETURNS TABLE(event_id bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off
 -- FUNCTION recharge_guard(p_found bigint, p_held bigint) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION recharge_returns_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION recharge_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
@@ -806,7 +824,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION watermark_raise(p_incarnation bigint, p_target bigint, p_keep_ms bigint, p_rows integer, OUT o_watermark bigint, OUT o_more boolean, OUT o_oldest_s double precision) RETURNS record LANGUAGE plpgsql VOLATILE SET enable_seqscan=off SET plan_cache_mode=force_custom_plan
 -- FUNCTION watermark_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
 -- FUNCTION webhook_begin(p_incarnation bigint, p_endpoints text[]) RETURNS void LANGUAGE plpgsql VOLATILE
--- FUNCTION webhook_collect(p_incarnation bigint, p_endpoints text[], p_shards integer[], p_from bigint[], p_until bigint[], p_event_ids bigint[], p_order_numbers bigint[], p_states text[], p_at timestamp with time zone[]) RETURNS bigint LANGUAGE plpgsql VOLATILE
+-- FUNCTION webhook_collect(p_incarnation bigint, p_endpoints text[], p_shards integer[], p_from bigint[], p_until bigint[], p_event_ids bigint[], p_order_numbers bigint[], p_states text[], p_at timestamp with time zone[], p_recharges uuid[]) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION webhook_fence(p_incarnation bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION webhook_line_up(p_endpoint text, p_req_ids uuid[]) RETURNS void LANGUAGE sql VOLATILE
 -- FUNCTION webhook_note(p_incarnation bigint, p_endpoint text, p_event_ids bigint[], p_errors text[], p_delays_ms bigint[], p_attempts_max integer) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
@@ -823,6 +841,7 @@ CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_ope
 CREATE TRIGGER freezes_delete_guard BEFORE DELETE ON freezes_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER funding_holds_guard BEFORE DELETE OR UPDATE ON funding_holds FOR EACH ROW EXECUTE FUNCTION funding_holds_guard();
 CREATE TRIGGER receivables_guard BEFORE DELETE OR UPDATE ON receivables_tb FOR EACH ROW EXECUTE FUNCTION receivables_guard();
+CREATE TRIGGER recharge_events_guard BEFORE DELETE OR UPDATE ON recharge_events FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER recharge_movements_guard BEFORE DELETE OR UPDATE ON recharge_movements FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER recharge_returns_guard BEFORE DELETE OR UPDATE ON recharge_returns FOR EACH ROW EXECUTE FUNCTION recharge_returns_guard();
 CREATE TRIGGER recharges_guard BEFORE DELETE OR UPDATE ON recharges_tb FOR EACH ROW EXECUTE FUNCTION recharges_guard();

@@ -28,7 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("role", &[]),
     ("transaction", &[]),
     ("recharge", &[]),
-    ("validation", &["config", "pause", "transaction"]),
+    ("validation", &["config", "pause", "recharge", "transaction"]),
     // A database's address is parsed by the room that connects to it.
     ("config", &["approval", "format", "postgres"]),
     ("format", &[]),

@@ -13,7 +13,7 @@ use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, parameters, query};
 use crate::http::service::{Intake, Transfers};
 use crate::postgres::reads::Reads;
-use crate::postgres::webhooks::DeadLetter;
+use crate::postgres::webhooks::{DeadLetter, LetterSubject};
 use domain::code::Code;
 
 /// A dead letter.
@@ -22,10 +22,12 @@ struct LetterBody {
     /// Text: many JSON readers lose digits of a number this large.
     event_id: String,
     endpoint: String,
-    /// Null for a transaction.
+    /// Of a transfer; null otherwise.
     req_id: Option<String>,
-    /// Null for a transfer.
+    /// Of a transaction; null otherwise.
     transaction_id: Option<String>,
+    /// Of a recharge; null otherwise.
+    recharge_id: Option<String>,
     state: &'static str,
     at: Timestamp,
     attempts: u32,
@@ -35,11 +37,12 @@ struct LetterBody {
 
 impl From<DeadLetter> for LetterBody {
     fn from(letter: DeadLetter) -> LetterBody {
-        let of = |wanted: bool| (letter.of_transaction == wanted).then(|| letter.req_id.clone());
+        let of = |wanted| (letter.about == wanted).then(|| letter.req_id.clone());
         LetterBody {
             event_id: letter.event_id.to_string(),
-            req_id: of(false),
-            transaction_id: of(true),
+            req_id: of(LetterSubject::Transfer),
+            transaction_id: of(LetterSubject::Transaction),
+            recharge_id: of(LetterSubject::Recharge),
             endpoint: letter.endpoint,
             state: letter.state,
             at: letter.at,

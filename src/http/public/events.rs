@@ -1,5 +1,5 @@
-//! `GET /api/v1/events`: a user's own transfers as they move, and the ends of transactions with
-//! legs of this user, as server-sent events.
+//! `GET /api/v1/events`: a user's own transfers and recharges as they move, and the ends of
+//! transactions with legs of this user, as server-sent events.
 //!
 //! A stream sends committed events only: no crash takes one back, and GET answers the same state or
 //! a later one. A client continues an ended stream by the last id that it has received. Each event
@@ -29,6 +29,7 @@ use crate::events::{Full, Place, Pushed};
 use crate::http::answer::Content;
 use crate::http::auth::Verifier;
 use crate::http::event_id::stream_id;
+use crate::http::recharge_event::RechargeEventBody;
 use crate::http::refusal::{Outcome, Refusal, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::request_id::X_REQUEST_ID;
@@ -37,6 +38,7 @@ use crate::http::transaction_event::TransactionEventBody;
 use crate::http::wire::EventBody;
 use crate::postgres::events::{Event, EventCursor, Missed, UserEvent};
 use crate::postgres::reads::Reads;
+use crate::postgres::recharge_events::RechargeEvent;
 use crate::telemetry::{self, chain};
 use domain::code::Code;
 use domain::shortage::Shortage;
@@ -219,10 +221,13 @@ impl Stream {
                     continue;
                 }
                 // Read in PostgreSQL before it came through the queue.
-                Woken::Event(Some(Pushed::Transfer(event))) if event.id <= self.last.transfer => {
+                Woken::Event(Some(pushed))
+                    if pushed.id().is_some_and(|id| id <= self.last.transfer) =>
+                {
                     continue;
                 }
                 Woken::Event(Some(Pushed::Transfer(event))) => self.transfer(&event),
+                Woken::Event(Some(Pushed::Recharge(event))) => self.recharge(&event),
                 Woken::Read(Err(error)) => {
                     warn!(error = chain(&error), "a stream of events cannot be read on");
                     return self.end("unavailable");
@@ -253,6 +258,7 @@ impl Stream {
     fn send(&mut self, event: &UserEvent) -> String {
         let event = match event {
             UserEvent::Transfer(event) => return self.transfer(event),
+            UserEvent::Recharge(event) => return self.recharge(event),
             UserEvent::Transaction(event) => event,
         };
         debug_assert!(event.id > self.last.transaction, "ids only grow");
@@ -268,6 +274,14 @@ impl Stream {
         self.last.transfer = event.id;
         let data = EventBody::json(event, &self.reads.catalog());
         format!("id: {}\nevent: transfer\ndata: {data}\n\n", self.last)
+    }
+
+    /// The same of a recharge.
+    fn recharge(&mut self, event: &RechargeEvent) -> String {
+        debug_assert!(event.id > self.last.transfer, "ids only grow");
+        self.last.transfer = event.id;
+        let data = RechargeEventBody::json(event, &self.reads.catalog());
+        format!("id: {}\nevent: recharge\ndata: {data}\n\n", self.last)
     }
 
     /// The last text: why the stream ends. The client continues by the last id.

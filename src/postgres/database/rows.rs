@@ -12,6 +12,7 @@ use crate::postgres::columns::{
 use crate::postgres::flight::{
     BalanceRow, Decided, Flight, FreezeRow, HoldRow, Moved, Operation, Passed, Written, entries,
 };
+use crate::postgres::recharge_events::{self, EventRow};
 use crate::postgres::store::Transfer;
 use domain::code::Code;
 
@@ -211,6 +212,7 @@ pub(super) struct Rows<'a> {
     payments: Vec<PaymentRow<'a>>,
     returns: Vec<ReturnRow>,
     movements: Vec<Movement<'a>>,
+    told: Vec<EventRow>,
     freezes: Vec<Freeze>,
 }
 
@@ -230,8 +232,10 @@ impl<'a> Rows<'a> {
         // In the order of their events.
         let moved = flight.moved.iter().map(|moved| maker.moved(moved)).collect();
         let accepted = flight.accepted.iter().map(|row| maker.accepted(row)).collect();
-        let event_count = i32::try_from(flight.events().count()).expect("a few for each call");
-        assert_eq!(maker.event_id, event_id + i64::from(event_count), "an id for each element");
+        let event_count = i32::try_from(flight.event_count()).expect("a few for each call");
+        let told = recharge_events::rows_of(flight);
+        let of_transfers = i64::from(event_count) - told.len() as i64;
+        assert_eq!(maker.event_id, event_id + of_transfers, "an id for each element");
         let new = flight.accepted.iter().map(|row| row.transfer.intent.order_number);
         let outside = flight.externals.iter().map(|row| row.external.order_number);
         let apart = flight.holds.iter().filter(|row| row.before.is_none());
@@ -312,6 +316,7 @@ impl<'a> Rows<'a> {
                 .iter()
                 .map(|row| Movement::of(row, flight.at))
                 .collect(),
+            told,
             freezes: flight.freezes.iter().map(freeze).collect(),
         }
     }
@@ -336,7 +341,8 @@ impl<'a> Rows<'a> {
         !(self.orders.is_empty()
             && self.payments.is_empty()
             && self.returns.is_empty()
-            && self.movements.is_empty())
+            && self.movements.is_empty()
+            && self.told.is_empty())
     }
 
     /// In the order of the statement's parameters.
@@ -370,8 +376,8 @@ impl<'a> Rows<'a> {
             values.extend(beside);
         }
         if self.have_recharges() {
-            let recharges: [&(dyn ToSql + Sync); 4] =
-                [&self.orders, &self.payments, &self.returns, &self.movements];
+            let recharges: [&(dyn ToSql + Sync); 5] =
+                [&self.orders, &self.payments, &self.returns, &self.movements, &self.told];
             values.extend(recharges);
         }
         values

@@ -39,7 +39,7 @@ const CHECKSUM_BYTES: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
     /// Took a transfer through states: an event. Its id is the row's `event_first` plus the number
-    /// of such entries before it.
+    /// of events before it.
     Passed {
         /// The transfer's order number.
         order_number: u64,
@@ -89,7 +89,7 @@ pub enum Entry {
         /// The number of the [`Code`] of a refusal.
         code: Option<u16>,
     },
-    /// Changed a recharge, as its user is told.
+    /// Changed a recharge, as its user is told: an event too.
     Recharged {
         /// Of the credit; 0 for any other change.
         order_number: u64,
@@ -112,6 +112,11 @@ impl Entry {
         | Entry::Held { user, .. }
         | Entry::Recharged { user, .. }) = self;
         UserId::new(*user)
+    }
+
+    /// Whether it is an event, and has an id.
+    pub fn is_event(&self) -> bool {
+        matches!(self, Entry::Passed { .. } | Entry::Recharged { .. })
     }
 
     /// The order number.

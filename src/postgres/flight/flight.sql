@@ -123,6 +123,9 @@ WITH journal AS (
 ), movements AS (
     INSERT INTO recharge_movements
     SELECT a.* FROM journal CROSS JOIN unnest($25::recharge_movements[]) AS a
+), told AS (
+    INSERT INTO recharge_events
+    SELECT a.* FROM journal CROSS JOIN unnest($26::recharge_events[]) AS a
 --}
 ), accounts AS (
     SELECT * FROM unnest($14::flight_account[])

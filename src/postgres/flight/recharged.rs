@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use domain::account::UserId;
 
 use crate::recharge::movement::RechargeMovement;
-use crate::recharge::order::{Recharge, RechargeStep};
-use crate::recharge::payment::RechargePayment;
+use crate::recharge::order::{Recharge, RechargeState, RechargeStep};
+use crate::recharge::payment::{HeldCause, RechargePayment};
 use crate::recharge::returned::RechargeReturn;
 use crate::recharge::{RechargeId, ReturnId};
 
@@ -33,7 +33,7 @@ impl Recharged {
     }
 }
 
-/// An entry of the journal: one for each change that its user sees.
+/// An entry of the journal, and an event: one for each change that its user sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RechargeNotice {
     /// The change.
@@ -46,6 +46,10 @@ pub struct RechargeNotice {
     pub recharge: u128,
     /// The payment, or 0.
     pub payment: u128,
+    /// Where the order stands then; `None`: there is none.
+    pub state: Option<RechargeState>,
+    /// Why the payment is held, if it is.
+    pub cause: Option<HeldCause>,
 }
 
 /// A change that a user sees. The journal stores the number, which is never reused.
@@ -66,11 +70,13 @@ pub enum RechargeChange {
     Returned = 6,
     /// The money of a PAID order has gone on to its target.
     Forwarded = 7,
+    /// The channel has taken money back.
+    Taken = 8,
 }
 
 impl RechargeChange {
     /// Every change.
-    pub const ALL: [RechargeChange; 7] = [
+    pub const ALL: [RechargeChange; 8] = [
         RechargeChange::Paying,
         RechargeChange::Paid,
         RechargeChange::Closed,
@@ -78,12 +84,22 @@ impl RechargeChange {
         RechargeChange::PaymentCredited,
         RechargeChange::Returned,
         RechargeChange::Forwarded,
+        RechargeChange::Taken,
     ];
+
+    /// The change with this number.
+    pub fn from_number(number: u8) -> Option<RechargeChange> {
+        RechargeChange::ALL.into_iter().find(|change| *change as u8 == number)
+    }
 
     /// The name of the change with this number.
     pub fn name_of(number: u8) -> Option<&'static str> {
-        let change = RechargeChange::ALL.into_iter().find(|change| *change as u8 == number)?;
-        Some(match change {
+        RechargeChange::from_number(number).map(RechargeChange::name)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
             RechargeChange::Paying => "PAYING",
             RechargeChange::Paid => "PAID",
             RechargeChange::Closed => "CLOSED",
@@ -91,7 +107,32 @@ impl RechargeChange {
             RechargeChange::PaymentCredited => "PAYMENT_CREDITED",
             RechargeChange::Returned => "RETURNED",
             RechargeChange::Forwarded => "FORWARDED",
-        })
+            RechargeChange::Taken => "TAKEN",
+        }
+    }
+
+    /// The type of its event on the wire.
+    pub fn event_type(self) -> &'static str {
+        match self {
+            RechargeChange::Paying => "recharge.paying",
+            RechargeChange::Paid => "recharge.paid",
+            RechargeChange::Closed => "recharge.closed",
+            RechargeChange::PaymentHeld => "recharge.payment_held",
+            RechargeChange::PaymentCredited => "recharge.payment_credited",
+            RechargeChange::Returned => "recharge.returned",
+            RechargeChange::Forwarded => "recharge.forwarded",
+            RechargeChange::Taken => "recharge.taken",
+        }
+    }
+
+    /// The state that it names; `None`: the order keeps its own.
+    pub fn state(self) -> Option<RechargeState> {
+        match self {
+            RechargeChange::Paying => Some(RechargeState::Paying),
+            RechargeChange::Paid => Some(RechargeState::Paid),
+            RechargeChange::Closed => Some(RechargeState::Closed),
+            _ => None,
+        }
     }
 }
 

@@ -191,5 +191,5 @@ impl ToolFlight {
 }
 
 fn event_count(entries: &[Entry]) -> u64 {
-    entries.iter().filter(|entry| matches!(entry, Entry::Passed { .. })).count() as u64
+    entries.iter().filter(|entry| entry.is_event()).count() as u64
 }

@@ -71,6 +71,17 @@ BEGIN
 END
 $$;
 
+-- The first events of a user's recharges after p_event.
+CREATE FUNCTION recharge_events_after(p_user BIGINT, p_event BIGINT, p_rows INTEGER)
+RETURNS TABLE (event_id BIGINT)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+BEGIN
+    RETURN QUERY SELECT e.event_id FROM recharge_events e
+                  WHERE e.user_id = p_user AND e.event_id > p_event
+                  ORDER BY e.event_id LIMIT p_rows;
+END
+$$;
+
 -- Deletes rows of the journal after p_keep_ms (see journal_trim), accepted deliveries after
 -- p_keep_ms, and dead letters after p_dead_keep_ms. A delivery goes when its event and its own time
 -- are that old; a time of the future does not count. A delivery still open after p_dead_keep_ms

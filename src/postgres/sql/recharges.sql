@@ -136,6 +136,9 @@ $$;
 CREATE TRIGGER recharge_returns_guard BEFORE UPDATE OR DELETE ON recharge_returns
     FOR EACH ROW EXECUTE FUNCTION recharge_returns_guard();
 
+CREATE TRIGGER recharge_events_guard BEFORE UPDATE OR DELETE ON recharge_events
+    FOR EACH ROW EXECUTE FUNCTION row_guard();
+
 -- A receivable is closed in parts, and no part comes back.
 CREATE FUNCTION receivables_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN

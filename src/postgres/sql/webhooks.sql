@@ -34,13 +34,13 @@ END
 $$;
 
 -- Makes deliveries of the events of flights, and moves the cursor of each shard from p_from to
--- p_until. p_states: arrays as text. UB004: the cursor is elsewhere. Then an earlier call was
--- committed after its caller had given it up, and nothing is done. Returns the number of events
--- that have a transfer.
+-- p_until. p_states: arrays as text. p_recharges: the subject of the event of a recharge, NULL for
+-- one of a transfer. UB004: the cursor is elsewhere. Then an earlier call was committed after its
+-- caller had given it up, and nothing is done. Returns the number of events that have a subject.
 CREATE FUNCTION webhook_collect(
     p_incarnation BIGINT, p_endpoints TEXT[], p_shards INTEGER[], p_from BIGINT[],
     p_until BIGINT[], p_event_ids BIGINT[], p_order_numbers BIGINT[], p_states TEXT[],
-    p_at TIMESTAMPTZ[])
+    p_at TIMESTAMPTZ[], p_recharges UUID[])
 RETURNS BIGINT LANGUAGE plpgsql AS $$
 DECLARE
     v_moved BIGINT;
@@ -56,14 +56,18 @@ BEGIN
             USING ERRCODE = 'UB004';
     END IF;
     WITH found AS MATERIALIZED (
-        SELECT m.event_id, t.req_id, m.states::smallint[] AS states, m.at
-          FROM unnest(p_event_ids, p_order_numbers, p_states, p_at)
-               AS m (event_id, order_number, states, at)
+        SELECT m.event_id, t.req_id, m.states::smallint[] AS states, m.at,
+               CASE WHEN m.recharge IS NULL THEN 1 ELSE 3 END::smallint AS kind
+          FROM unnest(p_event_ids, p_order_numbers, p_states, p_at, p_recharges)
+               AS m (event_id, order_number, states, at, recharge)
          CROSS JOIN LATERAL (
-               SELECT req_id FROM transfers_tb WHERE order_number = m.order_number OFFSET 0) AS t
+               SELECT req_id FROM transfers_tb
+                WHERE m.recharge IS NULL AND order_number = m.order_number
+                UNION ALL
+               SELECT m.recharge WHERE m.recharge IS NOT NULL OFFSET 0) AS t
     ), queued AS (
-        INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, next_at)
-        SELECT endpoint, m.event_id, m.req_id, m.states, m.at,
+        INSERT INTO webhook_deliveries (endpoint, event_id, req_id, states, at, kind, next_at)
+        SELECT endpoint, m.event_id, m.req_id, m.states, m.at, m.kind,
                CASE WHEN row_number() OVER (PARTITION BY endpoint, m.req_id
                                             ORDER BY m.event_id) = 1
                      AND NOT EXISTS (SELECT FROM webhook_deliveries d

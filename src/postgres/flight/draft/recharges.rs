@@ -422,9 +422,13 @@ impl Draft<'_> {
         order_number: u64,
     ) {
         let Some(user) = user else { return };
+        let stands = || order.and_then(|id| self.order(id)).map(|order| order.state);
+        let state = change.state().or_else(stands);
+        let cause = payment.filter(|_| change == RechargeChange::PaymentHeld);
+        let cause = cause.and_then(|payment| payment.cause);
         let recharge = order.map_or(0, RechargeId::number);
         let payment = payment.map_or(0, |payment| payment.id.number());
-        let notice = RechargeNotice { change, order_number, user, recharge, payment };
+        let notice = RechargeNotice { change, order_number, user, recharge, payment, state, cause };
         self.desk.notices.push(notice);
     }
 
