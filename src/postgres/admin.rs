@@ -7,6 +7,7 @@ pub mod approvals;
 pub mod assets;
 pub mod callers;
 pub mod channels;
+pub mod channel_pauses;
 pub mod halts;
 pub mod pauses;
 pub mod special;
