@@ -28,6 +28,10 @@ pub enum Alert {
     /// Another session changes Funding accounts, balances or transfers while the service works with
     /// them.
     BalanceChangedOutside,
+    /// A payment channel does not answer.
+    ChannelAway,
+    /// The last key of a payment channel ends soon.
+    ChannelKeyExpiring,
     /// Transfers carry times in PostgreSQL's future: the service's clock ran ahead.
     ClockAhead,
     /// The refund of a transfer keeps an unknown outcome.
@@ -65,6 +69,14 @@ pub enum Alert {
     PostgresUnreachable,
     /// An operation was repeated with another body, or refunded without a withdrawal.
     ProtocolViolation,
+    /// A payment came again with other facts.
+    RechargeContradiction,
+    /// A payment of an order is held for an operator.
+    RechargeHeld,
+    /// A return, or the close of an order behind its end of payment, does not end.
+    RechargeStuck,
+    /// A payment that bears our mark has no order here.
+    RechargeUnmatched,
     /// A SETTLE or RELEASE of a venue was refused.
     SettleRefused,
     /// A snapshot cannot be made, or the segments before it cannot be removed. The log and the time
@@ -92,9 +104,11 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 30] = [
+    pub const ALL: [Alert; 36] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
+        Alert::ChannelAway,
+        Alert::ChannelKeyExpiring,
         Alert::ClockAhead,
         Alert::CompensationFailing,
         Alert::ConservationStalled,
@@ -112,6 +126,10 @@ impl Alert {
         Alert::PostgresChanged,
         Alert::PostgresUnreachable,
         Alert::ProtocolViolation,
+        Alert::RechargeContradiction,
+        Alert::RechargeHeld,
+        Alert::RechargeStuck,
+        Alert::RechargeUnmatched,
         Alert::SettleRefused,
         Alert::SnapshotFailed,
         Alert::SnapshotMismatch,
@@ -130,6 +148,8 @@ impl Alert {
         match self {
             Alert::AssetUnreadable => "asset_unreadable",
             Alert::BalanceChangedOutside => "balance_changed_outside",
+            Alert::ChannelAway => "channel_away",
+            Alert::ChannelKeyExpiring => "channel_key_expiring",
             Alert::ClockAhead => "clock_ahead",
             Alert::CompensationFailing => "compensation_failing",
             Alert::ConservationStalled => "conservation_stalled",
@@ -147,6 +167,10 @@ impl Alert {
             Alert::PostgresChanged => "postgres_changed",
             Alert::PostgresUnreachable => "postgres_unreachable",
             Alert::ProtocolViolation => "protocol_violation",
+            Alert::RechargeContradiction => "recharge_contradiction",
+            Alert::RechargeHeld => "recharge_held",
+            Alert::RechargeStuck => "recharge_stuck",
+            Alert::RechargeUnmatched => "recharge_unmatched",
             Alert::SettleRefused => "settle_refused",
             Alert::SnapshotFailed => "snapshot_failed",
             Alert::SnapshotMismatch => "snapshot_mismatch",
@@ -174,6 +198,9 @@ impl Alert {
             | Alert::ParticipantFailing
             | Alert::PostgresChanged
             | Alert::ProtocolViolation
+            | Alert::RechargeContradiction
+            | Alert::RechargeStuck
+            | Alert::RechargeUnmatched
             | Alert::SettleRefused
             | Alert::SnapshotMismatch
             | Alert::TransactionStuck
@@ -183,11 +210,14 @@ impl Alert {
             | Alert::ParkedFull
             | Alert::VenueAheadOfLog
             | Alert::WalSyncFailed => CRITICAL,
-            Alert::ClockAhead
+            Alert::ChannelAway
+            | Alert::ChannelKeyExpiring
+            | Alert::ClockAhead
             | Alert::HoldStuck
             | Alert::JournalFilling
             | Alert::PlacesLow
             | Alert::PostgresUnreachable
+            | Alert::RechargeHeld
             | Alert::SnapshotFailed
             | Alert::SpecialNegative
             | Alert::UserFrequencyAbnormal
@@ -228,6 +258,19 @@ impl Alert {
             }
             Alert::SpecialNegative => {
                 "ubscore account specials; runbook, \"A special account is below zero\""
+            }
+            Alert::RechargeHeld | Alert::RechargeUnmatched => {
+                "ubscore recharge list --held; runbook, \"A payment is held\""
+            }
+            Alert::RechargeContradiction => {
+                "ubscore recharge list --trade-no NUMBER; runbook, \"A payment contradicts its record\""
+            }
+            Alert::RechargeStuck => {
+                "ubscore recharge list --overdue; runbook, \"A recharge does not end\""
+            }
+            Alert::ChannelAway => "ubscore channel list; runbook, \"A channel is away\"",
+            Alert::ChannelKeyExpiring => {
+                "ubscore channel list; runbook, \"The key of a channel ends\""
             }
             Alert::VenueBehind => "ubscore venue list; runbook, \"A venue is behind\"",
             Alert::VenueAheadOfLog => "ubscore wal stat DATA_DIR; runbook, \"It has halted\"",

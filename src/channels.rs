@@ -67,6 +67,9 @@ pub trait Channel: Send + Sync {
     /// Fetches the channel's keys, at most once a minute.
     fn renew(&self) -> Renewal;
 
+    /// The end of the last key that the channel signs by; `None`: none of its keys has an end.
+    fn keys_end(&self) -> Option<Timestamp>;
+
     /// The answer to a callback, in the channel's own form.
     fn acknowledge(&self, end: CallbackEnd) -> Acknowledgement;
 }

@@ -6,6 +6,7 @@ pub mod callbacks;
 pub mod lines;
 #[cfg(feature = "otel")]
 pub mod otlp;
+pub mod recharges;
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -735,6 +736,7 @@ pub fn halted(halted: bool) {
 pub fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
 
+    recharges::describe();
     describe_counter!(TRANSFERS_TOTAL, Unit::Count, "Transfers that reached a final state.");
     describe_histogram!(TRANSFER_SECONDS, Unit::Seconds, "Time from accept to the final state.");
     describe_histogram!(STEP_SECONDS, Unit::Seconds, "Time of one step of a transfer.");

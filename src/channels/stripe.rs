@@ -415,6 +415,10 @@ impl Channel for Stripe {
         Renewal::NoList
     }
 
+    fn keys_end(&self) -> Option<Timestamp> {
+        None
+    }
+
     fn acknowledge(&self, end: CallbackEnd) -> Acknowledgement {
         Acknowledgement::of(end)
     }

@@ -448,6 +448,10 @@ impl Channel for WeChat {
         }
     }
 
+    fn keys_end(&self) -> Option<Timestamp> {
+        self.keys.load().end()
+    }
+
     fn acknowledge(&self, end: CallbackEnd) -> Acknowledgement {
         Acknowledgement::of(end)
     }

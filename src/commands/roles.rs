@@ -6,6 +6,7 @@
 pub mod primary;
 pub mod process;
 mod recharges;
+mod recharge_gauges;
 pub mod signals;
 mod transactions;
 mod upkeep;

@@ -4,23 +4,25 @@
 //! Each change is one call of the user's worker. A repeat of a decided payment is answered by a
 //! read of the committed rows, also while halted.
 
+mod creates;
 pub mod forward;
 mod tries;
-mod creates;
 mod waits;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-use tracing::{error, warn};
+use tracing::warn;
 
 use self::creates::Creates;
 use self::waits::Waits;
 use super::{Coordinator, Rejection};
 use crate::adapters::Adapter;
-use crate::clock::Clock;
+use crate::alert::{Alert, alert_about};
+use crate::clock::{Clock, NS_PER_S};
 use crate::crash;
 use crate::entropy::Entropy;
 use crate::postgres::Error;
@@ -32,16 +34,23 @@ use crate::recharge::act::{
 use crate::recharge::decide::{KnownPayment, PaymentDecision, PaymentTold, decide};
 use crate::recharge::facts::Facts;
 use crate::recharge::order::{ClosingWish, Follow, Recharge, RechargeState, RechargeTarget};
-use crate::recharge::payment::{HeldCause, RechargePayment, SeenBy};
+use crate::recharge::payment::{RechargePayment, SeenBy};
 use crate::recharge::proof::ProofKeys;
 use crate::recharge::terms::{ChannelTerms, RechargePolicy};
 use crate::recharge::{PaymentId, RechargeId, ReturnId};
+use crate::telemetry;
 use domain::account::UserId;
 use domain::amount::Amount;
 use domain::code::Code;
 
 /// The actor of changes that follow from a channel.
 const CHANNEL: &str = "channel";
+
+/// A verified payment that is not committed for so long is failing.
+const FAILING_NS: u64 = 60 * NS_PER_S;
+
+/// Payments whose failures are remembered. A further one is not counted as failing.
+const FAILING_MAX: usize = 10_000;
 
 /// The rules of orders: see `[recharge]` in the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +108,8 @@ pub struct Recharges<T, F> {
     entropy: Mutex<Box<dyn Entropy>>,
     creates: Creates,
     waits: Waits,
+    /// Payments that were told and not committed, each with its first failure, monotonic ns.
+    failing: Mutex<HashMap<(String, String), u64>>,
 }
 
 impl<T: Adapter, F: Adapter> Recharges<T, F> {
@@ -112,8 +123,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         entropy: Box<dyn Entropy>,
     ) -> Recharges<T, F> {
         let (creates, waits) = (Creates::default(), Waits::default());
-        let entropy = Mutex::new(entropy);
-        Recharges { coordinator, reads, proofs, rules, clock, entropy, creates, waits }
+        let (entropy, failing) = (Mutex::new(entropy), Mutex::default());
+        Recharges { coordinator, reads, proofs, rules, clock, entropy, creates, waits, failing }
     }
 
     /// The keys of proofs, for orders on their way to a channel.
@@ -259,6 +270,16 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         Ok(made(self.act(Some(order.user), CHANNEL, act).await?)?.order)
     }
 
+    /// Closes an order here alone, by an operator, once it has a wish. Its channel may still take a
+    /// payment, which is late then. A PAID order, and one with a HELD payment, stays.
+    ///
+    /// # Errors
+    /// [`Code::RechargeNotFound`]; a [`Rejection`].
+    pub async fn forced(&self, order: &Recharge, actor: &str) -> Result<Recharge, Rejection> {
+        let act = RechargeAct::Close { id: order.id };
+        Ok(made(self.act(Some(order.user), actor, act).await?)?.order)
+    }
+
     /// Has a verified payment decided, once. Returns the answer for its channel.
     ///
     /// # Errors
@@ -269,9 +290,36 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         facts: &Facts,
         seen_by: SeenBy,
     ) -> Result<PaymentAnswer, Rejection> {
-        let answer = self.decided(terms, facts, seen_by, CHANNEL, false).await?;
+        let answer = self.decided(terms, facts, seen_by, CHANNEL, false).await;
+        self.note_failure(terms, facts, answer.is_err());
+        let answer = answer?;
         self.report(terms, facts, &answer);
+        if let PaymentDecision::Credit { .. } = answer.decision {
+            telemetry::recharges::credits(&terms.name, seen_by.name(), 1);
+        }
         Ok(answer)
+    }
+
+    /// Remembers a payment that was not committed, until it is.
+    fn note_failure(&self, terms: &ChannelTerms, facts: &Facts, failed: bool) {
+        let mut failing = self.failing.lock();
+        // Nearly always there is nothing to forget.
+        if !failed && failing.is_empty() {
+            return;
+        }
+        let key = (terms.name.clone(), facts.trade_no.clone());
+        if !failed {
+            failing.remove(&key);
+        } else if failing.len() < FAILING_MAX {
+            failing.entry(key).or_insert_with(|| self.clock.monotonic_ns());
+        }
+    }
+
+    /// Verified payments that are told and not committed for a minute.
+    pub fn failing(&self) -> u64 {
+        let now_ns = self.clock.monotonic_ns();
+        let late = |since_ns: &&u64| now_ns.saturating_sub(**since_ns) >= FAILING_NS;
+        self.failing.lock().values().filter(late).count() as u64
     }
 
     /// Takes a HELD payment through the table again, by an operator.
@@ -284,7 +332,12 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         facts: &Facts,
         actor: &str,
     ) -> Result<PaymentAnswer, Rejection> {
-        self.decided(terms, facts, SeenBy::Operator, actor, true).await
+        let answer = self.decided(terms, facts, SeenBy::Operator, actor, true).await?;
+        self.note_failure(terms, facts, false);
+        if let PaymentDecision::Contradiction = answer.decision {
+            self.report(terms, facts, &answer);
+        }
+        Ok(answer)
     }
 
     async fn decided(
@@ -341,23 +394,22 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         answered(outcome)
     }
 
-    /// Logs a decision that a person must see.
+    /// Raises an alert about a decision that a person must see.
     fn report(&self, terms: &ChannelTerms, facts: &Facts, answer: &PaymentAnswer) {
-        let (channel, trade_no) = (&terms.name, &facts.trade_no);
-        match answer.decision {
+        let (alert, what) = match answer.decision {
             PaymentDecision::Contradiction => {
-                error!(channel, trade_no, "a payment contradicts its record");
+                (Alert::RechargeContradiction, "it contradicts its record")
             }
-            PaymentDecision::Hold(cause @ (HeldCause::Unmatched | HeldCause::Unproven)) => {
-                let cause = cause.name();
-                error!(channel, trade_no, cause, "a payment of an unknown order is held");
+            PaymentDecision::Hold(cause) if cause.is_unmatched() => {
+                (Alert::RechargeUnmatched, cause.name())
             }
-            PaymentDecision::Hold(cause) => {
-                let cause = cause.name();
-                warn!(channel, trade_no, cause, "a payment is held");
-            }
-            _ => {}
-        }
+            PaymentDecision::Hold(cause) => (Alert::RechargeHeld, cause.name()),
+            _ => return,
+        };
+        let (channel, trade_no) = (&terms.name, &facts.trade_no);
+        let id = PaymentId::of(channel, trade_no);
+        let what = format_args!("payment {id}, {trade_no} of channel {channel}: {what}");
+        alert_about(alert, &id, what);
     }
 
     /// Ends a HELD payment, by an operator. `user`: of a payment without an order, to be credited.

@@ -85,6 +85,12 @@ impl PlatformKeys {
         self.by_serial.values().max_by_key(best).map(|key| key.serial.clone())
     }
 
+    /// The end of the key that is valid for longest; `None`: it has no end, or there is no key.
+    pub(super) fn end(&self) -> Option<Timestamp> {
+        let ends = self.by_serial.values().map(|key| key.until).collect::<Option<Vec<_>>>();
+        ends?.into_iter().max()
+    }
+
     /// Verifies the signature of a callback or an answer over its bytes.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::time::Duration;
 use engine::venue::{RefusedEnd, VenueRow};
 use tracing::{debug, warn};
 
+use super::recharge_gauges;
 use crate::alert::{Alert, alert, alert_about};
 use crate::clock::NS_PER_S;
 use crate::config::Config;
@@ -61,6 +62,7 @@ pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: en
     let log_dir = data_dir::log(&config.data_dir);
     let clock = Arc::clone(&service.intake.clock);
     let reads = service.transfers.reads.clone();
+    recharge_gauges::begin(&service);
     // The stop waits until the last reference is gone.
     let watched = Arc::downgrade(&service);
     drop(service);
@@ -72,6 +74,7 @@ pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: en
         if let Some(service) = watched.upgrade() {
             service.transfers.readiness().await;
             watch_venues(&service, &config).await;
+            recharge_gauges::watch(&service).await;
         }
         watch_ends(&engine);
         match reads.snapshot_holders().await {
