@@ -1,5 +1,5 @@
 //! The operators' listener: health, metrics, money from and to the outside, accounts, assets,
-//! transfers, transactions, venues, holds, pauses, approvals, the halt, and the console.
+//! transfers, transactions, recharges, venues, holds, pauses, approvals, the halt, and the console.
 //!
 //! The table of routes is in `routes`. Each subject has a file of its own, and its handlers take
 //! the parts of the service that they use. Two kinds of handlers take the whole service: those that
@@ -18,9 +18,12 @@ mod freezes;
 mod grants;
 mod halts;
 mod health;
+mod held_payments;
 mod holds;
 mod page;
 mod pauses;
+mod recharge_shown;
+mod recharges;
 mod rejected;
 mod routes;
 mod session;
@@ -95,7 +98,10 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
                 let hub = streams.hub.as_deref();
                 webhooks::resend(intake, transfers, hub, &parameters[0], call).await
             }
-            Ops::Session => session::show(intake, transfers, approvals, operations, &call).await,
+            Ops::Session => {
+                let recharges = service.recharges.is_some();
+                session::show(intake, transfers, approvals, operations, recharges, &call).await
+            }
             Ops::Totals => detached(totals::show(service, call)).await,
             Ops::Venues => venues::list(intake, spot, &call).await,
             Ops::Holds => holds::list(intake, transfers, spot, &call).await,
@@ -119,6 +125,17 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Grants => grants::list(intake, reads, &call).await,
             Ops::Grant => detached(grants::change(service, true, call)).await,
             Ops::Revoke => detached(grants::change(service, false, call)).await,
+            Ops::Recharges => recharges::list(&service, &call).await,
+            Ops::Recharge => detached(recharges::show(service, parameters, call)).await,
+            Ops::QueryRecharge => detached(recharges::query_now(service, parameters, call)).await,
+            Ops::CloseRecharge => detached(recharges::close(service, parameters, call)).await,
+            Ops::EndPayment(how) => {
+                detached(held_payments::end(service, how, parameters, call)).await
+            }
+            Ops::Channels => recharges::channels(&service, &call),
+            Ops::PauseChannel(paused) => {
+                detached(recharges::pause(service, paused, parameters, call)).await
+            }
             Ops::AddVenue | Ops::CloseVenue | Ops::OpenVenue => {
                 let change = match matched.route {
                     Ops::AddVenue => venues::Change::Add,

@@ -9,6 +9,7 @@ use super::audit_note::AuditNote;
 use super::external::External;
 use super::freezes::OperatorFreeze;
 use super::halts::{SeenHalt, resume_now};
+use super::held_payments::{self, EndWanted};
 use super::specials::SpecialWish;
 use super::transactions::Attended;
 use super::{holds, transactions, transfers};
@@ -63,6 +64,10 @@ async fn carry_out(service: &Service, approval: &Approval, decided: Decided) -> 
         Action::External if approval.subject.starts_with(SpecialWish::SUBJECT) => {
             let wish: SpecialWish = parse(approval.request.as_bytes())?;
             wish.carry_out(service, note).await
+        }
+        Action::External if held_payments::is_about(&approval.subject) => {
+            let wanted: EndWanted = parse(approval.request.as_bytes())?;
+            wanted.carry_out(service, note).await
         }
         Action::External => {
             let external: External = parse(approval.request.as_bytes())?;

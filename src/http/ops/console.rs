@@ -51,6 +51,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("stops.js", SCRIPT, include_str!("console/stops.js")),
     ("transfer.js", SCRIPT, include_str!("console/transfer.js")),
     ("transaction.js", SCRIPT, include_str!("console/transaction.js")),
+    ("recharge.js", SCRIPT, include_str!("console/recharge.js")),
 ];
 
 /// The path of the page.

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use hyper::Method;
 
 use super::console::PATH;
+use super::held_payments::PaymentEnd;
 use crate::http::route::{Route, Routes};
 
 /// Grants to commit transactions in SQL.
@@ -63,6 +64,14 @@ pub(super) enum Ops {
     Grants,
     Grant,
     Revoke,
+    Recharges,
+    Recharge,
+    QueryRecharge,
+    CloseRecharge,
+    EndPayment(PaymentEnd),
+    Channels,
+    /// Whether it is paused from then on.
+    PauseChannel(bool),
 }
 
 /// The table, by path and method.
@@ -185,6 +194,53 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/transactions/{transaction_id}/abandon",
             method: Method::POST,
             route: Ops::AbandonBranch,
+        },
+        Route { pattern: "/admin/v1/recharges", method: Method::GET, route: Ops::Recharges },
+        Route {
+            pattern: "/admin/v1/recharges/{recharge_id}",
+            method: Method::GET,
+            route: Ops::Recharge,
+        },
+        Route {
+            pattern: "/admin/v1/recharges/{recharge_id}/query",
+            method: Method::POST,
+            route: Ops::QueryRecharge,
+        },
+        Route {
+            pattern: "/admin/v1/recharges/{recharge_id}/close",
+            method: Method::POST,
+            route: Ops::CloseRecharge,
+        },
+        Route {
+            pattern: "/admin/v1/payments/{payment_id}/credit",
+            method: Method::POST,
+            route: Ops::EndPayment(PaymentEnd::Credit),
+        },
+        Route {
+            pattern: "/admin/v1/payments/{payment_id}/return",
+            method: Method::POST,
+            route: Ops::EndPayment(PaymentEnd::Return),
+        },
+        Route {
+            pattern: "/admin/v1/payments/{payment_id}/dismiss",
+            method: Method::POST,
+            route: Ops::EndPayment(PaymentEnd::Dismiss),
+        },
+        Route {
+            pattern: "/admin/v1/payments/{payment_id}/rematch",
+            method: Method::POST,
+            route: Ops::EndPayment(PaymentEnd::Rematch),
+        },
+        Route { pattern: "/admin/v1/channels", method: Method::GET, route: Ops::Channels },
+        Route {
+            pattern: "/admin/v1/channels/{channel}/pause",
+            method: Method::POST,
+            route: Ops::PauseChannel(true),
+        },
+        Route {
+            pattern: "/admin/v1/channels/{channel}/unpause",
+            method: Method::POST,
+            route: Ops::PauseChannel(false),
         },
     ];
     Routes::new(TABLE)

@@ -30,6 +30,8 @@ struct Body {
     development: bool,
     /// Why no new transfers are taken; null if they are.
     not_ready: Option<String>,
+    /// Whether recharges are on.
+    recharges: bool,
 }
 
 /// `GET /admin/v1/session`: for admins only, since the console offers all that an admin may do.
@@ -38,6 +40,7 @@ pub(super) async fn show(
     transfers: &Transfers,
     approvals: &Approvals,
     operations: &Operations,
+    recharges: bool,
     call: &Call,
 ) -> Outcome {
     let caller = intake.authenticate_admin(call)?;
@@ -58,6 +61,7 @@ pub(super) async fn show(
         development,
         halted: transfers.halt.reason().map(|reason| Halted { reason }),
         not_ready: readiness.problem().and_then(|part| part.why.clone()),
+        recharges,
     };
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }

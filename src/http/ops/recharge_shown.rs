@@ -1,0 +1,347 @@
+//! Recharges as operators see them: orders, payments, returns, movements, channels.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::channels::open::OpenChannel;
+use crate::postgres::reads::recharge_search::{MovementRow, RechargePassage, WholeRecharge};
+use crate::recharge::answers::Queried;
+use crate::recharge::facts::{Facts, Returned};
+use crate::recharge::order::{ClosingWish, Recharge, RechargeState};
+use crate::recharge::payment::RechargePayment;
+use crate::recharge::returned::{RechargeReturn, ReturnKind, ReturnState};
+use domain::account::UserId;
+use domain::amount::units_text;
+use domain::asset::{AssetId, Catalog};
+use domain::code::Code;
+
+/// An order that is PAYING for longer is overdue, ms.
+pub(super) const OVERDUE_MS: i64 = 30 * 60 * 1_000;
+
+/// The time so many milliseconds before `now`.
+pub(super) fn before(now: Timestamp, ms: i64) -> Timestamp {
+    let past = Timestamp::from_millisecond(now.as_millisecond().saturating_sub(ms));
+    past.unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// The age of a thing, ms; 0 if the clock has gone back.
+fn age_ms(now: Timestamp, at: Timestamp) -> u64 {
+    u64::try_from(now.as_millisecond().saturating_sub(at.as_millisecond())).unwrap_or(0)
+}
+
+fn symbol(catalog: &Catalog, asset: AssetId) -> String {
+    let known = catalog.by_id(asset).map(|asset| asset.symbol.clone());
+    known.unwrap_or_else(|| format!("#{}", asset.0))
+}
+
+/// An order. The data of its payer is for its owner alone.
+#[derive(Serialize)]
+pub(super) struct OrderBody {
+    recharge_id: String,
+    user_id: u64,
+    channel: String,
+    asset: String,
+    amount: String,
+    bonus: String,
+    to: &'static str,
+    state: &'static str,
+    closing: Option<&'static str>,
+    code: Option<&'static str>,
+    overdue: bool,
+    r#final: bool,
+    reference: Option<String>,
+    payments: u32,
+    held: u32,
+    attempts: u32,
+    age_ms: u64,
+    next_at: Option<Timestamp>,
+    idem_key: String,
+    created_at: Timestamp,
+    expires_at: Timestamp,
+    updated_at: Timestamp,
+    paid_at: Option<Timestamp>,
+}
+
+impl OrderBody {
+    pub(super) fn new(order: &Recharge, catalog: &Catalog, now: Timestamp) -> OrderBody {
+        let precision = catalog.precision(order.asset);
+        let is_old = order.created_at < before(now, OVERDUE_MS);
+        OrderBody {
+            recharge_id: order.id.to_string(),
+            user_id: order.user.number(),
+            channel: order.channel.clone(),
+            asset: symbol(catalog, order.asset),
+            amount: order.amount.text(precision),
+            bonus: units_text(order.bonus.into(), precision),
+            to: order.target.name(),
+            state: order.state.name(),
+            closing: order.closing.map(ClosingWish::name),
+            code: order.code.map(Code::name),
+            overdue: order.state == RechargeState::Paying && is_old,
+            r#final: order.state.is_terminal(),
+            reference: order.reference.clone(),
+            payments: order.payments,
+            held: order.held,
+            attempts: order.attempts,
+            age_ms: age_ms(now, order.created_at),
+            next_at: order.next_at,
+            idem_key: order.idem_key.clone(),
+            created_at: order.created_at,
+            expires_at: order.expires_at,
+            updated_at: order.updated_at,
+            paid_at: order.paid_at,
+        }
+    }
+}
+
+/// A payment.
+#[derive(Serialize)]
+pub(super) struct PaymentBody {
+    payment_id: String,
+    channel: String,
+    trade_no: String,
+    merchant_no: String,
+    recharge_id: Option<String>,
+    /// The owner of the order; without one, the user that was credited.
+    user_id: Option<u64>,
+    asset: String,
+    /// Null: no amount of the asset stands for it.
+    amount: Option<String>,
+    minor_units: i64,
+    currency: String,
+    disposition: &'static str,
+    cause: Option<&'static str>,
+    seen_by: &'static str,
+    r#final: bool,
+    age_ms: u64,
+    paid_at: Timestamp,
+    at: Timestamp,
+    updated_at: Timestamp,
+}
+
+impl PaymentBody {
+    /// `owner`: that of its order.
+    pub(super) fn new(
+        payment: &RechargePayment,
+        owner: Option<UserId>,
+        catalog: &Catalog,
+        now: Timestamp,
+    ) -> PaymentBody {
+        let precision = catalog.precision(payment.asset);
+        PaymentBody {
+            payment_id: payment.id.to_string(),
+            channel: payment.channel.clone(),
+            trade_no: payment.trade_no.clone(),
+            merchant_no: payment.merchant_no.clone(),
+            recharge_id: payment.recharge.map(|id| id.to_string()),
+            user_id: payment.user.or(owner).map(UserId::number),
+            asset: symbol(catalog, payment.asset),
+            amount: payment.amount.map(|amount| amount.text(precision)),
+            minor_units: payment.minor_units,
+            currency: payment.currency.clone(),
+            disposition: payment.disposition.name(),
+            cause: payment.cause.map(|cause| cause.name()),
+            seen_by: payment.seen_by.name(),
+            r#final: payment.disposition.is_terminal(),
+            age_ms: age_ms(now, payment.at),
+            paid_at: payment.paid_at,
+            at: payment.at,
+            updated_at: payment.updated_at,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ReturnBody {
+    return_id: String,
+    payment_id: String,
+    kind: &'static str,
+    minor_units: i64,
+    state: &'static str,
+    next_at: Option<Timestamp>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+impl From<&RechargeReturn> for ReturnBody {
+    fn from(row: &RechargeReturn) -> ReturnBody {
+        ReturnBody {
+            return_id: row.id.to_string(),
+            payment_id: row.payment.to_string(),
+            kind: match row.kind {
+                ReturnKind::Refund => "REFUND",
+                ReturnKind::Taken => "TAKEN",
+                ReturnKind::GivenBack => "GIVEN_BACK",
+            },
+            minor_units: row.minor_units,
+            state: match row.state {
+                ReturnState::Requested => "REQUESTED",
+                ReturnState::Ready => "READY",
+                ReturnState::Sent => "SENT",
+                ReturnState::Done => "DONE",
+                ReturnState::Failed => "FAILED",
+            },
+            next_at: row.next_at,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct MovementBody {
+    key: String,
+    debit: String,
+    credit: String,
+    asset: String,
+    amount: String,
+    at: Timestamp,
+}
+
+impl MovementBody {
+    fn new(row: &MovementRow, catalog: &Catalog) -> MovementBody {
+        MovementBody {
+            key: row.key.clone(),
+            debit: row.debit.clone(),
+            credit: row.credit.clone(),
+            asset: symbol(catalog, row.asset),
+            amount: units_text(row.amount.into(), catalog.precision(row.asset)),
+            at: row.at,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct PassageBody {
+    state: &'static str,
+    at: Timestamp,
+    by: String,
+    reason: Option<String>,
+}
+
+impl From<&RechargePassage> for PassageBody {
+    fn from(passage: &RechargePassage) -> PassageBody {
+        PassageBody {
+            state: passage.step.state.name(),
+            at: passage.at,
+            by: passage.step.actor.clone(),
+            reason: passage.step.reason.clone(),
+        }
+    }
+}
+
+/// The word of a channel about an order, at this moment.
+#[derive(Serialize)]
+pub(super) struct AskedBody {
+    /// OPEN, CLOSED, ABSENT, PAID or UNKNOWN.
+    word: &'static str,
+    /// Why it is not known.
+    why: Option<String>,
+    payments: Vec<FactsBody>,
+}
+
+#[derive(Serialize)]
+struct FactsBody {
+    trade_no: String,
+    minor_units: i64,
+    currency: String,
+    discount: bool,
+    returned: &'static str,
+    paid_at: Timestamp,
+}
+
+impl From<&Facts> for FactsBody {
+    fn from(facts: &Facts) -> FactsBody {
+        FactsBody {
+            trade_no: facts.trade_no.clone(),
+            minor_units: facts.minor_units,
+            currency: facts.currency.clone(),
+            discount: facts.discount,
+            returned: match facts.returned {
+                Returned::None => "NONE",
+                Returned::Part => "PART",
+                Returned::Whole => "WHOLE",
+            },
+            paid_at: facts.paid_at,
+        }
+    }
+}
+
+impl From<&Queried> for AskedBody {
+    fn from(queried: &Queried) -> AskedBody {
+        let (word, why, payments) = match queried {
+            Queried::Open => ("OPEN", None, &[][..]),
+            Queried::Closed => ("CLOSED", None, &[][..]),
+            Queried::Absent => ("ABSENT", None, &[][..]),
+            Queried::Paid(facts) => ("PAID", None, facts.as_slice()),
+            Queried::Unknown(doubt) => ("UNKNOWN", Some(doubt.to_string()), &[][..]),
+        };
+        AskedBody { word, why, payments: payments.iter().map(FactsBody::from).collect() }
+    }
+}
+
+/// An order, or a payment without one, with everything that belongs to it.
+#[derive(Serialize)]
+pub(super) struct WholeBody {
+    recharge: Option<OrderBody>,
+    payments: Vec<PaymentBody>,
+    returns: Vec<ReturnBody>,
+    movements: Vec<MovementBody>,
+    history: Vec<PassageBody>,
+    /// The word of its channel; null: it was not asked.
+    channel_says: Option<AskedBody>,
+}
+
+impl WholeBody {
+    pub(super) fn new(
+        whole: &WholeRecharge,
+        asked: Option<&Queried>,
+        catalog: &Catalog,
+        now: Timestamp,
+    ) -> WholeBody {
+        let WholeRecharge { order, history, payments, returns, movements } = whole;
+        let owner = order.as_ref().map(|order| order.user);
+        let payment = |payment| PaymentBody::new(payment, owner, catalog, now);
+        WholeBody {
+            recharge: order.as_ref().map(|order| OrderBody::new(order, catalog, now)),
+            payments: payments.iter().map(payment).collect(),
+            returns: returns.iter().map(ReturnBody::from).collect(),
+            movements: movements.iter().map(|row| MovementBody::new(row, catalog)).collect(),
+            history: history.iter().map(PassageBody::from).collect(),
+            channel_says: asked.map(AskedBody::from),
+        }
+    }
+}
+
+/// A channel.
+#[derive(Serialize)]
+pub(super) struct ChannelBody {
+    name: String,
+    asset: String,
+    currency: String,
+    minor_digits: u8,
+    min: String,
+    max: String,
+    paused: bool,
+    /// Null: its keys have no end.
+    keys_end: Option<Timestamp>,
+    callback_url: String,
+}
+
+impl ChannelBody {
+    pub(super) fn new(open: &OpenChannel, catalog: &Catalog) -> ChannelBody {
+        let terms = &open.terms;
+        let precision = catalog.precision(terms.asset);
+        ChannelBody {
+            name: terms.name.clone(),
+            asset: symbol(catalog, terms.asset),
+            currency: terms.currency.clone(),
+            minor_digits: terms.minor_digits,
+            min: open.amount_min.text(precision),
+            max: open.amount_max.text(precision),
+            paused: open.is_paused(),
+            keys_end: open.channel.keys_end(),
+            callback_url: open.callback_url.clone(),
+        }
+    }
+}
