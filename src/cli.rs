@@ -5,6 +5,7 @@
 mod log;
 mod operator;
 pub mod overview;
+mod recharge;
 mod stores;
 mod tools;
 mod values;
@@ -23,6 +24,10 @@ pub use self::operator::{
     TransactionListArgs, TransactionShowArgs, TransferAttendArgs, TransferCommand,
     TransferListArgs, TransferShowArgs, VenueAddArgs, VenueArgs, VenueCommand, WebhookCommand,
     WebhookListArgs, WebhookResendArgs,
+};
+pub use self::recharge::{
+    ChannelCommand, ChannelPauseArgs, PaymentAttendArgs, RechargeAttendArgs, RechargeCloseArgs,
+    RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeShowArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -152,6 +157,16 @@ pub enum Command {
     /// Exit code 1: the service refuses or does not answer. 3: another operator must approve it.
     #[command(subcommand)]
     Transaction(TransactionCommand),
+    /// Find recharges and held payments, and end them.
+    ///
+    /// Exit code 1: the service refuses or does not answer. 3: another operator must approve it.
+    #[command(subcommand)]
+    Recharge(RechargeCommand),
+    /// List payment channels, and have one take no new orders.
+    ///
+    /// Exit code 1: the service refuses or does not answer.
+    #[command(subcommand)]
+    Channel(ChannelCommand),
     /// Freeze, unfreeze or disable a user's accounts.
     ///
     /// Exit code 1: the service refuses or does not answer.
@@ -225,6 +240,11 @@ impl Command {
                     args.operator.access.format
                 }
             },
+            Command::Recharge(command) => command.format(),
+            Command::Channel(ChannelCommand::List(access)) => access.format,
+            Command::Channel(ChannelCommand::Pause(args) | ChannelCommand::Unpause(args)) => {
+                args.operator.access.format
+            }
             Command::Hold(HoldCommand::List(args)) => args.access.format,
             Command::Hold(HoldCommand::Show(args)) => args.access.format,
             Command::Hold(HoldCommand::Release(args)) => args.operator.access.format,
@@ -408,6 +428,23 @@ mod tests {
             "ubscore hold release 7:1",
             "ubscore hold release 7:1 --venue 7 --all --reason x",
             "ubscore hold release --venue 7 --reason x",
+            "ubscore recharge",
+            "ubscore recharge list --held=LOST",
+            "ubscore recharge list --held --overdue",
+            "ubscore recharge list --overdue --trade-no 1",
+            "ubscore recharge list --channel Wechat",
+            "ubscore recharge list --trade-no a&b",
+            "ubscore recharge list --limit 0",
+            "ubscore recharge show 7",
+            "ubscore recharge query wpy_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --reason x",
+            "ubscore recharge close wrc_01jfvq2x8z0y1m3n4p5r6s7t8v --reason x",
+            "ubscore recharge credit wpy_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --reason x",
+            "ubscore recharge credit wrc_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --idem-key a --reason x",
+            "ubscore recharge return wpy_01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
+            "ubscore recharge dismiss --reason x",
+            "ubscore channel",
+            "ubscore channel pause --reason x",
+            "ubscore channel pause we/chat --reason x",
             "ubscore pauses --format xml",
             "ubscore doctor --format xml",
             "ubscore completions",

@@ -23,6 +23,7 @@ pub mod account;
 pub mod adopt;
 pub mod approval;
 pub mod backup;
+pub mod channel;
 pub mod channel_sim;
 pub mod completions;
 mod configured;
@@ -40,6 +41,7 @@ pub mod ops;
 mod output;
 pub mod participant;
 pub mod pause;
+pub mod recharge;
 pub mod repair;
 pub mod restore;
 pub mod roles;
@@ -143,6 +145,8 @@ fn carry_out(command: Command) -> anyhow::Result<Exit> {
         Command::Participant(command) => participant::run(&command, &mut stdout()),
         Command::Venue(command) => venue::run(&command, clock, &mut Out::lock()),
         Command::Transaction(command) => transaction::run(&command, clock, &mut Out::lock(), notes),
+        Command::Recharge(command) => recharge::run(&command, clock, &mut Out::lock(), notes),
+        Command::Channel(command) => channel::run(&command, clock, &mut Out::lock()),
         Command::Hold(command) => hold::run(&command, clock, &mut Out::lock(), notes),
         Command::Asset(command) => account::asset(&command, clock, &mut Out::lock()),
         Command::ChannelSim(args) => channel_sim::run(&args, &mut stdout()),

@@ -24,6 +24,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "venue",
             "hold",
             "transaction",
+            "recharge",
+            "channel",
         ],
     ),
     ("Repair", &["backup", "restore", "repair", "engine"]),

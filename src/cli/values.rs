@@ -9,6 +9,8 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use crate::config::is_http_url;
+use crate::recharge::payment::HeldCause;
+use crate::recharge::{PaymentId, RechargeId};
 use crate::role::Owner;
 use crate::transaction::{Did, ROUNDS_MAX, TransactionState};
 use domain::account::AccountType;
@@ -168,6 +170,68 @@ pub(super) fn parse_branch(text: &str) -> Result<BranchName, BranchError> {
 pub(super) fn did_parser() -> impl TypedValueParser<Value = Did> {
     PossibleValuesParser::new(Did::ALL.map(Did::name))
         .map(|name| Did::from_name(&name).expect("one of the names above"))
+}
+
+/// Why a text names no order, payment, channel or cause.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RechargeNameError {
+    #[error("must be wrc_ and 26 characters, as `recharge list` prints it")]
+    Recharge,
+    #[error("must be wpy_ and 26 characters, as `recharge list --held` prints it")]
+    Payment,
+    #[error("must be wrc_ or wpy_ and 26 characters")]
+    Either,
+    #[error("must be 1 to 16 of a-z 0-9 -")]
+    Channel,
+    #[error("must be one of {}", HeldCause::ALL.map(HeldCause::name).join(", "))]
+    Cause,
+    #[error("must be 1 to 128 of A-Z a-z 0-9 _ . -")]
+    TradeNo,
+}
+
+/// Checks the id of an order.
+pub(super) fn parse_recharge(text: &str) -> Result<String, RechargeNameError> {
+    RechargeId::parse(text).map(|id| id.to_string()).ok_or(RechargeNameError::Recharge)
+}
+
+/// Checks the id of a payment.
+pub(super) fn parse_payment(text: &str) -> Result<String, RechargeNameError> {
+    PaymentId::parse(text).map(|id| id.to_string()).ok_or(RechargeNameError::Payment)
+}
+
+/// Checks either of both ids.
+pub(super) fn parse_recharge_payment(text: &str) -> Result<String, RechargeNameError> {
+    let either = parse_recharge(text).or_else(|_| parse_payment(text));
+    either.map_err(|_| RechargeNameError::Either)
+}
+
+/// Checks the name of a channel, a part of a path.
+pub(super) fn parse_channel(text: &str) -> Result<String, RechargeNameError> {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    match (1..=16).contains(&text.len()) && text.bytes().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err(RechargeNameError::Channel),
+    }
+}
+
+/// Checks a number of a channel, a part of a path.
+pub(super) fn parse_trade_no(text: &str) -> Result<String, RechargeNameError> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+    match (1..=128).contains(&text.len()) && text.bytes().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err(RechargeNameError::TradeNo),
+    }
+}
+
+/// Checks the cause of a held payment; `true` stands for each.
+pub(super) fn parse_held(text: &str) -> Result<String, RechargeNameError> {
+    let name = text.to_ascii_uppercase();
+    let known = HeldCause::ALL.into_iter().any(|cause| cause.name() == name);
+    match (text, known) {
+        ("true", _) => Ok(text.to_owned()),
+        (_, true) => Ok(name),
+        (_, false) => Err(RechargeNameError::Cause),
+    }
 }
 
 /// Why a text is not a cursor.

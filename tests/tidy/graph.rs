@@ -172,7 +172,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("stream", &["alert", "clock", "config", "http", "telemetry"]),
-    ("cli", &["config", "format", "release", "role", "transaction"]),
+    ("cli", &["config", "format", "recharge", "release", "role", "transaction"]),
     (
         "stores",
         &[

@@ -1,0 +1,47 @@
+//! `ubscore channel`: the payment channels of the running service.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use super::listing::{attend, rows, write_rows};
+use super::ops::Ops;
+use super::table::text;
+use crate::cli::{AccessArgs, ChannelCommand, ChannelPauseArgs};
+use crate::clock::Clock;
+use crate::exit::Exit;
+
+/// Runs one of the commands.
+///
+/// # Errors
+/// The configuration is wrong, the service cannot be reached, or it refuses.
+pub fn run(
+    command: &ChannelCommand,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<Exit> {
+    match command {
+        ChannelCommand::List(access) => list(access, clock, out)?,
+        ChannelCommand::Pause(args) => pause(args, clock, ("pause", "paused"), out)?,
+        ChannelCommand::Unpause(args) => pause(args, clock, ("unpause", "goes on"), out)?,
+    }
+    Ok(Exit::Done)
+}
+
+fn list(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let answer = Ops::new(access, clock)?.get("list", "channels")?;
+    let head = ["CHANNEL", "ASSET", "CURRENCY", "MIN", "MAX", "PAUSED", "KEYS END"];
+    let keys = ["name", "asset", "currency", "min", "max", "paused", "keys_end"];
+    let row = |channel: &Value| keys.iter().map(|key| text(&channel[*key])).collect();
+    write_rows(rows(&answer, "channels"), access.format, "no channels", (&head, row), out)
+}
+
+fn pause(
+    args: &ChannelPauseArgs,
+    clock: &impl Clock,
+    action: (&str, &str),
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let stands = |channel: &Value| text(&channel["name"]);
+    attend(&args.operator, clock, &format!("channels/{}", args.name), action, stands, out)
+}
