@@ -73,7 +73,7 @@ fn a_session_tells_an_admin_who_and_how_things_are() {
     let want = json!({
         "user_id": ADMIN, "expires_at": answer["expires_at"], "version": env!("CARGO_PKG_VERSION"),
         "approval_required": ["resolve", "external"], "stuck_ms": 12_345, "halted": null,
-        "database": site.database, "development": true, "not_ready": null,
+        "database": site.database, "development": true, "not_ready": null, "recharges": false,
     });
     assert_eq!(answer, want);
     assert_refused(&server.admin_get(&format!("{SESSION}?x=1")), 400, "INVALID_REQUEST");

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use domain::transfer::Op;
 use promql_parser::label::MatchOp;
@@ -13,6 +14,8 @@ use promql_parser::parser::{self, Expr};
 use promql_parser::util::{ExprVisitor, walk_expr};
 use serde_json::{Value, json};
 use ubscore::alert::Alert;
+use ubscore::recharge::payment::HeldCause;
+use ubscore::telemetry::{self, Metrics, callbacks, recharges};
 
 use crate::harness::{Server, Site, Way, eventually};
 use crate::stream::send_one_command;
@@ -91,6 +94,27 @@ fn busy_server() -> (Site, Server) {
         all.into_iter().all(seen).then_some(())
     });
     (site, server)
+}
+
+/// Whether a line of a scrape is about recharges.
+fn is_of_recharges(line: &str) -> bool {
+    ["ubscore_recharge", "ubscore_callback", "ubscore_channel", "kind=\"recharge\""]
+        .into_iter()
+        .any(|part| line.contains(part))
+}
+
+/// The series that a service with recharges has beside all others: those of this process.
+fn recharge_scrape() -> String {
+    let metrics = Metrics::install();
+    recharges::expect_channel("wechat");
+    callbacks::expect_callbacks("wechat", "success");
+    recharges::recharge_backlog(0, 0, 0, 0);
+    recharges::payments_held(HeldCause::Amount.name(), 0);
+    recharges::channel_key_end("wechat", 1);
+    telemetry::channel_call("wechat", "query", "paid", Duration::from_millis(3));
+    metrics.upkeep();
+    let text = metrics.render();
+    text.lines().filter(|line| is_of_recharges(line)).map(|line| format!("{line}\n")).collect()
 }
 
 /// The series of a scrape: for each name every set of labels.
@@ -211,6 +235,9 @@ fn text(value: &Value) -> &str {
 fn what_is_alerted_on_and_shown_is_served() {
     let (_site, server) = busy_server();
     let scrape = server.metrics();
+    let off = scrape.lines().filter(|line| is_of_recharges(line)).collect::<Vec<_>>();
+    assert!(off.is_empty(), "recharges are off: {off:?}");
+    let scrape = format!("{scrape}{}", recharge_scrape());
     let said = assert_content(&["check", "metrics"], &scrape);
     assert_eq!(said, "", "promtool check metrics");
     let series = series(&scrape);
@@ -400,6 +427,7 @@ fn the_dashboard_is_whole() {
         "Events and limits",
         "Venues",
         "Process",
+        "Recharges",
     ];
     assert_eq!(rows, expected);
     let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());

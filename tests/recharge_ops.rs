@@ -1,0 +1,391 @@
+//! The operators' side of recharges, over a simulated channel: held payments and their ends, by one
+//! operator and by two; orders; channels; alerts; the chapters of the runbook.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use ubscore::alert::Alert;
+use ubscore::http::auth::Role;
+
+use crate::alerts::{assert_raised, site as alerting};
+use crate::harness::{
+    ADMIN, Recharging, Reply, Request, Server, assert_refused, eventually, recharge, send, text,
+    token,
+};
+use crate::runbook::{blocks, matches};
+
+const USER: u64 = 1001;
+const OTHER: u64 = 1002;
+const APPROVER: u64 = ADMIN + 1;
+
+fn get(server: &Server, path: &str) -> Value {
+    let reply = server.admin_get(&format!("/admin/v1/{path}"));
+    assert_eq!(reply.status, 200, "{path}: {reply:?}");
+    reply.json()
+}
+
+fn post(server: &Server, path: &str, body: &Value) -> Reply {
+    server.admin("POST", &format!("/admin/v1/{path}"), body)
+}
+
+fn because() -> Value {
+    json!({"reason": "a test"})
+}
+
+fn credit(key: &str) -> Value {
+    json!({"reason": "a test", "idem_key": key})
+}
+
+/// The second operator approves the request of an answer.
+fn approve(server: &Server, asked: &Reply) -> Reply {
+    assert_eq!(asked.status, 202, "{asked:?}");
+    let path = format!("/admin/v1/approvals/{}/approve", text(&asked.json()["approval_id"]));
+    let body = because();
+    let own = server.admin("POST", &path, &body);
+    assert_refused(&own, 403, "FORBIDDEN");
+    let second = token(APPROVER, Some(Role::Admin));
+    let request = Request { body: Some(&body), ..Request::new(&second, "POST", &path) };
+    send(server.ops, &request).expect("an answer")
+}
+
+fn assert_stands(reply: &Reply, disposition: &str) {
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.json()["disposition"], json!(disposition), "{reply:?}");
+}
+
+/// An order of 100 CNY that a person has paid in an odd way: its id, and its payment once that is
+/// held for this cause.
+fn held(
+    desk: &Recharging,
+    server: &Server,
+    key: &str,
+    pay: &Value,
+    cause: &str,
+) -> (String, String) {
+    let id = server.recharge_paying(USER, &recharge("100", "wechat", key));
+    desk.sim.done("POST", &format!("/pay/{id}"), pay);
+    let payment = eventually(cause, || {
+        let shown = get(server, &format!("recharges/{id}"));
+        let payment = shown["payments"][0].clone();
+        let is_held =
+            (&payment["disposition"], &payment["cause"]) == (&json!("HELD"), &json!(cause));
+        is_held.then(|| text(&payment["payment_id"]).to_owned())
+    });
+    (id, payment)
+}
+
+/// Money in suspense, smallest units.
+fn suspense(desk: &Recharging) -> String {
+    desk.site.sql_value(
+        "SELECT COALESCE(sum(CASE WHEN credit LIKE '%/suspense' THEN amount \
+                                  WHEN debit LIKE '%/suspense' THEN -amount END), 0) \
+           FROM recharge_movements",
+    )
+}
+
+/// What operators have done, oldest first.
+fn actions(desk: &Recharging) -> Vec<String> {
+    let rows = desk
+        .site
+        .sql("SELECT action, actor FROM admin_audit WHERE subject LIKE 'wpy_%' ORDER BY at");
+    rows.into_iter().map(|row| row.join(" ")).collect()
+}
+
+/// Goal: an odd payment is held with its cause, and an operator ends it by each way, once. Method:
+/// too little, another currency, discounted; credit, return and dismiss over HTTP, each repeated,
+/// and the other ends behind it.
+#[test]
+fn rch_015_held_payments_are_ended_over_http() {
+    let desk = Recharging::new();
+    let server = desk.start();
+    let before = server.balances(USER)["CNY"].funding.unwrap_or(0);
+    let little = json!({"amount": 5_000});
+    let (order, credited) = held(&desk, &server, "a", &little, "AMOUNT");
+    let (_, returned) = held(&desk, &server, "b", &json!({"borne": 100}), "DISCOUNTED");
+    let (_, foreign) = held(&desk, &server, "c", &json!({"currency": "USD"}), "CURRENCY");
+    let (_, dismissed) = held(&desk, &server, "d", &little, "AMOUNT");
+    let listed = get(&server, "recharges?held=AMOUNT");
+    assert_eq!(listed["payments"].as_array().expect("a list").len(), 2, "{listed}");
+
+    let path = format!("payments/{credited}/credit");
+    assert_refused(&post(&server, &path, &because()), 400, "INVALID_REQUEST");
+    let to = json!({"reason": "a test", "idem_key": "case-1", "user_id": OTHER});
+    assert_refused(&post(&server, &path, &to), 400, "INVALID_REQUEST");
+    assert_stands(&post(&server, &path, &credit("case-1")), "CREDITED");
+    let again = post(&server, &path, &credit("case-1"));
+    assert_stands(&again, "CREDITED");
+    assert!(again.header("idempotent-replayed").is_some(), "{again:?}");
+    server.recharge_is(USER, &order, "PAID");
+    let after = server.balances(USER)["CNY"].funding.unwrap_or(0);
+    assert_eq!(after - before, 50_000_000, "as paid, once");
+    let back = post(&server, &format!("payments/{credited}/return"), &because());
+    assert_refused(&back, 409, "NOT_RETURNABLE");
+
+    let currency = post(&server, &format!("payments/{foreign}/credit"), &credit("case-2"));
+    assert_refused(&currency, 400, "INVALID_REQUEST");
+    for payment in [&returned, &foreign] {
+        let reply = post(&server, &format!("payments/{payment}/return"), &because());
+        assert_eq!(reply.status, 200, "{reply:?}");
+        eventually("its return", || {
+            let shown = get(&server, &format!("recharges/{payment}"));
+            (shown["payments"][0]["disposition"] == json!("RETURNED")).then_some(())
+        });
+    }
+    assert_stands(
+        &post(&server, &format!("payments/{dismissed}/dismiss"), &because()),
+        "DISMISSED",
+    );
+    let late = post(&server, &format!("payments/{dismissed}/credit"), &credit("case-3"));
+    assert_refused(&late, 409, "INVALID_REQUEST");
+    assert_eq!(suspense(&desk), "0");
+    assert_eq!(get(&server, "recharges?held=true")["payments"], json!([]));
+    assert_eq!(
+        actions(&desk),
+        ["credit", "return", "return", "dismiss"].map(|end| format!("payment {end} admin/{ADMIN}"))
+    );
+    desk.site.assert_verified();
+}
+
+/// Goal: with `external` in `approval.required` no end of a payment moves money before a second
+/// operator agrees, and then once. Method: each end, and the approval twice.
+#[test]
+fn rch_036_each_end_of_a_payment_waits_for_two_people() {
+    let desk = Recharging::new();
+    let desk = Recharging {
+        site: desk.site.clone().with("UBSCORE__APPROVAL__REQUIRED", "external"),
+        ..desk
+    };
+    let server = desk.start();
+    let little = json!({"amount": 5_000});
+    let mut wanted = Vec::new();
+    for (end, body, disposition) in [
+        ("credit", credit("case-1"), "CREDITED"),
+        ("return", because(), "RETURNING"),
+        ("dismiss", because(), "DISMISSED"),
+        // The amount still differs.
+        ("rematch", because(), "HELD"),
+    ] {
+        let (_, payment) = held(&desk, &server, end, &little, "AMOUNT");
+        let path = format!("payments/{payment}/{end}");
+        let asked = post(&server, &path, &body);
+        assert_eq!(post(&server, &path, &body).json()["approval_id"], asked.json()["approval_id"]);
+        let shown = get(&server, &format!("recharges/{payment}"));
+        assert_eq!(shown["payments"][0]["disposition"], json!("HELD"), "{end}: nothing has moved");
+        assert_stands(&approve(&server, &asked), disposition);
+        wanted.push(format!("payment {end} admin/{ADMIN}, approved by admin/{APPROVER}"));
+    }
+    assert_eq!(actions(&desk), wanted);
+    let credits = "SELECT count(*) FROM external_operations WHERE idem_key LIKE 'recharge/%'";
+    assert_eq!(desk.site.sql_value(credits), "1");
+    desk.site.assert_verified();
+}
+
+/// Goal: a payment of a lost order goes to a user by two operators alone, and not while the order
+/// is here or was credited; an order that is back has it by a rematch. Method: rows of orders are
+/// taken away before their payments, and put back.
+#[test]
+fn rch_023_a_payment_without_an_order_is_ended() {
+    let (site, webhook) = alerting();
+    let desk = Recharging::on(site);
+    let server = desk.start();
+    desk.site.sql("CREATE TABLE kept AS SELECT * FROM recharges_tb");
+    let lose = |key: &str| {
+        let id = server.recharge_paying(USER, &recharge("100", "card", key));
+        let take = "ALTER TABLE recharges_tb DISABLE TRIGGER USER; \
+                    WITH gone AS (DELETE FROM recharges_tb RETURNING *) \
+                    INSERT INTO kept SELECT * FROM gone; \
+                    ALTER TABLE recharges_tb ENABLE TRIGGER USER";
+        desk.site.sql(take);
+        desk.sim.pay(&id);
+        let payment = eventually("the payment without an order", || {
+            let found = get(&server, "recharges?held=UNMATCHED");
+            let rows = found["payments"].as_array().expect("a list").clone();
+            let row = rows.iter().find(|row| row["merchant_no"] == json!(id))?;
+            Some(text(&row["payment_id"]).to_owned())
+        });
+        (id, payment)
+    };
+    let (lost, first) = lose("a");
+    assert_raised(&server, &webhook, Alert::RechargeUnmatched);
+    let path = format!("payments/{first}/credit");
+    assert_refused(&post(&server, &path, &credit("case-1")), 400, "INVALID_REQUEST");
+    let to = json!({"reason": "a test", "idem_key": "case-1", "user_id": USER});
+    // A repair may have restored the credit of its order.
+    let key = format!("recharge/{}/credit", lost.trim_start_matches("wrc_"));
+    desk.site.sql("ALTER TABLE external_operations DISABLE TRIGGER USER");
+    desk.site.sql(&format!(
+        "INSERT INTO external_operations (idem_key, op, user_id, asset_id, amount, decision, actor, \
+         balance_after, order_number, at) SELECT '{key}', op, user_id, asset_id, amount, decision, \
+         actor, balance_after, 999999999, at FROM external_operations WHERE op = 4 LIMIT 1"
+    ));
+    assert_refused(&post(&server, &path, &to), 409, "INVALID_REQUEST");
+    desk.site.sql(&format!("DELETE FROM external_operations WHERE idem_key = '{key}'"));
+    desk.site.sql("ALTER TABLE external_operations ENABLE TRIGGER USER");
+    let asked = post(&server, &path, &to);
+    let other = json!({"reason": "a test", "idem_key": "case-1", "user_id": OTHER});
+    assert_refused(&post(&server, &path, &other), 409, "IDEM_KEY_CONFLICT");
+    assert_stands(&approve(&server, &asked), "CREDITED");
+
+    let (_, second) = lose("b");
+    desk.site.sql("INSERT INTO recharges_tb SELECT * FROM kept WHERE idem_key = 'b'");
+    let path = format!("payments/{second}/credit");
+    let here = post(&server, &path, &to);
+    // The channel comes again until the order is there: it may have been first.
+    if here.status != 200 {
+        assert_refused(&here, 409, "INVALID_REQUEST");
+        assert_stands(
+            &post(&server, &format!("payments/{second}/rematch"), &because()),
+            "CREDITED",
+        );
+    }
+    assert_eq!(suspense(&desk), "0");
+}
+
+/// Goal: orders are found, shown with the word of their channel, asked and closed; a forced close is
+/// in the name of its operator. Bad input is refused.
+#[test]
+fn an_order_is_found_shown_asked_and_closed() {
+    let desk = Recharging::new();
+    let server = desk.start();
+    let paid = server.recharge_paying(USER, &recharge("100", "wechat", "a"));
+    let open = server.recharge_paying(OTHER, &recharge("20", "card", "b"));
+    let forced = server.recharge_paying(OTHER, &recharge("30", "wechat", "c"));
+    desk.sim.pay(&paid);
+    server.recharge_is(USER, &paid, "PAID");
+    let ids = |query: &str| -> Vec<Value> {
+        let found = get(&server, &format!("recharges?{query}"));
+        let rows = found["recharges"].as_array().expect("a list").iter();
+        rows.map(|row| row["recharge_id"].clone()).collect()
+    };
+    assert_eq!(ids(""), [&forced, &open, &paid].map(|id| json!(id)));
+    assert_eq!(ids(&format!("user={USER}")), [json!(paid)]);
+    assert_eq!(ids("channel=card"), [json!(open)]);
+    assert_eq!(ids("overdue=true"), Vec::<Value>::new());
+    let first = get(&server, "recharges?limit=1");
+    let cursor = text(&first["next_cursor"]);
+    assert_eq!(ids(&format!("cursor={cursor}&limit=1")), [json!(open)]);
+    let shown = get(&server, &format!("recharges/{paid}?ask=true"));
+    assert_eq!(shown["channel_says"]["word"], json!("PAID"), "{shown}");
+    let trade_no = text(&shown["payments"][0]["trade_no"]);
+    assert_eq!(shown["channel_says"]["payments"][0]["trade_no"], json!(trade_no));
+    let found = get(&server, &format!("recharges?trade_no={trade_no}"));
+    assert_eq!(found["payments"][0]["recharge_id"], json!(paid), "{found}");
+    assert!(!shown.to_string().contains("weixin://"), "the payer's data is the owner's: {shown}");
+
+    assert_eq!(post(&server, &format!("recharges/{open}/query"), &because()).status, 200);
+    assert_refused(
+        &post(&server, &format!("recharges/{paid}/close"), &because()),
+        409,
+        "RECHARGE_PAID",
+    );
+    assert_eq!(post(&server, &format!("recharges/{open}/close"), &because()).status, 200);
+    server.recharge_is(OTHER, &open, "CLOSED");
+    let body = json!({"reason": "a test", "force": true});
+    let reply = post(&server, &format!("recharges/{forced}/close"), &body);
+    assert_eq!((reply.status, &reply.json()["state"]), (200, &json!("CLOSED")), "{reply:?}");
+    let shown = get(&server, &format!("recharges/{forced}"));
+    let last = shown["history"].as_array().expect("steps").last().expect("one").clone();
+    assert_eq!(last["by"], json!(format!("admin/{ADMIN}")), "{last}");
+    // It comes all the same, and is a late one.
+    desk.sim.done("POST", &format!("/pay/{forced}"), &json!({"late": true}));
+    eventually("the late payment", || {
+        let shown = get(&server, &format!("recharges/{forced}"));
+        (shown["payments"][0]["disposition"] == json!("CREDITED")).then_some(())
+    });
+    for bad in ["held=LOST", "overdue=1", "user=x", "limit=0", "cursor=x", "channel=A", "x=1"] {
+        let reply = server.admin_get(&format!("/admin/v1/recharges?{bad}"));
+        assert_refused(&reply, 400, "INVALID_REQUEST");
+    }
+    let none = "/admin/v1/recharges/wrc_01JFVQ2X8Z0Y1M3N4P5R6S7T8U";
+    assert_refused(&server.admin_get(none), 404, "RECHARGE_NOT_FOUND");
+}
+
+/// Goal: a paused channel takes no new orders, also behind a restart; one that is open is paid.
+#[test]
+fn a_paused_channel_stays_paused_and_its_orders_go_on() {
+    let desk = Recharging::new();
+    let server = desk.start();
+    let open = server.recharge_paying(USER, &recharge("100", "wechat", "a"));
+    let reply = post(&server, "channels/wechat/pause", &because());
+    assert_eq!((reply.status, &reply.json()["paused"]), (200, &json!(true)), "{reply:?}");
+    let refused = server.recharge(USER, &recharge("100", "wechat", "b"));
+    assert_refused(&refused, 422, "CHANNEL_SUSPENDED");
+    assert_refused(&post(&server, "channels/nope/pause", &because()), 400, "INVALID_CHANNEL");
+    server.stop();
+    let server = desk.start();
+    assert_eq!(get(&server, "channels")["channels"][1]["paused"], json!(true));
+    let refused = server.recharge(USER, &recharge("100", "wechat", "b"));
+    assert_refused(&refused, 422, "CHANNEL_SUSPENDED");
+    desk.sim.pay(&open);
+    server.recharge_is(USER, &open, "PAID");
+    assert_eq!(post(&server, "channels/wechat/unpause", &because()).status, 200);
+    server.recharge_paying(USER, &recharge("100", "wechat", "b"));
+}
+
+/// Goal: a held payment and a contradiction call an operator, and are counted. Method: too little is
+/// paid; the record of a payment is changed by hand, and its callback comes again.
+#[test]
+fn rch_041_held_and_contradicting_payments_are_said() {
+    let (site, webhook) = alerting();
+    let desk = Recharging::on(site);
+    let server = desk.start();
+    let (order, _) = held(&desk, &server, "a", &json!({"amount": 5_000}), "AMOUNT");
+    assert_raised(&server, &webhook, Alert::RechargeHeld);
+    eventually("the gauge", || {
+        let line = "ubscore_recharge_payments_held{cause=\"AMOUNT\"} 1";
+        server.metrics().lines().any(|found| found == line).then_some(())
+    });
+    desk.site.sql(
+        "ALTER TABLE channel_payments DISABLE TRIGGER USER; \
+         UPDATE channel_payments SET minor_units = 1; \
+         ALTER TABLE channel_payments ENABLE TRIGGER USER",
+    );
+    desk.sim.done("POST", &format!("/sim/replay/{order}"), &json!({}));
+    assert_raised(&server, &webhook, Alert::RechargeContradiction);
+}
+
+/// Goal: the chapters of the runbook about recharges work as printed. Method: every block marked
+/// `bash`, against a service with a held payment, an open order and a channel.
+#[test]
+fn rch_042_the_runbook_ends_a_held_payment() {
+    let desk = Recharging::new();
+    let server = desk.start();
+    let (_, payment) = held(&desk, &server, "a", &json!({"amount": 5_000}), "AMOUNT");
+    let open = server.recharge_paying(USER, &recharge("20", "wechat", "b"));
+    let shown = get(&server, &format!("recharges/{payment}"));
+    let names = BTreeMap::from([
+        ("PAYMENT_ID", payment.as_str()),
+        ("TRADE_NO", text(&shown["payments"][0]["trade_no"])),
+        ("RECHARGE_ID", open.as_str()),
+        ("CHANNEL", "wechat"),
+    ]);
+    let own = Path::new(env!("CARGO_BIN_EXE_ubscore")).parent().expect("a directory");
+    let others = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{others}", own.display());
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbook.md");
+    let all = blocks(&fs::read_to_string(&file).expect("the runbook"));
+    let mut run = 0;
+    for (index, block) in all.iter().enumerate().filter(|(_, block)| block.mark == "bash") {
+        let ops = format!("--dev --ops http://{}", server.ops);
+        let line = block.text.replace("--config ubscore.toml", &ops);
+        let line = line.replace("127.0.0.1:9090", &server.ops.to_string());
+        let mut command = Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", &line]).env("PATH", &path).envs(&names);
+        let output = command.output().expect("bash");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}:\n{line}{said}{why}", block.chapter);
+        if let Some(expected) = all.get(index + 1).filter(|block| block.mark == "text") {
+            let mut lines = said.lines();
+            for want in expected.text.lines() {
+                let found = lines.any(|line| matches(line, want));
+                assert!(found, "{}: {want}\nis not in\n{line}{said}", block.chapter);
+            }
+        }
+        run += 1;
+    }
+    assert!(run >= 9, "{run}");
+}
