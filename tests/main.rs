@@ -201,6 +201,10 @@ mod layers;
 /// Recharges without a listener: orders and payments in flights, repeats, returns, guards.
 mod recharges;
 
+/// The public routes and the events of recharges, with a simulated channel.
+mod recharge_api;
+/// The operators' side of recharges, with a simulated channel.
+mod recharge_ops;
 /// The till: orders and returns at their channels, from their rows, against the simulator.
 mod till;
 

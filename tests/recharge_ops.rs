@@ -12,8 +12,8 @@ use ubscore::http::auth::Role;
 
 use crate::alerts::{assert_raised, site as alerting};
 use crate::harness::{
-    ADMIN, Recharging, Reply, Request, Server, assert_refused, eventually, recharge, send, text,
-    token,
+    ADMIN, Browser, COIN, Recharging, Reply, Request, Server, assert_refused, eventually, recharge,
+    said, send, text, token,
 };
 use crate::runbook::{blocks, matches};
 
@@ -120,7 +120,7 @@ fn rch_015_held_payments_are_ended_over_http() {
     assert!(again.header("idempotent-replayed").is_some(), "{again:?}");
     server.recharge_is(USER, &order, "PAID");
     let after = server.balances(USER)["CNY"].funding.unwrap_or(0);
-    assert_eq!(after - before, 50_000_000, "as paid, once");
+    assert_eq!(after - before, 50 * COIN, "as paid, once");
     let back = post(&server, &format!("payments/{credited}/return"), &because());
     assert_refused(&back, 409, "NOT_RETURNABLE");
 
@@ -189,7 +189,8 @@ fn rch_036_each_end_of_a_payment_waits_for_two_people() {
 #[test]
 fn rch_023_a_payment_without_an_order_is_ended() {
     let (site, webhook) = alerting();
-    let desk = Recharging::on(site);
+    // Rows are changed by hand below.
+    let desk = Recharging::on(site.with("UBSCORE__CONSERVATION__EVERY_MS", 3_600_000));
     let server = desk.start();
     desk.site.sql("CREATE TABLE kept AS SELECT * FROM recharges_tb");
     let lose = |key: &str| {
@@ -217,9 +218,8 @@ fn rch_023_a_payment_without_an_order_is_ended() {
     let key = format!("recharge/{}/credit", lost.trim_start_matches("wrc_"));
     desk.site.sql("ALTER TABLE external_operations DISABLE TRIGGER USER");
     desk.site.sql(&format!(
-        "INSERT INTO external_operations (idem_key, op, user_id, asset_id, amount, decision, actor, \
-         balance_after, order_number, at) SELECT '{key}', op, user_id, asset_id, amount, decision, \
-         actor, balance_after, 999999999, at FROM external_operations WHERE op = 4 LIMIT 1"
+        "INSERT INTO external_operations (idem_key, order_number, user_id, amount, asset_id, op) \
+         VALUES ('{key}', 999999999, {USER}, 100000000, 6, 4)"
     ));
     assert_refused(&post(&server, &path, &to), 409, "INVALID_REQUEST");
     desk.site.sql(&format!("DELETE FROM external_operations WHERE idem_key = '{key}'"));
@@ -244,8 +244,8 @@ fn rch_023_a_payment_without_an_order_is_ended() {
     assert_eq!(suspense(&desk), "0");
 }
 
-/// Goal: orders are found, shown with the word of their channel, asked and closed; a forced close is
-/// in the name of its operator. Bad input is refused.
+/// Goal: orders are found, shown with the word of their channel, asked and closed; a forced close
+/// is in the name of its operator. Bad input is refused.
 #[test]
 fn an_order_is_found_shown_asked_and_closed() {
     let desk = Recharging::new();
@@ -325,8 +325,8 @@ fn a_paused_channel_stays_paused_and_its_orders_go_on() {
     server.recharge_paying(USER, &recharge("100", "wechat", "b"));
 }
 
-/// Goal: a held payment and a contradiction call an operator, and are counted. Method: too little is
-/// paid; the record of a payment is changed by hand, and its callback comes again.
+/// Goal: a held payment and a contradiction call an operator, and are counted. Method: too little
+/// is paid; the record of a payment is changed by hand, and its callback comes again.
 #[test]
 fn rch_041_held_and_contradicting_payments_are_said() {
     let (site, webhook) = alerting();
@@ -388,4 +388,82 @@ fn rch_042_the_runbook_ends_a_held_payment() {
         run += 1;
     }
     assert!(run >= 9, "{run}");
+}
+
+/// Goal: the doctor sees each channel, its keys, and one that is away. Method: with the simulator,
+/// and without it.
+#[test]
+fn the_doctor_asks_each_channel() {
+    let desk = Recharging::new();
+    let findings = |expected: i32| -> Vec<(String, String, String)> {
+        let output = desk.site.tool(["doctor", "--format", "json"]).output().expect("the binary");
+        let (code, out, err) = said(&output);
+        assert_eq!(code, expected, "{out}{err}");
+        let lines = out.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let part = |found: &Value, key: &str| text(&found[key]).to_owned();
+        lines
+            .map(|found| (part(&found, "check"), part(&found, "verdict"), part(&found, "found")))
+            .filter(|(check, ..)| check.starts_with("channel") || check.starts_with("callbacks"))
+            .collect()
+    };
+    let well = findings(0);
+    assert_eq!(well.len(), 5, "{well:?}");
+    for (check, verdict, found) in &well {
+        assert_ne!(verdict, "bad", "{check}: {found}");
+    }
+    let names = |name: &str| well.iter().filter(|(.., found)| found.starts_with(name)).count();
+    assert_eq!((names("wechat"), names("card")), (2, 2), "{well:?}");
+    desk.sim.faults(&json!({"answer": "error"}));
+    let failing = findings(1);
+    let keys = failing
+        .iter()
+        .find(|(check, verdict, _)| (check.as_str(), verdict.as_str()) == ("channel keys", "bad"));
+    assert!(keys.is_some_and(|(.., found)| found.starts_with("wechat")), "{failing:?}");
+}
+
+/// Goal: the console shows recharges, channels and a held payment, and two operators end it there.
+#[test]
+fn rch_042_the_console_credits_a_held_payment() {
+    let desk = Recharging::new();
+    let desk = Recharging {
+        site: desk.site.clone().with("UBSCORE__APPROVAL__REQUIRED", "external"),
+        ..desk
+    };
+    let server = desk.start();
+    let (order, payment) = held(&desk, &server, "a", &json!({"amount": 5_000}), "AMOUNT");
+    let (maker, approver) = (Browser::start(), Browser::start());
+    for (browser, operator) in [(&maker, ADMIN), (&approver, APPROVER)] {
+        browser.open(&format!("http://{}/console", server.ops));
+        browser.type_into("#token", &token(operator, Some(Role::Admin)));
+        browser.press("#sign-in-do");
+        browser.wait_for("#operator", &format!("operator {operator}"));
+    }
+    maker.wait_for("#recharges", &order);
+    maker.wait_for("#channels", "wechat");
+    maker.wait_for("#held-title", "AMOUNT 1");
+    maker.press_button("#held", &payment);
+    maker.wait_for("#recharge", "What happened");
+    maker.press_button("#recharge", "Ask the channel");
+    maker.wait_for("#recharge", "The channel says");
+    maker.press_button("#recharge", "Credit");
+    maker.wait_for("#action-title", "Credit");
+    maker.type_into("#reason", "the payer is right");
+    maker.press("#action-do");
+    maker.wait_for("#said", "This waits for another operator: approval ");
+    approver.wait_for("#approvals", "the payer is right");
+    approver.press_button("#approvals", "Approve");
+    approver.wait_for("#action-title", "Approve: external payment");
+    approver.type_into("#reason", "agreed");
+    approver.press("#action-do");
+    maker.wait_for("#recharge", "CREDITED");
+    maker.wait_for("#held", "Nothing is held.");
+    server.recharge_is(USER, &order, "PAID");
+    maker.press_button("#channels", "Pause");
+    maker.wait_for("#action-title", "Pause channel card");
+    maker.type_into("#reason", "a test");
+    maker.press("#action-do");
+    maker.wait_for("#channels", "Unpause");
+    maker.type_into("#recharges-sought", &USER.to_string());
+    maker.press("#recharges-filter button");
+    maker.wait_for("#recharges", &order);
 }

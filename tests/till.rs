@@ -161,6 +161,10 @@ impl Channel for Listed {
     fn bill(&self, ask: &BillAsk, lines: &mut dyn FnMut(BillLine)) -> Billed {
         self.inner.bill(ask, lines)
     }
+    fn keys_end(&self) -> Option<Timestamp> {
+        self.inner.keys_end()
+    }
+
     fn renew(&self) -> Renewal {
         self.inner.renew()
     }

@@ -187,6 +187,10 @@ impl Channel for Arc<KeyedChannel> {
         self.current.load_full().renew()
     }
 
+    fn keys_end(&self) -> Option<Timestamp> {
+        self.current.load().keys_end()
+    }
+
     fn acknowledge(&self, end: CallbackEnd) -> Acknowledgement {
         self.current.load().acknowledge(end)
     }

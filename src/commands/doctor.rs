@@ -5,6 +5,7 @@
 //! `machine` and `pair` collect observations; `judgement` has one small function for each check and
 //! does no I/O.
 
+mod channels;
 mod finding;
 mod judgement;
 mod machine;
@@ -14,6 +15,7 @@ mod seen;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use self::channels::ChannelsSeen;
 use self::finding::{Finding, Verdict};
 use self::judgement::CHECKS;
 use self::machine::Machine;
@@ -70,7 +72,8 @@ fn examine(args: &DoctorArgs, clock: &impl Clock) -> Vec<Finding> {
         Err(unasked) => (Err(unasked), None, None),
     };
     let machine = Machine::look(&log_dir(&config), clock);
-    let seen = Seen { config, postgres, pair, rate, machine };
+    let channels = ChannelsSeen::look(&config, clock);
+    let seen = Seen { config, postgres, pair, rate, machine, channels };
     let findings = CHECKS.iter().flat_map(|check| check(&seen));
     [valid].into_iter().chain(findings).collect()
 }

@@ -468,6 +468,7 @@ mod tests {
             updated_at: at,
             paid_at: None,
             version: 1,
+            follow: crate::recharge::order::Follow::default(),
         }
     }
 

@@ -6,8 +6,9 @@ use std::fmt;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tracing::{debug, error, warn};
+use tracing::{debug, error};
 
+use crate::alert::{Alert, alert_about};
 use crate::recharge::answers::{ChannelDoubt, Closing, Created, Queried, Refunded};
 use crate::telemetry;
 
@@ -107,7 +108,9 @@ impl Watch {
         debug!(channel, call, why = %doubt, "the end of a call is not known");
         let since = *self.silent_since.lock().entry(channel.to_owned()).or_insert(now_ns);
         if now_ns.saturating_sub(since) >= AWAY_NS {
-            warn!(channel, call, why = %doubt, "channel_away: no call has had an end for a minute");
+            let what =
+                format_args!("channel {channel}: no call has had an end for a minute; {doubt}");
+            alert_about(Alert::ChannelAway, &channel, what);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::places::BALANCES_PER_ACCOUNT;
 
+use super::channels::ChannelsSeen;
 use super::finding::{Finding, Verdict};
 use super::pair::Pair;
 use super::seen::{Seen, Unasked};
@@ -35,6 +36,7 @@ pub(super) const CHECKS: &[fn(&Seen) -> Vec<Finding>] = &[
     |seen| vec![memory(seen.machine.memory.as_deref(), memory_needed(seen))],
     |seen| vec![swap(seen.machine.swaps.as_deref(), seen.machine.service.as_deref())],
     |seen| vec![huge_pages(seen.machine.huge_pages.as_deref())],
+    |seen| seen.channels.as_ref().map_or_else(Vec::new, ChannelsSeen::findings),
 ];
 
 fn finding(

@@ -1,5 +1,6 @@
 //! The observations that the checks judge.
 
+use super::channels::ChannelsSeen;
 use super::machine::Machine;
 use super::pair::Pair;
 use crate::config::Config;
@@ -15,6 +16,8 @@ pub(super) struct Seen {
     /// Transfers per second in about the last keep time of outcomes; `None` if it is not known.
     pub(super) rate: Option<u64>,
     pub(super) machine: Machine,
+    /// The payment channels; `None`: recharges are off.
+    pub(super) channels: Option<ChannelsSeen>,
 }
 
 /// Why PostgreSQL was not checked.

@@ -11,7 +11,6 @@ use anyhow::Context;
 use domain::amount::{Amount, UNITS_MAX};
 use domain::asset::Catalog;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tracing::info;
 
 use super::process::{self, Process, Serving};
@@ -38,11 +37,10 @@ use crate::postgres::admin::Admin;
 use crate::postgres::database::Database;
 use crate::postgres::flight_store::FlightStore;
 use crate::postgres::reads::Reads;
-use crate::recharge::RechargeId;
 use crate::recharge::proof::ProofKeys;
 use crate::recharge::terms::{ChannelTerms, PaymentRule, RechargePolicy};
 use crate::task::Tasks;
-use crate::till::Till;
+use crate::till::{self, Till, TillOptions, TillParts};
 
 /// The workers of the service.
 type Workers = Arc<Coordinator<Spot, Funding<FlightStore<Database>>>>;
@@ -135,8 +133,18 @@ impl Opening {
         let recharges = Recharges::new(workers, reads, proofs, rules(config), clock, entropy);
         let recharges = Arc::new(recharges);
         let (till, heard) = Till::new();
-        let parts = (&recharges, &channels, coordinator, admin.reads(), &self.clock);
-        drive(config, parts, (gate, silent), heard, tasks);
+        let parts = TillParts {
+            recharges: Arc::clone(&recharges),
+            channels: Arc::clone(&channels),
+            coordinator: Arc::clone(coordinator),
+            reads: admin.reads().clone(),
+            gate,
+            clock: Arc::clone(&self.clock),
+            entropy: Box::new(SystemEntropy::default()),
+            silent,
+            options: TillOptions::from(config),
+        };
+        till::start(parts, heard, tasks);
         Ok(Some(RechargeDesk {
             recharges,
             channels,
@@ -204,17 +212,6 @@ impl Opening {
         let name = "the listener of callbacks";
         Some(process.serve_admitted(name, listener, (limits, admits), self.tls, handler))
     }
-}
-
-/// Has orders driven at their channels.
-fn drive(
-    _config: &Config,
-    _parts: (&Handle, &Arc<OpenChannels>, &Workers, &Reads, &Arc<dyn Clock>),
-    _gate: (Arc<Gate>, Arc<AtomicBool>),
-    heard: mpsc::Receiver<RechargeId>,
-    _tasks: &mut Tasks,
-) {
-    drop(heard);
 }
 
 /// The keys of proofs.
