@@ -1,0 +1,1 @@
+-- Another branch fills this one.
