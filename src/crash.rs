@@ -97,8 +97,12 @@ pub const TRANSACTION_POINTS: &[&str] = &[
 ];
 
 /// The points of a verified payment, in their order. A transfer does not reach them.
-pub const RECHARGE_POINTS: &[&str] =
-    &["recharge_after_create", "callback_before_commit", "callback_after_commit"];
+pub const RECHARGE_POINTS: &[&str] = &[
+    "recharge_after_create",
+    "callback_before_commit",
+    "callback_after_commit",
+    "return_after_hold",
+];
 
 /// Every list of points.
 pub const ALL_POINTS: [&[&str]; 13] = [

@@ -44,6 +44,8 @@ mod guarded;
 mod repeated;
 /// Rows that a restore has lost.
 mod restored;
+/// Refunds, money that channels take and give back, receivables.
+mod returns;
 
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
@@ -78,7 +80,12 @@ impl Desk {
             Arc::clone(&coordinator),
             Reads::new(pool(&site.target(), &LIMITS, 4), catalog()),
             ProofKeys::new("live", b"a secret", None),
-            RechargeRules { policy, open_max: 5, life: Duration::from_secs(1_500) },
+            RechargeRules {
+                policy,
+                open_max: 5,
+                life: Duration::from_secs(1_500),
+                freeze_on_short: true,
+            },
             Arc::new(SystemClock::new()),
             Box::new(SystemEntropy::default()),
         );

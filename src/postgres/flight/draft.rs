@@ -4,6 +4,7 @@
 //! rows that the calls before it leave.
 
 mod recharges;
+mod returns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

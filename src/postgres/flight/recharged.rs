@@ -7,8 +7,8 @@ use domain::account::UserId;
 use crate::recharge::movement::RechargeMovement;
 use crate::recharge::order::{Recharge, RechargeStep};
 use crate::recharge::payment::RechargePayment;
-use crate::recharge::returned::RechargeReturn;
-use crate::recharge::{RechargeId, ReturnId};
+use crate::recharge::returned::{Receivable, ReceivableAct, RechargeReturn};
+use crate::recharge::{PaymentId, RechargeId, ReturnId};
 
 /// The rows of recharges that one flight writes, as they stand behind it. A row of version 1 is
 /// new; any other one must have the version before.
@@ -24,6 +24,8 @@ pub struct Recharged {
     pub movements: Vec<RechargeMovement>,
     /// Entries for the journal, in their order.
     pub notices: Vec<RechargeNotice>,
+    /// Receivables, by the id of their return, each with the acts of this flight.
+    pub receivables: Vec<(Receivable, Vec<ReceivableAct>)>,
 }
 
 impl Recharged {
@@ -62,19 +64,22 @@ pub enum RechargeChange {
     PaymentHeld = 4,
     /// A payment was credited that did not pay its order.
     PaymentCredited = 5,
-    /// A payment was given back.
+    /// A payment was given back, or a part of it.
     Returned = 6,
+    /// The channel has taken money back.
+    Taken = 7,
 }
 
 impl RechargeChange {
     /// Every change.
-    pub const ALL: [RechargeChange; 6] = [
+    pub const ALL: [RechargeChange; 7] = [
         RechargeChange::Paying,
         RechargeChange::Paid,
         RechargeChange::Closed,
         RechargeChange::PaymentHeld,
         RechargeChange::PaymentCredited,
         RechargeChange::Returned,
+        RechargeChange::Taken,
     ];
 
     /// The name of the change with this number.
@@ -87,6 +92,7 @@ impl RechargeChange {
             RechargeChange::PaymentHeld => "PAYMENT_HELD",
             RechargeChange::PaymentCredited => "PAYMENT_CREDITED",
             RechargeChange::Returned => "RETURNED",
+            RechargeChange::Taken => "TAKEN",
         })
     }
 }
@@ -102,6 +108,10 @@ pub enum RechargeKey {
     Payment(String, String),
     /// A return.
     Return(ReturnId),
+    /// The refund with an operator's idempotency key.
+    Refund(String),
+    /// All returns and receivables of a payment.
+    Returns(PaymentId),
 }
 
 /// Rows of recharges as they were read. A key that was read and has no row here names none.
@@ -117,6 +127,8 @@ pub struct RechargeRows {
     pub payments: BTreeMap<(String, String), RechargePayment>,
     /// Returns.
     pub returns: BTreeMap<ReturnId, RechargeReturn>,
+    /// Receivables.
+    pub receivables: BTreeMap<ReturnId, Receivable>,
     /// The keys that were read.
     pub read: BTreeSet<RechargeKey>,
 }
@@ -129,6 +141,7 @@ impl RechargeRows {
         self.open.extend(other.open);
         self.payments.extend(other.payments);
         self.returns.extend(other.returns);
+        self.receivables.extend(other.receivables);
         self.read.extend(other.read);
     }
 

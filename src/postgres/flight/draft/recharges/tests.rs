@@ -59,6 +59,9 @@ fn an_end_that_has_come_is_found() {
                 created_at: at,
                 updated_at: at,
                 version: 1,
+                idem_key: None,
+                number: None,
+                code: None,
             };
             known.recharges.returns.insert(id, back);
             let want = match state {
