@@ -96,12 +96,18 @@ pub const TRANSACTION_POINTS: &[&str] = &[
     "transaction_after_final",
 ];
 
-/// The points of a verified payment, in their order. A transfer does not reach them.
+/// The points of a recharge, in their order. A transfer does not reach them.
 pub const RECHARGE_POINTS: &[&str] = &[
     "recharge_after_create",
+    "recharge_after_ask",
     "callback_before_commit",
     "callback_after_commit",
+    "follow_after_submit",
+    "close_after_wish",
+    "close_after_there",
     "return_after_hold",
+    "return_after_send",
+    "return_after_there",
 ];
 
 /// Every list of points.

@@ -151,6 +151,10 @@ pub const WEBHOOK_DEAD: &str = "ubscore_webhook_dead_letters";
 /// Counter: calls to participants of transactions, by `participant`, `action`, and `outcome`: done,
 /// refused, unknown.
 pub const PARTICIPANT_REQUESTS_TOTAL: &str = "ubscore_participant_requests_total";
+/// Counter: calls to payment channels, by `channel`, `call`, and `outcome`.
+pub const CHANNEL_CALLS_TOTAL: &str = "ubscore_channel_calls_total";
+/// Histogram, s: calls to payment channels, by `channel` and `call`.
+pub const CHANNEL_CALL_SECONDS: &str = "ubscore_channel_call_seconds";
 /// Gauge: transactions that are not final, by `state`.
 pub const TRANSACTIONS: &str = "ubscore_transactions";
 /// Counter: transactions that have ended, by `result`: DONE, CANCELLED.
@@ -677,6 +681,15 @@ pub fn participant_request(participant: &str, action: &'static str, outcome: &'s
         .increment(1);
 }
 
+/// Counts a call to a payment channel with its duration. `channel`: a name of the configuration.
+pub fn channel_call(channel: &str, call: &'static str, outcome: &'static str, took: Duration) {
+    let channel = channel.to_owned();
+    metrics::counter!(CHANNEL_CALLS_TOTAL, "channel" => channel.clone(), "call" => call, "outcome" => outcome)
+        .increment(1);
+    metrics::histogram!(CHANNEL_CALL_SECONDS, "channel" => channel, "call" => call)
+        .record(took.as_secs_f64());
+}
+
 /// Sets the number of transactions in a state.
 pub fn transactions(state: &'static str, count: u64) {
     metrics::gauge!(TRANSACTIONS, "state" => state).set(count as f64);
@@ -783,6 +796,8 @@ pub fn describe() {
     describe_gauge!(WEBHOOK_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest event still to be delivered.");
     describe_gauge!(WEBHOOK_DEAD, Unit::Count, "Dead letters of webhook endpoints.");
     describe_counter!(PARTICIPANT_REQUESTS_TOTAL, Unit::Count, "Calls to participants of transactions.");
+    describe_counter!(CHANNEL_CALLS_TOTAL, Unit::Count, "Calls to payment channels.");
+    describe_histogram!(CHANNEL_CALL_SECONDS, Unit::Seconds, "Time of one call to a payment channel.");
     describe_counter!(LOG_LINES_DROPPED_TOTAL, Unit::Count, "Log lines dropped.");
     describe_gauge!(HALTED, Unit::Count, "Whether the service is halted.");
 }

@@ -1,8 +1,30 @@
-//! The till: drives each order at its channel, from its row, until nothing can be paid any more.
+//! The till: drives each order at its channel, from its row, until nothing can be paid any more. It
+//! sends paid money on to Spot, and payments back that no order takes.
+//!
+//! A row is due at its `next_at`, and everything that changes an order sets that time in the same
+//! commit. [`step`] decides the next call from the row alone. Each try is written down before its
+//! call, by the worker of the order's user, so a try of a superseded process is none. A look only
+//! hurries: nothing stands here that is not in a row, beside what is in hand.
+//!
+//! Calls of channels block, so they run on threads of the runtime. Each channel has its own part of
+//! them, its own rate, and its own due rows. So one that hangs delays no other.
+
+mod call;
+mod lane;
+mod order;
+mod parts;
+mod rate;
+mod refund;
+pub mod step;
+mod task;
+mod watch;
 
 use tokio::sync::mpsc;
 
+pub use self::parts::{TillOptions, TillParts};
+use crate::adapters::Adapter;
 use crate::recharge::RechargeId;
+use crate::task::Tasks;
 
 /// Orders that wait for the till's next look. A full queue loses nothing: the row has its time.
 const LOOKS_MAX: usize = 1024;
@@ -25,4 +47,13 @@ impl Till {
         // Full, or stopping: the row is due at its time.
         let _ = self.looks.try_send(id);
     }
+}
+
+/// Starts the till. It ends when every [`Till`] of `heard` is dropped.
+pub fn start<T: Adapter, F: Adapter>(
+    parts: TillParts<T, F>,
+    heard: mpsc::Receiver<RechargeId>,
+    tasks: &mut Tasks,
+) {
+    tasks.run("till", task::TillTask::new(parts).run(heard));
 }

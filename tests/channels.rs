@@ -5,7 +5,7 @@ mod forged;
 /// Refunds that are asked for again.
 mod refunds;
 /// The adapters against `ubscore channel-sim`.
-mod simulated;
+pub(crate) mod simulated;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

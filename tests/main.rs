@@ -198,6 +198,9 @@ mod layers;
 /// Recharges without a listener: orders and payments in flights, repeats, returns, guards.
 mod recharges;
 
+/// The till: orders and returns at their channels, from their rows, against the simulator.
+mod till;
+
 /// The PostgreSQL that `serve --dev` runs for itself.
 mod embedded;
 

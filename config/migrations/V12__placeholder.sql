@@ -1,1 +1,2 @@
--- Another branch fills this one.
+-- A place in the order of migrations, until the branch that owns it is merged.
+SELECT 1;

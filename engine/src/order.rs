@@ -72,7 +72,8 @@ impl Order {
     pub fn intent(&self) -> Option<Intent> {
         Some(Intent {
             req_id: ReqId::new(self.req_id)?,
-            cid: Cid::new(self.cid.as_str()),
+            // One of this program's own has a `/`.
+            cid: Cid::of_operation(self.cid.as_str()),
             user: UserId::new(self.user)?,
             asset: AssetId(self.asset),
             amount: Amount::new(self.amount)?,

@@ -36,6 +36,16 @@ pub struct RechargeSection {
     pub expires_after_ms: u64,
     /// Open orders of one user.
     pub user_open_max: usize,
+    /// From PAYING to the first question, ms.
+    pub query_after_ms: u64,
+    /// The longest pause between two calls about an order, ms.
+    pub query_cap_ms: u64,
+    /// Calls of channels at the same time.
+    pub parallel: usize,
+    /// Calls of one channel in a second.
+    pub calls_per_second_max: u32,
+    /// How long a transfer to Spot is tried again, hours.
+    pub follow_hours: u64,
     /// The rule for another amount than that of the order.
     pub differing: DifferingRule,
     /// The rule for a second payment of an order that is PAID.
@@ -89,6 +99,11 @@ impl Default for RechargeSection {
             previous_proof_secret_file: None,
             expires_after_ms: 25 * MINUTE_MS,
             user_open_max: 5,
+            query_after_ms: 15_000,
+            query_cap_ms: 300_000,
+            parallel: 32,
+            calls_per_second_max: 200,
+            follow_hours: 24,
             differing: DifferingRule::Hold,
             duplicate: DuplicateRule::Return,
             late: LateRule::Credit,

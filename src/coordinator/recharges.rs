@@ -4,7 +4,9 @@
 //! Each change is one call of the user's worker. A repeat of a decided payment is answered by a
 //! read of the committed rows, also while halted.
 
+pub mod forward;
 pub mod returns;
+mod tries;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +26,7 @@ use crate::recharge::act::{
 };
 use crate::recharge::decide::{KnownPayment, PaymentDecision, PaymentTold, decide};
 use crate::recharge::facts::Facts;
-use crate::recharge::order::{ClosingWish, Recharge, RechargeState, RechargeTarget};
+use crate::recharge::order::{ClosingWish, Follow, Recharge, RechargeState, RechargeTarget};
 use crate::recharge::payment::{HeldCause, RechargePayment, SeenBy};
 use crate::recharge::proof::ProofKeys;
 use crate::recharge::terms::{ChannelTerms, RechargePolicy};
@@ -153,6 +155,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             updated_at: now,
             paid_at: None,
             version: 1,
+            follow: Follow::default(),
         };
         let open_max = self.rules.open_max;
         let act = RechargeAct::Create { order: Box::new(order), open_max };
@@ -188,7 +191,9 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         actor: &str,
     ) -> Result<Recharge, Rejection> {
         let act = RechargeAct::Wish { id: order.id, closing };
-        Ok(made(self.act(Some(order.user), actor, act).await?)?.order)
+        let wished = made(self.act(Some(order.user), actor, act).await?)?.order;
+        crash::point("close_after_wish");
+        Ok(wished)
     }
 
     /// Closes an order that has a wish, once a verified answer of its channel behind the wish says

@@ -497,7 +497,8 @@ pub(super) fn transfer_from_row(row: &Row, catalog: &Catalog) -> Result<Transfer
     let direction = u8::try_from(row.try_get::<_, i16>(6)?).ok().and_then(Direction::from_number);
     let intent = Intent {
         req_id,
-        cid: cid.map(|text| Cid::new(text).ok_or_else(|| bad("cid"))).transpose()?,
+        // One of our own has a `/`.
+        cid: cid.map(|text| Cid::of_operation(text).ok_or_else(|| bad("cid"))).transpose()?,
         user: columns::user(row, 3)?.ok_or_else(|| bad("user_id"))?,
         asset: asset.id,
         amount: columns::amount(row, 5)?.ok_or_else(|| bad("amount"))?,

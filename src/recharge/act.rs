@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::decide::{PaymentDecision, PaymentTold};
 use super::facts::Facts;
 use super::movement;
-use super::order::{ClosingWish, Recharge};
+use super::order::{ClosingWish, Follow, Recharge};
 use super::payment::{RechargePayment, SeenBy};
 use super::proof::Proven;
 use super::returned::{Receivable, ReceivableEnd, RechargeReturn, ReturnKind};
@@ -64,8 +64,40 @@ pub enum RechargeAct {
         /// The order.
         id: RechargeId,
     },
+    /// Write down a try of the till, before its call.
+    Try {
+        /// The order.
+        id: RechargeId,
+        /// The version that the till has decided on. With another one nothing is written.
+        version: u64,
+        /// When the till looks at it next, if the call has no end.
+        next_at: Timestamp,
+    },
+    /// Make the next question about an order due, at most every 3 s.
+    Hint {
+        /// The order.
+        id: RechargeId,
+    },
+    /// Write down how far the money of a PAID order has gone on. Its end stands.
+    Follow {
+        /// The order.
+        id: RechargeId,
+        /// How far.
+        follow: Follow,
+    },
     /// Decide a verified payment.
     Pay(Box<PaymentCall>),
+    /// Write down a try of a return, before its call: READY becomes SENT.
+    Send {
+        /// The payment.
+        payment: PaymentName,
+        /// The return.
+        id: ReturnId,
+        /// The version that the till has decided on. With another one nothing is written.
+        version: u64,
+        /// When the till looks at it next, if the call has no end.
+        next_at: Timestamp,
+    },
     /// End a HELD payment, by an operator.
     EndHeld {
         /// The payment.
@@ -206,9 +238,9 @@ impl RechargeCall {
     /// The payment that it names by its key.
     fn named(&self) -> Option<&PaymentName> {
         match &self.act {
-            RechargeAct::EndHeld { payment, .. } | RechargeAct::EndReturn { payment, .. } => {
-                Some(payment)
-            }
+            RechargeAct::EndHeld { payment, .. }
+            | RechargeAct::Send { payment, .. }
+            | RechargeAct::EndReturn { payment, .. } => Some(payment),
             RechargeAct::Refund(refund) => Some(&refund.payment),
             RechargeAct::Take(take) => Some(&take.payment),
             RechargeAct::EndReceivable(end) => Some(&end.payment),
@@ -222,11 +254,11 @@ impl RechargeCall {
             RechargeAct::Create { .. } => None,
             RechargeAct::Note { id, .. }
             | RechargeAct::Wish { id, .. }
+            | RechargeAct::Try { id, .. }
+            | RechargeAct::Hint { id }
+            | RechargeAct::Follow { id, .. }
             | RechargeAct::Close { id } => Some(*id),
             RechargeAct::Pay(pay) => pay.recharge,
-            RechargeAct::EndHeld { payment, .. } | RechargeAct::EndReturn { payment, .. } => {
-                payment.recharge
-            }
             _ => self.named().and_then(|payment| payment.recharge),
         }
     }
@@ -242,7 +274,10 @@ impl RechargeCall {
 
     /// The payment of which all returns and receivables are wanted.
     pub fn returns_of(&self) -> Option<PaymentId> {
-        self.named().map(|payment| payment.id)
+        match &self.act {
+            RechargeAct::Send { .. } => None,
+            _ => self.named().map(|payment| payment.id),
+        }
     }
 
     /// The idempotency key of its refund.
@@ -253,10 +288,10 @@ impl RechargeCall {
         }
     }
 
-    /// The return that it ends.
+    /// The return that it is about.
     pub fn ended_return(&self) -> Option<ReturnId> {
         match &self.act {
-            RechargeAct::EndReturn { id, .. } => Some(*id),
+            RechargeAct::EndReturn { id, .. } | RechargeAct::Send { id, .. } => Some(*id),
             _ => None,
         }
     }
@@ -307,6 +342,13 @@ pub enum RechargeOutcome {
         told: PaymentTold,
         /// The payment as it stands; `None`: it is not recorded.
         payment: Option<Box<RechargePayment>>,
+    },
+    /// The return as it stands.
+    Return {
+        /// The return.
+        row: Box<RechargeReturn>,
+        /// Whether the act has changed nothing.
+        replayed: bool,
     },
     /// Nothing was done.
     Refused {

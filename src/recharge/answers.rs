@@ -87,6 +87,16 @@ impl std::fmt::Debug for Pay {
     }
 }
 
+impl Pay {
+    /// Its text, as an order keeps it and its owner is told: a JSON object.
+    pub fn to_json(&self) -> String {
+        let Pay { kind, value, expires_at } = self;
+        let expires_at = expires_at.map(|at| at.to_string());
+        serde_json::json!({"kind": kind.name(), "value": value, "expires_at": expires_at})
+            .to_string()
+    }
+}
+
 /// The form of the value of a [`Pay`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayKind {
@@ -94,6 +104,16 @@ pub enum PayKind {
     CodeUrl,
     /// The secret of a payment form in a browser.
     ClientSecret,
+}
+
+impl PayKind {
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            PayKind::CodeUrl => "code_url",
+            PayKind::ClientSecret => "client_secret",
+        }
+    }
 }
 
 /// The end of `create`.

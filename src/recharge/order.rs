@@ -8,6 +8,7 @@ use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
+use domain::transfer::ReqId;
 
 /// Where an order stands. PostgreSQL stores the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -211,7 +212,8 @@ pub struct Recharge {
     pub payments: u32,
     /// Those of them that are HELD.
     pub held: u32,
-    /// Tries at the channel. 1 from the beginning: the POST may have sent it.
+    /// Tries since the order last changed otherwise. 1 from the beginning: the POST may have sent
+    /// it.
     pub attempts: u32,
     /// When the till looks at it next; `None`: never.
     pub next_at: Option<Timestamp>,
@@ -225,6 +227,60 @@ pub struct Recharge {
     pub paid_at: Option<Timestamp>,
     /// Rises by one with each flight that changes the row; 1 when it is made.
     pub version: u64,
+    /// How far its money has gone on to its target.
+    pub follow: Follow,
+}
+
+/// How far the money of a PAID order has gone on from Funding to Spot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Follow {
+    /// Where it stands.
+    pub state: FollowState,
+    /// The transfer, once it is known.
+    pub req_id: Option<ReqId>,
+    /// Why it did not go on yet, or never does.
+    pub code: Option<Code>,
+}
+
+/// See [`Follow`]. PostgreSQL stores the number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(i16)]
+pub enum FollowState {
+    /// Not yet, or nothing is to follow.
+    #[default]
+    Waiting = 0,
+    /// It is on Spot. Terminal.
+    Arrived = 40,
+    /// The transfer has failed, and the money is in Funding. Terminal.
+    Failed = -10,
+    /// No transfer was accepted in time, and the money is in Funding. Terminal.
+    GivenUp = -20,
+}
+
+impl FollowState {
+    /// Every state.
+    pub const ALL: [FollowState; 4] =
+        [FollowState::Waiting, FollowState::Arrived, FollowState::Failed, FollowState::GivenUp];
+
+    /// The number that PostgreSQL stores.
+    pub fn number(self) -> i16 {
+        self as i16
+    }
+
+    /// The state with this number.
+    pub fn from_number(number: i16) -> Option<FollowState> {
+        FollowState::ALL.into_iter().find(|state| state.number() == number)
+    }
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            FollowState::Waiting => "WAITING",
+            FollowState::Arrived => "ARRIVED",
+            FollowState::Failed => "FAILED",
+            FollowState::GivenUp => "GIVEN_UP",
+        }
+    }
 }
 
 /// A repeat of an idempotency key has another body.
@@ -256,6 +312,11 @@ impl Recharge {
         let pairs = self.fingerprint.splitn(5, ':').zip(fingerprint.splitn(5, ':')).zip(fields);
         let differ = pairs.filter(|((one, other), _)| one != other);
         Err(DifferingFields(differ.map(|(_, field)| field).collect()))
+    }
+
+    /// Whether it has a wish to be closed.
+    pub fn is_closing(&self) -> bool {
+        self.closing.is_some()
     }
 
     /// Whether the till may query or close it: not while a payment of it is HELD.
@@ -297,6 +358,9 @@ mod tests {
             }
             assert_eq!(RechargeState::from_number(state.number()), Some(state));
             assert_eq!(state.is_terminal(), matches!(state, Paid | Closed), "{state:?}");
+        }
+        for state in FollowState::ALL {
+            assert_eq!(FollowState::from_number(state.number()), Some(state), "{}", state.name());
         }
     }
 }

@@ -160,6 +160,8 @@ pub struct RechargeReturn {
     pub number: Option<String>,
     /// Why it has failed: the code of the hold, or [`Code::ChannelRefused`].
     pub code: Option<Code>,
+    /// Tries at the channel.
+    pub attempts: u32,
 }
 
 impl ReturnId {
@@ -327,6 +329,7 @@ mod tests {
             created_at: at,
             updated_at: at,
             version: 1,
+            attempts: 0,
             idem_key: None,
             number: None,
             code: None,

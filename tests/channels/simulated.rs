@@ -30,10 +30,10 @@ use super::{now, stripe, wechat, wechat_settings};
 use crate::harness::{eventually, read_request, run_directory};
 
 /// Long enough for any answer that comes.
-const PATIENT: Duration = Duration::from_secs(60);
+pub(crate) const PATIENT: Duration = Duration::from_secs(60);
 
 /// A running simulator. Dropping it kills it; its directory stays for a successor.
-struct Simulator {
+pub(crate) struct Simulator {
     child: Child,
     address: SocketAddr,
     directory: PathBuf,
@@ -48,7 +48,7 @@ impl Drop for Simulator {
 }
 
 impl Simulator {
-    fn start() -> Simulator {
+    pub(crate) fn start() -> Simulator {
         Simulator::start_in(run_directory("channel-sim"), "127.0.0.1:0")
     }
 
@@ -75,13 +75,13 @@ impl Simulator {
         *self = Simulator::start_in(directory, &listen);
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         fs::read_to_string(self.directory.join(name))
             .unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
     /// A request of a person or a test, as JSON.
-    fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let agent: ureq::Agent =
             ureq::Agent::config_builder().http_status_as_error(false).build().into();
         let url = format!("http://{}{path}", self.address);
@@ -95,26 +95,26 @@ impl Simulator {
         (answer.status().as_u16(), serde_json::from_str(&text).expect("JSON"))
     }
 
-    fn done(&self, method: &str, path: &str, body: &Value) -> Value {
+    pub(crate) fn done(&self, method: &str, path: &str, body: &Value) -> Value {
         let (status, answer) = self.ask(method, path, body);
         assert_eq!(status, 200, "{method} {path}: {answer}");
         answer
     }
 
-    fn faults(&self, faults: &Value) {
+    pub(crate) fn faults(&self, faults: &Value) {
         self.done("PUT", "/sim/faults", faults);
     }
 
-    fn pay(&self, no: &str, how: &Value) -> Value {
+    pub(crate) fn pay(&self, no: &str, how: &Value) -> Value {
         self.done("POST", &format!("/pay/{no}"), how)
     }
 
-    fn wire(&self, timeout: Duration) -> Arc<dyn Wire> {
+    pub(crate) fn wire(&self, timeout: Duration) -> Arc<dyn Wire> {
         let base = format!("http://{}", self.address);
         Arc::new(HttpWire::new(&base, timeout, timeout).expect("loopback"))
     }
 
-    fn wechat(&self, timeout: Duration) -> WeChat {
+    pub(crate) fn wechat(&self, timeout: Duration) -> WeChat {
         let keys = vec![WeChatKey::Certificate(self.file("platform_1_certificate.pem"))];
         self.wechat_with(keys, timeout)
     }
@@ -125,7 +125,7 @@ impl Simulator {
         wechat(&settings, self.wire(timeout))
     }
 
-    fn card(&self, timeout: Duration) -> Stripe {
+    pub(crate) fn card(&self, timeout: Duration) -> Stripe {
         let secret = self.file("card_webhook_secret");
         stripe(&[&secret], &self.file("card_api_key"), self.wire(timeout))
     }

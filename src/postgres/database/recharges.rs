@@ -10,12 +10,15 @@ use crate::postgres::columns::{self, Id, amount_number, asset_number, bigint, co
 use crate::postgres::flight::recharged::RechargeKey;
 use crate::postgres::flight::{Found, Key};
 use crate::recharge::movement::RechargeMovement;
-use crate::recharge::order::{ClosingWish, Recharge, RechargeState, RechargeStep, RechargeTarget};
+use crate::recharge::order::{
+    ClosingWish, Follow, FollowState, Recharge, RechargeState, RechargeStep, RechargeTarget,
+};
 use crate::recharge::payment::{Disposition, HeldCause, RechargePayment, SeenBy};
 use crate::recharge::returned::{RechargeReturn, ReturnKind, ReturnState};
 use crate::recharge::{PaymentId, RechargeId, ReturnId};
 use domain::account::UserId;
 use domain::asset::Catalog;
+use domain::transfer::ReqId;
 
 /// The unique keys of recharges. A row that meets one is there, and the process did not know it.
 pub(super) const KEYS: [&str; 10] = [
@@ -73,6 +76,9 @@ pub(super) struct OrderRow<'a> {
     reference: Option<&'a str>,
     pay: Option<&'a str>,
     history: Vec<Step<'a>>,
+    follow_req_id: Option<Id>,
+    follow_state: i16,
+    follow_code: Option<i16>,
 }
 
 impl<'a> OrderRow<'a> {
@@ -110,6 +116,9 @@ impl<'a> OrderRow<'a> {
             reference: order.reference.as_deref(),
             pay: order.pay.as_deref(),
             history: steps.iter().map(step).collect(),
+            follow_req_id: order.follow.req_id.map(Id::of),
+            follow_state: order.follow.state.number(),
+            follow_code: order.follow.code.map(code_number),
         }
     }
 }
@@ -178,6 +187,7 @@ pub(super) struct ReturnRow<'a> {
     idem_key: Option<&'a str>,
     channel_return_no: Option<&'a str>,
     code: Option<i16>,
+    attempts: i32,
 }
 
 impl<'a> ReturnRow<'a> {
@@ -196,6 +206,7 @@ impl<'a> ReturnRow<'a> {
             idem_key: row.idem_key.as_deref(),
             channel_return_no: row.number.as_deref(),
             code: row.code.map(code_number),
+            attempts: small(row.attempts),
         }
     }
 }
@@ -240,18 +251,18 @@ pub(in crate::postgres) const ORDER_COLUMNS: &str = "\
     r.recharge_id, r.user_id, r.idem_key, r.fingerprint, r.channel, r.asset_id, r.amount, \
     r.minor_units, r.bonus, r.promotion, r.target, r.state, r.closing, r.code, r.reference, r.pay, \
     r.payments, r.held, r.attempts, r.next_at, r.created_at, r.expires_at, r.updated_at, \
-    r.paid_at, r.version";
+    r.paid_at, r.version, r.follow_state, r.follow_req_id, r.follow_code";
+
+/// The columns of a return, in the order of [`return_from_row`].
+pub(in crate::postgres) const RETURN_COLUMNS: &str = "\
+    b.return_id, b.payment_id, b.kind, b.minor_units, b.state, b.next_at, b.created_at, \
+    b.updated_at, b.version, b.attempts, b.idem_key, b.channel_return_no, b.code";
 
 /// The columns of a payment, in the order of [`payment_from_row`].
 pub(in crate::postgres) const PAYMENT_COLUMNS: &str = "\
     p.payment_id, p.channel, p.trade_no, p.merchant_no, p.recharge_id, p.ordinal, p.user_id, \
     p.minor_units, p.currency, p.asset_id, p.amount, p.disposition, p.cause, p.seen_by, p.paid_at, \
     p.at, p.updated_at, p.version";
-
-/// The columns of a return, in the order of [`return_from_row`].
-pub(in crate::postgres) const RETURN_COLUMNS: &str = "\
-    return_id, payment_id, kind, minor_units, state, next_at, created_at, updated_at, version, \
-    idem_key, channel_return_no, code";
 
 /// Reads [`ORDER_COLUMNS`].
 pub(in crate::postgres) fn order_from_row(row: &Row, catalog: &Catalog) -> Result<Recharge, Error> {
@@ -289,7 +300,18 @@ pub(in crate::postgres) fn order_from_row(row: &Row, catalog: &Catalog) -> Resul
         updated_at: row.try_get(22)?,
         paid_at: row.try_get(23)?,
         version: columns::count(row, 24, ORDERS)?,
+        follow: Follow {
+            state: FollowState::from_number(row.try_get(25)?).ok_or_else(|| bad("follow_state"))?,
+            req_id: follow_req_id(row, 26)?,
+            code: columns::code(row, 27, ORDERS)?,
+        },
     })
+}
+
+/// The transfer of an order; `None`: NULL.
+fn follow_req_id(row: &Row, column: usize) -> Result<Option<ReqId>, Error> {
+    let number: Option<Id> = row.try_get(column)?;
+    Ok(number.and_then(|Id(number)| ReqId::new(number)))
 }
 
 /// Reads [`PAYMENT_COLUMNS`].
@@ -297,41 +319,52 @@ pub(in crate::postgres) fn payment_from_row(
     row: &Row,
     catalog: &Catalog,
 ) -> Result<RechargePayment, Error> {
-    let Id(number) = row.try_get(0)?;
+    payment_behind(row, 0, catalog)
+}
+
+/// Reads [`PAYMENT_COLUMNS`] behind `first` other columns.
+pub(in crate::postgres) fn payment_behind(
+    row: &Row,
+    first: usize,
+    catalog: &Catalog,
+) -> Result<RechargePayment, Error> {
+    let Id(number) = row.try_get(first)?;
     let id = PaymentId::new(number).ok_or_else(|| unreadable(PAYMENTS, "payment_id"))?;
     let bad = |what: &str| unreadable(PAYMENTS, format!("{id}: {what}"));
-    let asset = columns::asset(row, 9, catalog)?.ok_or_else(|| bad("asset_id"))?;
-    let recharge: Option<Id> = row.try_get(4)?;
-    let user: Option<i64> = row.try_get(6)?;
-    let amount: Option<i64> = row.try_get(10)?;
-    let cause: Option<i16> = row.try_get(12)?;
+    let asset = columns::asset(row, first + 9, catalog)?.ok_or_else(|| bad("asset_id"))?;
+    let recharge: Option<Id> = row.try_get(first + 4)?;
+    let user: Option<i64> = row.try_get(first + 6)?;
+    let amount: Option<i64> = row.try_get(first + 10)?;
+    let cause: Option<i16> = row.try_get(first + 12)?;
     let (user, amount) = (
-        user.map(|_| columns::user(row, 6)?.ok_or_else(|| bad("user_id"))).transpose()?,
-        amount.map(|_| columns::amount(row, 10)?.ok_or_else(|| bad("amount"))).transpose()?,
+        user.map(|_| columns::user(row, first + 6)?.ok_or_else(|| bad("user_id"))).transpose()?,
+        amount
+            .map(|_| columns::amount(row, first + 10)?.ok_or_else(|| bad("amount")))
+            .transpose()?,
     );
     let cause = cause
         .map(|number| HeldCause::from_number(number).ok_or_else(|| bad("cause")))
         .transpose()?;
     Ok(RechargePayment {
         id,
-        channel: row.try_get(1)?,
-        trade_no: row.try_get(2)?,
-        merchant_no: row.try_get(3)?,
+        channel: row.try_get(first + 1)?,
+        trade_no: row.try_get(first + 2)?,
+        merchant_no: row.try_get(first + 3)?,
         recharge: recharge.and_then(|Id(number)| RechargeId::new(number)),
-        ordinal: count(row, 5)?,
+        ordinal: count(row, first + 5)?,
         user,
-        minor_units: row.try_get(7)?,
-        currency: row.try_get(8)?,
+        minor_units: row.try_get(first + 7)?,
+        currency: row.try_get(first + 8)?,
         asset: asset.id,
         amount,
-        disposition: Disposition::from_number(row.try_get(11)?)
+        disposition: Disposition::from_number(row.try_get(first + 11)?)
             .ok_or_else(|| bad("disposition"))?,
         cause,
-        seen_by: SeenBy::from_number(row.try_get(13)?).ok_or_else(|| bad("seen_by"))?,
-        paid_at: row.try_get(14)?,
-        at: row.try_get(15)?,
-        updated_at: row.try_get(16)?,
-        version: columns::count(row, 17, PAYMENTS)?,
+        seen_by: SeenBy::from_number(row.try_get(first + 13)?).ok_or_else(|| bad("seen_by"))?,
+        paid_at: row.try_get(first + 14)?,
+        at: row.try_get(first + 15)?,
+        updated_at: row.try_get(first + 16)?,
+        version: columns::count(row, first + 17, PAYMENTS)?,
     })
 }
 
@@ -357,9 +390,10 @@ pub(in crate::postgres) fn return_from_row(row: &Row) -> Result<RechargeReturn, 
         created_at: row.try_get(6)?,
         updated_at: row.try_get(7)?,
         version: columns::count(row, 8, RETURNS)?,
-        idem_key: row.try_get(9)?,
-        number: row.try_get(10)?,
-        code: columns::code(row, 11, RETURNS)?,
+        attempts: count(row, 9)?.ok_or_else(|| bad("attempts"))?,
+        idem_key: row.try_get(10)?,
+        number: row.try_get(11)?,
+        code: columns::code(row, 12, RETURNS)?,
     })
 }
 
@@ -418,9 +452,9 @@ pub(super) async fn read(
     }
     if !(returns.is_empty() && refunds.is_empty() && of_payments.is_empty()) {
         let rows = format!(
-            "SELECT {RETURN_COLUMNS} FROM recharge_returns WHERE return_id = ANY ($1) \
-             UNION ALL SELECT {RETURN_COLUMNS} FROM recharge_returns WHERE idem_key = ANY ($2) \
-             UNION ALL SELECT {RETURN_COLUMNS} FROM recharge_returns WHERE payment_id = ANY ($3)"
+            "SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE return_id = ANY ($1) \
+             UNION ALL SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE idem_key = ANY ($2) \
+             UNION ALL SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE payment_id = ANY ($3)"
         );
         for row in client.query(&rows, &[&returns, &refunds, &of_payments]).await? {
             let row = return_from_row(&row)?;
@@ -483,7 +517,7 @@ pub(in crate::postgres) async fn return_by(
     client: &impl GenericClient,
     id: ReturnId,
 ) -> Result<Option<RechargeReturn>, Error> {
-    let row = format!("SELECT {RETURN_COLUMNS} FROM recharge_returns WHERE return_id = $1");
+    let row = format!("SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE b.return_id = $1");
     let row = client.query_opt(&row, &[&Id(id.number())]).await?;
     row.map(|row| return_from_row(&row)).transpose()
 }

@@ -91,7 +91,8 @@ WITH journal AS (
        SET version = a.version, updated_at = a.updated_at, paid_at = a.paid_at,
            next_at = a.next_at, payments = a.payments, held = a.held, attempts = a.attempts,
            state = a.state, closing = a.closing, code = a.code, reference = a.reference,
-           pay = a.pay, history = t.history || a.history
+           pay = a.pay, history = t.history || a.history, follow_req_id = a.follow_req_id,
+           follow_state = a.follow_state, follow_code = a.follow_code
       FROM journal CROSS JOIN unnest($22::recharges_tb[]) AS a
      WHERE t.recharge_id = a.recharge_id AND t.version = a.version - 1 AND a.version > 1
     RETURNING 1
@@ -113,7 +114,7 @@ WITH journal AS (
 ), returns_moved AS (
     UPDATE recharge_returns t
        SET version = a.version, updated_at = a.updated_at, next_at = a.next_at, state = a.state,
-           code = a.code
+           code = a.code, attempts = a.attempts
       FROM journal CROSS JOIN unnest($24::recharge_returns[]) AS a
      WHERE t.return_id = a.return_id AND t.version = a.version - 1 AND a.version > 1
     RETURNING 1

@@ -68,11 +68,13 @@ pub enum RechargeChange {
     Returned = 6,
     /// The channel has taken money back.
     Taken = 7,
+    /// The money of a PAID order has gone on to its target.
+    Forwarded = 8,
 }
 
 impl RechargeChange {
     /// Every change.
-    pub const ALL: [RechargeChange; 7] = [
+    pub const ALL: [RechargeChange; 8] = [
         RechargeChange::Paying,
         RechargeChange::Paid,
         RechargeChange::Closed,
@@ -80,6 +82,7 @@ impl RechargeChange {
         RechargeChange::PaymentCredited,
         RechargeChange::Returned,
         RechargeChange::Taken,
+        RechargeChange::Forwarded,
     ];
 
     /// The name of the change with this number.
@@ -93,6 +96,7 @@ impl RechargeChange {
             RechargeChange::PaymentCredited => "PAYMENT_CREDITED",
             RechargeChange::Returned => "RETURNED",
             RechargeChange::Taken => "TAKEN",
+            RechargeChange::Forwarded => "FORWARDED",
         })
     }
 }

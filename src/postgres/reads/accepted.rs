@@ -31,7 +31,7 @@ pub struct Accepted {
 
 impl Reads {
     /// Tells `each` of every transfer of a user's that was accepted since a moment, newest first, as long as it says
-    /// that it wants more. It reads those and little more, however many the user has ever had.
+    /// that it wants more. Those behind recharges do not count: the user has not asked for them by themselves. It reads those and little more, however many the user has ever had.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or a row cannot be read.
@@ -43,6 +43,7 @@ impl Reads {
     ) -> Result<(), Error> {
         let select = "SELECT order_number, created_at, asset_id, amount, state FROM transfers_tb \
                       WHERE user_id = $1 AND order_number < $2 \
+                        AND (cid IS NULL OR cid NOT LIKE 'recharge/%') \
                       ORDER BY order_number DESC LIMIT $3";
         let client = self.pool.get().await?;
         let statement = client.prepare_cached(select).await?;

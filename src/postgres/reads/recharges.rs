@@ -1,16 +1,21 @@
 //! Orders and payments of recharges, for their handle: committed rows, without a flight.
 
+use jiff::Timestamp;
+
 use super::Reads;
 use crate::postgres::Error;
 use crate::postgres::columns::Id;
 use crate::postgres::database::receivables::receivable_by;
 use crate::postgres::database::recharges::{
-    PAYMENT_COLUMNS, RETURN_COLUMNS, order_by, payment_from_row, return_by, return_from_row,
+    ORDER_COLUMNS, PAYMENT_COLUMNS, RETURN_COLUMNS, order_by, order_from_row, payment_behind,
+    payment_from_row, return_by, return_from_row,
 };
+use crate::recharge::movement;
 use crate::recharge::order::Recharge;
 use crate::recharge::payment::RechargePayment;
 use crate::recharge::returned::{Receivable, RechargeReturn};
 use crate::recharge::{PaymentId, RechargeId, ReturnId};
+use domain::amount::Amount;
 
 impl Reads {
     /// An order.
@@ -73,7 +78,7 @@ impl Reads {
     /// As [`Reads::recharge`].
     pub async fn recharge_returns(&self, payment: PaymentId) -> Result<Vec<RechargeReturn>, Error> {
         let rows = format!(
-            "SELECT {RETURN_COLUMNS} FROM recharge_returns WHERE payment_id = $1 \
+            "SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE payment_id = $1 \
               ORDER BY created_at, return_id"
         );
         let client = self.pool.get().await?;
@@ -105,4 +110,211 @@ impl Reads {
         self.pool.note(&client).await?;
         Ok(found)
     }
+
+    /// The sum that was credited for a PAID order; `None`: nothing was.
+    ///
+    /// # Errors
+    /// As [`Reads::recharge`].
+    pub async fn credited(&self, id: RechargeId) -> Result<Option<Amount>, Error> {
+        let sum = "SELECT COALESCE(sum(amount), 0)::bigint FROM recharge_movements \
+                    WHERE movement_key = $1 AND credit LIKE 'user/%'";
+        let client = self.pool.get().await?;
+        let row = client.query_one(sum, &[&movement::recharge_credit(id)]).await?;
+        self.pool.note(&client).await?;
+        let units: i64 = row.try_get(0)?;
+        Ok(u64::try_from(units).ok().and_then(Amount::new))
+    }
+
+    /// Orders that are due at `now`, the longest first in each lane. `besides`: orders that the
+    /// caller has in hand. A row that cannot be read stands by its id.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn due_orders(
+        &self,
+        lanes: &[DueLane],
+        now: Timestamp,
+        besides: &[RechargeId],
+    ) -> Result<Vec<(DueKind, RechargeId, Result<DueOrder, Error>)>, Error> {
+        let select = format!(
+            "SELECT {ORDER_COLUMNS}, l.kind, \
+                    ARRAY(SELECT substr(s.reason, 11) FROM unnest(r.history) AS s \
+                           WHERE s.reason LIKE 'reference %') \
+               FROM unnest($1::text[], $2::int[], $3::bigint[]) AS l (channel, kind, room) \
+              CROSS JOIN LATERAL (\
+                SELECT * FROM recharges_tb \
+                 WHERE channel = l.channel AND {DUE_KIND} = l.kind AND next_at <= $4 \
+                   AND recharge_id <> ALL ($5) \
+                 ORDER BY next_at LIMIT l.room) AS r"
+        );
+        let (names, kinds, rooms) = columns_of(lanes);
+        let besides: Vec<Id> = besides.iter().map(|id| Id(id.number())).collect();
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached(&select).await?;
+        let rows = client.query(&statement, &[&names, &kinds, &rooms, &now, &besides]).await?;
+        self.pool.note(&client).await?;
+        let catalog = self.catalog();
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let Id(number) = row.try_get(0)?;
+            let kind = DueKind::from_number(row.try_get(28)?);
+            let (Some(id), Some(kind)) = (RechargeId::new(number), kind) else { continue };
+            let references: Vec<String> = row.try_get(29)?;
+            let order = order_from_row(row, &catalog);
+            let order = order.map(|order| DueOrder { references: all(&order, references), order });
+            found.push((kind, id, order));
+        }
+        Ok(found)
+    }
+
+    /// Returns of one channel that are due at `now`, the longest first. `besides`: returns that the
+    /// caller has in hand. A row that cannot be read stands by its id.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn due_returns(
+        &self,
+        channel: &str,
+        now: Timestamp,
+        besides: &[ReturnId],
+        room: usize,
+    ) -> Result<Vec<(ReturnId, Result<DueReturn, Error>)>, Error> {
+        let select = format!(
+            "SELECT {RETURN_COLUMNS}, r.minor_units, {PAYMENT_COLUMNS} FROM recharge_returns b \
+               JOIN channel_payments p ON p.payment_id = b.payment_id AND p.channel = $1 \
+               LEFT JOIN recharges_tb r ON r.recharge_id = p.recharge_id \
+              WHERE b.next_at <= $2 AND b.return_id <> ALL ($3) AND b.state IN (10, 20) \
+                AND b.kind = 1 \
+              ORDER BY b.next_at LIMIT $4"
+        );
+        let besides: Vec<Id> = besides.iter().map(|id| Id(id.number())).collect();
+        let room = i64::try_from(room).unwrap_or(i64::MAX);
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached(&select).await?;
+        let rows = client.query(&statement, &[&channel, &now, &besides, &room]).await?;
+        self.pool.note(&client).await?;
+        let catalog = self.catalog();
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let Id(number) = row.try_get(0)?;
+            let Some(id) = ReturnId::new(number) else { continue };
+            let read = || {
+                let payment = payment_behind(row, 14, &catalog)?;
+                Ok(DueReturn { back: return_from_row(row)?, asked: row.try_get(13)?, payment })
+            };
+            found.push((id, read()));
+        }
+        Ok(found)
+    }
+
+    /// When the next order or return of these lanes is due behind `now`.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn next_due(
+        &self,
+        lanes: &[DueLane],
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, Error> {
+        let select = format!(
+            "SELECT min(next_at) FROM (\
+               SELECT r.next_at FROM unnest($1::text[], $2::int[]) AS l (channel, kind) \
+                CROSS JOIN LATERAL (\
+                  SELECT next_at FROM recharges_tb \
+                   WHERE channel = l.channel AND {DUE_KIND} = l.kind AND next_at > $3 \
+                   ORDER BY next_at LIMIT 1) AS r \
+               UNION ALL \
+               (SELECT next_at FROM recharge_returns WHERE next_at > $3 \
+                 ORDER BY next_at LIMIT 1)) AS due"
+        );
+        let (names, kinds, _) = columns_of(lanes);
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached(&select).await?;
+        let row = client.query_one(&statement, &[&names, &kinds, &now]).await?;
+        self.pool.note(&client).await?;
+        Ok(row.try_get(0)?)
+    }
+}
+
+/// The kind of a row that is due, as the index `recharges_due` has it, to the letter.
+const DUE_KIND: &str = "(CASE WHEN state = 40 THEN 4 \
+                              WHEN state = -10 OR held > 0 THEN 0 \
+                              WHEN closing IS NOT NULL THEN 2 \
+                              WHEN state = 0 THEN 1 \
+                              ELSE 3 END)";
+
+/// What the till does with an order that is due. The order of the kinds is that of their turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(i32)]
+pub enum DueKind {
+    /// Make it at the channel.
+    Create = 1,
+    /// End it.
+    Close = 2,
+    /// Ask for its state.
+    Query = 3,
+    /// Send its money on.
+    Follow = 4,
+}
+
+impl DueKind {
+    /// Every kind.
+    pub const ALL: [DueKind; 4] =
+        [DueKind::Create, DueKind::Close, DueKind::Query, DueKind::Follow];
+
+    fn from_number(number: i32) -> Option<DueKind> {
+        DueKind::ALL.into_iter().find(|kind| *kind as i32 == number)
+    }
+}
+
+/// Due rows of one channel and kind.
+#[derive(Clone, Debug)]
+pub struct DueLane {
+    /// The channel's name.
+    pub channel: String,
+    /// The kind.
+    pub kind: DueKind,
+    /// The most rows.
+    pub room: usize,
+}
+
+/// An order that is due.
+#[derive(Clone, Debug)]
+pub struct DueOrder {
+    /// The order.
+    pub order: Recharge,
+    /// Every number that its channel has given it.
+    pub references: Vec<String>,
+}
+
+/// A return that is due.
+#[derive(Clone, Debug)]
+pub struct DueReturn {
+    /// The return.
+    pub back: RechargeReturn,
+    /// Its payment.
+    pub payment: RechargePayment,
+    /// The price of the payment's order, in minor units; `None`: there is no order.
+    pub asked: Option<i64>,
+}
+
+/// The numbers of an order, each once: the first in its column, and each further one in its history.
+fn all(order: &Recharge, further: Vec<String>) -> Vec<String> {
+    let mut all: Vec<String> = order.reference.iter().cloned().collect();
+    for reference in further {
+        if !all.contains(&reference) {
+            all.push(reference);
+        }
+    }
+    all
+}
+
+fn columns_of(lanes: &[DueLane]) -> (Vec<&str>, Vec<i32>, Vec<i64>) {
+    let mut columns = (Vec::new(), Vec::new(), Vec::new());
+    for lane in lanes {
+        columns.0.push(lane.channel.as_str());
+        columns.1.push(lane.kind as i32);
+        columns.2.push(i64::try_from(lane.room).unwrap_or(i64::MAX));
+    }
+    columns
 }

@@ -44,7 +44,7 @@ END
 $$;
 
 -- An order only goes to states that follow its own, and a terminal one stands: it may lose the data
--- of its payer. Its body never changes, and its history only grows.
+-- of its payer, and its money may go on once. Its body never changes, and its history only grows.
 CREATE FUNCTION recharges_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
@@ -62,6 +62,10 @@ BEGIN
        OR NEW.version <> OLD.version + 1 OR NEW.payments < OLD.payments
        OR OLD.closing IS NOT NULL AND NEW.closing IS DISTINCT FROM OLD.closing
        OR NEW.history[1:cardinality(OLD.history)] IS DISTINCT FROM OLD.history
+       OR OLD.follow_req_id IS NOT NULL AND NEW.follow_req_id IS DISTINCT FROM OLD.follow_req_id
+       OR OLD.follow_state <> 0
+          AND (OLD.follow_state, OLD.follow_req_id, OLD.follow_code)
+              IS DISTINCT FROM (NEW.follow_state, NEW.follow_req_id, NEW.follow_code)
        OR OLD.state IN (40, -10)
           AND ((OLD.paid_at, OLD.code, OLD.closing, OLD.expires_at, OLD.reference)
                IS DISTINCT FROM

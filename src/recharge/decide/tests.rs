@@ -1,7 +1,7 @@
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-use super::super::order::RechargeTarget;
+use super::super::order::{Follow, RechargeTarget};
 use super::super::payment::SeenBy;
 use super::super::{PaymentId, RechargeId};
 use super::*;
@@ -44,6 +44,7 @@ pub(crate) fn order() -> Recharge {
         updated_at: AT,
         paid_at: None,
         version: 1,
+        follow: Follow::default(),
     }
 }
 

@@ -1,8 +1,11 @@
 //! Acts on recharges in a flight: the row of a payment decides whether anything else is written.
 
 mod held;
+mod till;
 
 use std::collections::BTreeMap;
+
+use jiff::Timestamp;
 
 use super::super::recharged::{RechargeChange, RechargeKey, RechargeNotice, Recharged};
 use super::super::{Decided, Key};
@@ -18,7 +21,7 @@ use crate::recharge::order::{
 };
 use crate::recharge::payment::{Disposition, HeldCause, PaymentEvent, RechargePayment};
 use crate::recharge::returned::{
-    Receivable, ReceivableAct, RechargeReturn, ReturnEvent, ReturnKind, ReturnState, taken,
+    Receivable, ReceivableAct, RechargeReturn, ReturnKind, ReturnState, taken,
 };
 use crate::recharge::{RechargeId, ReturnId};
 use domain::account::UserId;
@@ -154,7 +157,22 @@ impl Known {
                     reply = decided(PaymentDecision::Repeat, Some(ended.clone()));
                 }
             }
-            RechargeAct::Note { .. } | RechargeAct::Wish { .. } | RechargeAct::Close { .. } => {
+            RechargeAct::Send { id, version, next_at, .. } => {
+                let row = self.recharges.returns.get(id);
+                // One flight alone has written this version.
+                let ours = row.filter(|row| is_try(row.version, row.next_at, *version, *next_at));
+                if let Some(row) = ours {
+                    let row = Box::new(row.clone());
+                    reply.outcome =
+                        RechargeOutcome::Return { row, receivable: None, replayed: false };
+                }
+            }
+            RechargeAct::Note { .. }
+            | RechargeAct::Wish { .. }
+            | RechargeAct::Try { .. }
+            | RechargeAct::Hint { .. }
+            | RechargeAct::Follow { .. }
+            | RechargeAct::Close { .. } => {
                 let order = call.recharge().and_then(|id| self.recharges.orders.get(&id));
                 let order = order.filter(|order| call.user == Some(order.user));
                 reply.outcome = order.map_or(RechargeOutcome::Nothing, |order| stands(call, order));
@@ -197,6 +215,14 @@ fn stands(call: &RechargeCall, order: &Recharge) -> RechargeOutcome {
         }
         RechargeAct::Wish { .. } => !order.is_open() || order.closing.is_some(),
         RechargeAct::Close { .. } => !order.is_open(),
+        RechargeAct::Try { version, next_at, .. } => {
+            if is_try(order.version, order.next_at, *version, *next_at) {
+                let order = Box::new(order.clone());
+                return RechargeOutcome::Order { order, replayed: false };
+            }
+            false
+        }
+        RechargeAct::Follow { follow, .. } => order.follow == *follow,
         RechargeAct::Note { reference, .. } => {
             order.state.is_terminal()
                 || (order.state == RechargeState::Paying || reference.is_some())
@@ -208,6 +234,11 @@ fn stands(call: &RechargeCall, order: &Recharge) -> RechargeOutcome {
         true => RechargeOutcome::Order { order: Box::new(order.clone()), replayed: true },
         false => RechargeOutcome::Nothing,
     }
+}
+
+/// Whether the row that stands is that of this try: one flight alone has written its version.
+fn is_try(stands: u64, stands_at: Option<Timestamp>, decided_on: u64, next_at: Timestamp) -> bool {
+    stands == decided_on + 1 && stands_at == Some(next_at)
 }
 
 /// The answer to a repeat of an idempotency key.
@@ -333,13 +364,23 @@ impl Draft<'_> {
             (RechargeAct::Refund(refund), _) => self.refund(call, refund)?,
             (RechargeAct::Take(take), _) => self.take(call, take)?,
             (RechargeAct::EndReceivable(end), _) => self.end_receivable(call, end)?,
+            (RechargeAct::Send { payment, id, version, next_at }, _) => {
+                self.sent(payment, *id, *version, *next_at)?
+            }
             (_, None) => RechargeReply::refused(Code::RechargeNotFound, None),
+            (RechargeAct::Try { version, next_at, .. }, Some(order)) => {
+                self.tried(order, *version, *next_at)
+            }
+            (RechargeAct::Hint { .. }, Some(order)) => self.hinted(order),
+            (RechargeAct::Follow { follow, .. }, Some(order)) => {
+                self.followed(call, order, *follow)
+            }
             (RechargeAct::Note { reference, pay, next_at, .. }, Some(mut order)) => {
                 let noted = order.state == RechargeState::Init && order.closing.is_none();
                 if noted {
                     order.reference.clone_from(reference);
                     order.pay.clone_from(pay);
-                    order.next_at = *next_at;
+                    (order.next_at, order.attempts) = (*next_at, 1);
                 } else if let Some(reference) = reference {
                     self.refers(call, &mut order, reference);
                 }
@@ -489,7 +530,7 @@ impl Draft<'_> {
         }
         if order.is_open() && order.closing.is_none() {
             order.closing = Some(closing);
-            order.next_at = Some(self.flight.at);
+            (order.next_at, order.attempts) = (Some(self.flight.at), 1);
             let (state, actor) = (order.state, call.actor.clone());
             let reason = Some(closing.name().to_owned());
             self.write_order(order.clone(), vec![RechargeStep { state, actor, reason }]);
@@ -667,6 +708,7 @@ impl Draft<'_> {
             idem_key: None,
             number: None,
             code: None,
+            attempts: 0,
         });
     }
 
@@ -727,6 +769,7 @@ impl Draft<'_> {
                 // The till sends it on.
                 let goes_on = order.target == RechargeTarget::Spot;
                 order.next_at = goes_on.then_some(self.flight.at);
+                order.attempts = 1;
             }
         }
         let change = if pays { RechargeChange::Paid } else { RechargeChange::PaymentCredited };
@@ -745,69 +788,6 @@ impl Draft<'_> {
         let (user, id) = (order.user, order.id);
         matter.passes(RechargeEvent::Ended, &call.actor, Some(Code::HeldEnded));
         self.notice(RechargeChange::Closed, Some(user), Some(id), None, 0);
-    }
-
-    /// The channel has ended a return.
-    fn end_return(
-        &mut self,
-        call: &RechargeCall,
-        name: &PaymentName,
-        id: ReturnId,
-        gone: bool,
-        order: Option<Recharge>,
-    ) -> Result<RechargeReply, Objected> {
-        let payment = self.payment(&(name.channel.clone(), name.trade_no.clone()));
-        let known = &self.known.recharges;
-        let row = self.desk.returns.get(&id).or_else(|| known.returns.get(&id)).cloned();
-        let Some((payment, mut row)) = payment.zip(row) else {
-            return Ok(RechargeReply::refused(Code::RechargeNotFound, None));
-        };
-        if row.payment != payment.id {
-            return Err(violation(format!("return {id} is of another payment")));
-        }
-        if payment.recharge != name.recharge {
-            return Ok(decided(PaymentDecision::Repeat, Some(payment)));
-        }
-        let event = if gone { ReturnEvent::Gone } else { ReturnEvent::Refused };
-        let asked = row.state.next(ReturnEvent::Asked).unwrap_or(row.state);
-        let Some(ended) = asked.next(event) else {
-            let credit = self.credited_before(call);
-            return Ok(RechargeReply {
-                credit,
-                ..decided(PaymentDecision::Repeat, Some(payment))
-            });
-        };
-        if payment.disposition == Disposition::Credited {
-            let credit = self.end_refund(call, &payment, &row, gone)?;
-            let code = (!gone).then_some(Code::ChannelRefused);
-            self.write_return(RechargeReturn { state: ended, next_at: None, code, ..row });
-            return Ok(RechargeReply {
-                credit,
-                ..decided(PaymentDecision::Repeat, Some(payment))
-            });
-        }
-        let event = if gone { PaymentEvent::Gone } else { PaymentEvent::Refused };
-        let Some(to) = payment.disposition.next(event) else {
-            return Err(violation(format!("payment {} is not on its way back", payment.id)));
-        };
-        (row.state, row.next_at) = (ended, None);
-        row.code = (!gone).then_some(Code::ChannelRefused);
-        self.write_return(row.clone());
-        let mut matter = Matter { payment, recorded: true, order, steps: Vec::new() };
-        let owner = matter.order.as_ref().map(|order| order.user);
-        let recharge = matter.payment.recharge;
-        if gone {
-            let before = matter.payment.in_suspense(&self.returns_of(matter.payment.id));
-            self.leaves(&matter.payment, &row, MovementKind::Return, (before, 0));
-            matter.goes(to);
-            self.notice(RechargeChange::Returned, owner, recharge, Some(&matter.payment), 0);
-        } else {
-            // What the channel gave back before is not ours to credit.
-            let part = matter.payment.cause.filter(|cause| *cause == HeldCause::PartReturned);
-            self.held(&mut matter, part.unwrap_or(HeldCause::ReturnRefused));
-        }
-        let payment = self.write_payment(matter);
-        Ok(decided(PaymentDecision::Repeat, Some(payment)))
     }
 }
 

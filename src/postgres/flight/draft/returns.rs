@@ -230,6 +230,7 @@ impl Draft<'_> {
             created_at: at,
             updated_at: at,
             version: 0,
+            attempts: 0,
             idem_key: Some(refund.idem_key.clone()),
             number: None,
             code,
@@ -242,7 +243,8 @@ impl Draft<'_> {
 
     fn left_text(&self, payment: &RechargePayment, left: i64) -> String {
         let asset = self.catalog.by_id(payment.asset);
-        let (precision, symbol) = asset.map_or((0, "?"), |asset| (asset.precision, asset.symbol.as_str()));
+        let (precision, symbol) =
+            asset.map_or((0, "?"), |asset| (asset.precision, asset.symbol.as_str()));
         let units = payment.amount_of(left).map_or(0, Amount::units);
         format!("{} {symbol} of the payment is left.", units_text(units.into(), precision))
     }
@@ -398,6 +400,7 @@ impl Draft<'_> {
             created_at: at,
             updated_at: at,
             version: 0,
+            attempts: 0,
             idem_key: None,
             number: Some(take.number.clone()),
             code: None,

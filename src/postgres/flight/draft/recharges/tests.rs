@@ -62,6 +62,7 @@ fn an_end_that_has_come_is_found() {
                 idem_key: None,
                 number: None,
                 code: None,
+                attempts: 0,
             };
             known.recharges.returns.insert(id, back);
             let want = match state {

@@ -1,1 +1,0 @@
--- Another branch fills this one.

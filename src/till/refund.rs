@@ -1,0 +1,69 @@
+//! One look at one return that is due. Its money is in suspense, and touches no user.
+
+use tracing::warn;
+
+use super::call::Shop;
+use super::step::{is_return_stuck, next_return};
+use super::watch;
+use crate::adapters::Adapter;
+use crate::channels::RefundAsk;
+use crate::coordinator::Rejection;
+use crate::crash;
+use crate::postgres::reads::recharges::DueReturn;
+use crate::recharge::answers::Refunded;
+use crate::recharge::payment::HeldCause;
+
+impl<T: Adapter, F: Adapter> Shop<T, F> {
+    /// Asks for a return, behind a durable SENT. A channel is asked under one number, and sends no
+    /// more at a repeat.
+    ///
+    /// # Errors
+    /// A [`Rejection`]: the row has its time, or the return is looked at again soon.
+    pub(super) async fn refund(&self, due: DueReturn) -> Result<(), Rejection> {
+        let DueReturn { back, payment, asked } = due;
+        let Some(channel) = self.channels.get(&payment.channel) else { return Ok(()) };
+        let next_at = next_return(&back, self.options.pace(), self.now(), self.random());
+        let sent = self.recharges.sent(&payment, &back, next_at).await?;
+        let Some(back) = sent else { return Ok(()) };
+        crash::point("return_after_send");
+        if self.is_quiet() {
+            return Ok(());
+        }
+        let (return_no, minor_units) = (back.id.to_string(), back.minor_units);
+        let (no, trade_no) = (payment.merchant_no.clone(), payment.trade_no.clone());
+        let currency = payment.currency.clone();
+        // Of a discounted payment less has arrived than its price.
+        let discounted = payment.cause == Some(HeldCause::Discounted);
+        let total = asked.filter(|_| discounted).unwrap_or(payment.minor_units);
+        let refunded = self.call(channel, "refund", move |channel| {
+            channel.refund(&RefundAsk {
+                return_no: &return_no,
+                merchant_no: &no,
+                trade_no: &trade_no,
+                minor_units,
+                total_minor_units: total.max(minor_units),
+                currency: &currency,
+            })
+        });
+        let refunded = refunded.await;
+        crash::point("return_after_there");
+        match refunded {
+            Some(Refunded::Done) => {
+                self.recharges.returned(&payment, back.id, true).await?;
+            }
+            Some(Refunded::Refused(code)) => {
+                warn!(return_id = %back.id, code, "a channel refuses a return");
+                self.recharges.returned(&payment, back.id, false).await?;
+            }
+            Some(Refunded::UnderWay { is_stuck: true }) => {
+                watch::stuck(&back.id, "a return that has left us and does not arrive");
+            }
+            Some(Refunded::UnderWay { is_stuck: false } | Refunded::Unknown(_)) | None => {
+                if is_return_stuck(&back, self.now()) {
+                    watch::stuck(&back.id, "a return");
+                }
+            }
+        }
+        Ok(())
+    }
+}

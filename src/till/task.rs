@@ -1,0 +1,287 @@
+//! The task of the till: finds the rows that are due, hands them out, and looks again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use tokio::task::{Id, JoinSet};
+use tracing::{error, warn};
+
+use super::call::Shop;
+use super::lane::{Due, Lane, Place};
+use super::parts::TillParts;
+use crate::adapters::Adapter;
+use crate::coordinator::{Coordinator, Rejection};
+use crate::gate::Gate;
+use crate::postgres::reads::Reads;
+use crate::postgres::reads::recharges::{DueKind, DueLane};
+use crate::postgres::{Error, Superseded};
+use crate::recharge::{RechargeId, ReturnId};
+
+/// The longest pause between two reads. A look may be lost.
+const LOOK: Duration = Duration::from_secs(1);
+/// The shortest, so that a busy till needs few.
+const LOOK_MIN: Duration = Duration::from_millis(10);
+/// The most hints in hand; further ones wait in the queue.
+const HINTS_MAX: usize = 32;
+/// How long a row that failed without a new time is passed over.
+const SHUN: Duration = Duration::from_secs(30);
+
+/// The row that a job is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Row {
+    Order(RechargeId),
+    Return(ReturnId),
+}
+
+/// A job in hand.
+enum Job {
+    /// The step that is due for a row, of a channel.
+    Due(Row, String, Place),
+    /// A look that was asked for.
+    Hint,
+}
+
+/// See the module.
+pub(super) struct TillTask<T, F> {
+    shop: Arc<Shop<T, F>>,
+    coordinator: Arc<Coordinator<T, F>>,
+    reads: Reads,
+    gate: Arc<Gate>,
+    lanes: BTreeMap<String, Lane>,
+    jobs: JoinSet<Result<(), Rejection>>,
+    in_hand: HashMap<Id, Job>,
+    hints: usize,
+    /// Rows that are passed over until a time, monotonic ns: those in hand, and those that failed
+    /// without a new time in the row.
+    passed: BTreeMap<Row, u64>,
+    /// When the rows are read next, at the earliest and at the latest, monotonic ns.
+    read_ns: (u64, u64),
+}
+
+impl<T: Adapter, F: Adapter> TillTask<T, F> {
+    pub(super) fn new(parts: TillParts<T, F>) -> TillTask<T, F> {
+        let names: Vec<String> =
+            parts.channels.all().map(|channel| channel.terms.name.clone()).collect();
+        let threads = (parts.options.parallel / names.len().max(1)).max(1);
+        let per_second = parts.options.calls_per_second_max.max(1);
+        let per_second = NonZeroU32::new(per_second).expect("at least 1");
+        let lane = |name: String| (name, Lane::new(threads, per_second, Arc::clone(&parts.clock)));
+        let lanes = names.into_iter().map(lane).collect();
+        TillTask {
+            coordinator: Arc::clone(&parts.coordinator),
+            reads: parts.reads.clone(),
+            gate: Arc::clone(&parts.gate),
+            lanes,
+            jobs: JoinSet::new(),
+            in_hand: HashMap::new(),
+            hints: 0,
+            passed: BTreeMap::new(),
+            read_ns: (0, 0),
+            shop: Arc::new(Shop::new(parts)),
+        }
+    }
+
+    /// Works until no handle is left. Calls under way may end or not: the rows have their times.
+    pub(super) async fn run(
+        mut self,
+        mut heard: mpsc::Receiver<RechargeId>,
+    ) -> Result<(), Superseded> {
+        let clock = Arc::clone(&self.shop.clock);
+        let mut gate = self.gate.watch();
+        let coordinator = Arc::clone(&self.coordinator);
+        tokio::select! {
+            () = coordinator.recovered() => {}
+            () = ended(&mut heard) => return Ok(()),
+        }
+        loop {
+            let now_ns = clock.monotonic_ns();
+            if self.read_ns.1 <= now_ns && self.read_ns.0 <= now_ns {
+                self.read().await;
+            }
+            let due_ns = self.read_ns.1.max(self.read_ns.0);
+            let wait = Duration::from_nanos(due_ns.saturating_sub(clock.monotonic_ns()));
+            tokio::select! {
+                biased;
+                Some(ended) = self.jobs.join_next_with_id(), if !self.jobs.is_empty() => {
+                    self.on_ended(ended);
+                }
+                looked = heard.recv(), if self.hints < HINTS_MAX => match looked {
+                    Some(id) => self.hint(id),
+                    None => return Ok(()),
+                },
+                // The gate lives as long as this.
+                _ = gate.changed() => self.read_soon(),
+                () = clock.sleep(wait) => {}
+            }
+        }
+    }
+
+    fn read_soon(&mut self) {
+        self.read_ns.1 = 0;
+    }
+
+    /// A new order is due already; one that is paid for is asked about soon.
+    fn hint(&mut self, id: RechargeId) {
+        let shop = Arc::clone(&self.shop);
+        let job = self.jobs.spawn(async move { shop.recharges.hinted(id).await });
+        self.in_hand.insert(job.id(), Job::Hint);
+        self.hints += 1;
+        self.read_soon();
+    }
+
+    fn on_ended(&mut self, ended: Result<(Id, Result<(), Rejection>), tokio::task::JoinError>) {
+        let (id, failed) = match ended {
+            Ok((id, Ok(()))) => (id, None),
+            Ok((id, Err(rejection))) => (id, Some(rejection.code.name().to_owned())),
+            Err(broken) => {
+                error!(%broken, "a job of the till broke");
+                (broken.id(), Some("broken".to_owned()))
+            }
+        };
+        match self.in_hand.remove(&id) {
+            Some(Job::Hint) => self.hints -= 1,
+            Some(Job::Due(row, channel, place)) => {
+                if let Some(lane) = self.lanes.get_mut(&channel) {
+                    lane.give_back(place);
+                }
+                self.passed.remove(&row);
+                if let Some(why) = failed {
+                    warn!(?row, why, "a job of the till has no end");
+                    self.shun(row);
+                }
+            }
+            None => {}
+        }
+        self.read_soon();
+    }
+
+    /// Passes a row over for a while: it may be due still, and stops no other one.
+    fn shun(&mut self, row: Row) {
+        let until = Duration::from_nanos(self.shop.clock.monotonic_ns()) + SHUN;
+        self.passed.insert(row, u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Reads the due rows, hands them out, and sets the time of the next read.
+    async fn read(&mut self) {
+        let wait = match self.hand_out().await {
+            Ok(wait) => wait.clamp(LOOK_MIN, LOOK),
+            Err(failure) => {
+                warn!(%failure, "the till waits for PostgreSQL");
+                LOOK
+            }
+        };
+        let now = Duration::from_nanos(self.shop.clock.monotonic_ns());
+        let ns = |at: Duration| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        self.read_ns = (ns(now + LOOK_MIN), ns(now + wait));
+    }
+
+    /// Hands out the due rows. Returns the pause until something is due again.
+    async fn hand_out(&mut self) -> Result<Duration, Error> {
+        if self.shop.is_quiet() || self.lanes.is_empty() {
+            return Ok(LOOK);
+        }
+        let now_ns = self.shop.clock.monotonic_ns();
+        self.passed.retain(|_, until| *until > now_ns);
+        let now = self.shop.now();
+        let (due, odd) = self.due(now).await?;
+        // Rows that cannot be read have had the place of others.
+        let mut wait = if odd { LOOK_MIN } else { LOOK };
+        for (channel, due) in due {
+            if let Some(pause) = self.begin(&channel, due) {
+                wait = wait.min(pause);
+            }
+        }
+        let all: Vec<DueLane> = self
+            .lanes
+            .keys()
+            .flat_map(|channel| DueKind::ALL.map(|kind| (channel.clone(), kind)))
+            .map(|(channel, kind)| DueLane { channel, kind, room: 1 })
+            .collect();
+        if let Some(at) = self.reads.next_due(&all, now).await? {
+            let until = Duration::try_from(now.duration_until(at)).unwrap_or(Duration::ZERO);
+            wait = wait.min(until);
+        }
+        Ok(wait)
+    }
+
+    /// The rows that are due and have room, in the order of turns, and whether others cannot be
+    /// read.
+    async fn due(&mut self, now: Timestamp) -> Result<(Vec<(String, Due)>, bool), Error> {
+        let mut lanes = Vec::new();
+        for (channel, lane) in &self.lanes {
+            for kind in DueKind::ALL {
+                let room = lane.room(kind != DueKind::Follow);
+                if room > 0 {
+                    lanes.push(DueLane { channel: channel.clone(), kind, room });
+                }
+            }
+        }
+        let (mut orders, mut returns) = (Vec::new(), Vec::new());
+        for row in self.passed.keys() {
+            match row {
+                Row::Order(id) => orders.push(*id),
+                Row::Return(id) => returns.push(*id),
+            }
+        }
+        let (mut due, mut odd) = (Vec::new(), Vec::new());
+        if !lanes.is_empty() {
+            for (kind, id, order) in self.reads.due_orders(&lanes, now, &orders).await? {
+                match order {
+                    Ok(order) => {
+                        due.push((order.order.channel.clone(), Due::Order(kind, Box::new(order))));
+                    }
+                    Err(failure) => odd.push((Row::Order(id), failure)),
+                }
+            }
+        }
+        let asking = self.lanes.iter().map(|(channel, lane)| (channel.clone(), lane.room(true)));
+        let asking: Vec<_> = asking.filter(|(_, room)| *room > 0).collect();
+        for (channel, room) in asking {
+            for (id, back) in self.reads.due_returns(&channel, now, &returns, room).await? {
+                match back {
+                    Ok(back) => due.push((channel.clone(), Due::Return(Box::new(back)))),
+                    Err(failure) => odd.push((Row::Return(id), failure)),
+                }
+            }
+        }
+        // Stable: within a turn the longest due is first.
+        due.sort_by_key(|(_, due)| due.turn());
+        for (row, failure) in &odd {
+            error!(?row, %failure, "a row that is due cannot be read");
+            self.shun(*row);
+        }
+        Ok((due, !odd.is_empty()))
+    }
+
+    /// Begins a job, if its channel has room. Returns the pause until its rate has.
+    fn begin(&mut self, channel: &str, due: Due) -> Option<Duration> {
+        let place = match self.lanes.get_mut(channel)?.take(&due) {
+            Ok(place) => place?,
+            Err(pause) => return Some(pause),
+        };
+        let shop = Arc::clone(&self.shop);
+        let (row, job) = match due {
+            Due::Order(_, order) => {
+                let row = Row::Order(order.order.id);
+                (row, self.jobs.spawn(async move { shop.order(*order).await }))
+            }
+            Due::Return(back) => {
+                let row = Row::Return(back.back.id);
+                (row, self.jobs.spawn(async move { shop.refund(*back).await }))
+            }
+        };
+        self.passed.insert(row, u64::MAX);
+        self.in_hand.insert(job.id(), Job::Due(row, channel.to_owned(), place));
+        None
+    }
+}
+
+/// Returns when no handle is left.
+async fn ended(heard: &mut mpsc::Receiver<RechargeId>) {
+    // A look is for nothing yet: everything is read once the workers are ready.
+    while heard.recv().await.is_some() {}
+}
