@@ -105,6 +105,7 @@ pub const RECHARGE_POINTS: &[&str] = &[
     "follow_after_submit",
     "close_after_wish",
     "close_after_there",
+    "return_after_hold",
     "return_after_send",
     "return_after_there",
 ];

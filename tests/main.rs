@@ -66,8 +66,6 @@ mod events;
 /// The same stream to an endpoint, signed and in order.
 mod webhooks;
 
-/// The public routes and the events of recharges, with a simulated channel.
-mod recharge_api;
 
 /// Participants of transactions: every answer, the check of their duties, and the example.
 mod participants;

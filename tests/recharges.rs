@@ -47,6 +47,8 @@ mod repeated;
 mod restored;
 /// Events, and the reads of owners.
 mod told;
+/// Refunds, money that channels take and give back, receivables.
+mod returns;
 
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
@@ -72,12 +74,12 @@ impl Desk {
     }
 
     fn with(policy: RechargePolicy) -> Desk {
-        Desk::ruled(RechargeRules { policy, open_max: 5, life: Duration::from_secs(1_500) })
+        Desk::ruled(RechargeRules { policy, open_max: 5, life: Duration::from_secs(1_500), freeze_on_short: true })
     }
 
     fn with_open_max(open_max: usize) -> Desk {
         let (policy, life) = (RechargePolicy::default(), Duration::from_secs(1_500));
-        Desk::ruled(RechargeRules { policy, open_max, life })
+        Desk::ruled(RechargeRules { policy, open_max, life, freeze_on_short: true })
     }
 
     fn ruled(rules: RechargeRules) -> Desk {

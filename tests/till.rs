@@ -220,7 +220,12 @@ impl Shop {
             Arc::clone(&coordinator),
             reads.clone(),
             ProofKeys::new("live", b"a secret", None),
-            RechargeRules { policy, open_max: 50, life: Duration::from_secs(LIFE_S) },
+            RechargeRules {
+                policy,
+                open_max: 50,
+                life: Duration::from_secs(LIFE_S),
+                freeze_on_short: true,
+            },
             Arc::new(SystemClock::new()),
             Box::new(SystemEntropy::default()),
         ));

@@ -253,6 +253,8 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
         verdict.mismatches.extend(found);
         next = page.next;
     }
+    let accounts = reader.channel_accounts().await?.into_iter();
+    verdict.mismatches.extend(accounts.map(|why| Mismatch::new(Kind::StrangeRow(why))));
     replayed.durable()?;
     verdict.mismatches.extend(unequal(&mut reader, &replayed.ledger).await?);
     let (watermark, passed) = reader.passed().await?;

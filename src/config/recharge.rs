@@ -60,6 +60,8 @@ pub struct RechargeSection {
     pub duplicate: DuplicateRule,
     /// The rule for a payment of an order that is CLOSED.
     pub late: LateRule,
+    /// Whether the account of a user that owes money which a channel has taken is frozen.
+    pub freeze_on_short: bool,
 }
 
 /// `recharge.differing`.
@@ -117,6 +119,7 @@ impl Default for RechargeSection {
             differing: DifferingRule::Hold,
             duplicate: DuplicateRule::Return,
             late: LateRule::Credit,
+            freeze_on_short: true,
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod creates;
 pub mod forward;
+pub mod returns;
 mod tries;
 mod waits;
 
@@ -61,6 +62,8 @@ pub struct RechargeRules {
     pub open_max: usize,
     /// The life of an unpaid order.
     pub life: Duration,
+    /// Whether the account of a user that owes taken money is frozen.
+    pub freeze_on_short: bool,
 }
 
 /// A checked wish to recharge.
@@ -437,8 +440,9 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         answered(self.act(user, actor, act).await?)
     }
 
-    /// The channel has ended the return of a payment that is RETURNING. `gone`: the payer has the
-    /// money; otherwise the channel refuses for good, and the payment is HELD.
+    /// The channel has ended a return. `gone`: the payer has the money; otherwise the channel
+    /// refuses for good. Then a payment that is RETURNING is HELD, and the user of a CREDITED one
+    /// has the money that was set apart again.
     ///
     /// # Errors
     /// [`Code::RechargeNotFound`]; a [`Rejection`].
@@ -448,7 +452,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         id: ReturnId,
         gone: bool,
     ) -> Result<PaymentAnswer, Rejection> {
-        let user = self.owner(payment).await?;
+        let user = self.holder(payment).await?;
         let act = RechargeAct::EndReturn { payment: name_of(payment), id, gone };
         answered(self.act(user, CHANNEL, act).await?)
     }

@@ -2,6 +2,7 @@
 
 mod found;
 mod held;
+pub(super) mod receivables;
 pub(super) mod recharges;
 mod rows;
 

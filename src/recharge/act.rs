@@ -10,10 +10,11 @@ use super::movement;
 use super::order::{ClosingWish, Follow, Recharge};
 use super::payment::{RechargePayment, SeenBy};
 use super::proof::Proven;
-use super::returned::RechargeReturn;
+use super::returned::{Receivable, ReceivableEnd, RechargeReturn, ReturnKind};
 use super::terms::{ChannelTerms, RechargePolicy};
 use super::{PaymentId, RechargeId, ReturnId};
 use domain::account::UserId;
+use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::ExternalOperation;
 
@@ -113,6 +114,63 @@ pub enum RechargeAct {
         /// Whether the payer has the money; otherwise the channel has refused.
         gone: bool,
     },
+    /// Give money of a CREDITED payment back, once for its idempotency key.
+    Refund(Box<RefundCall>),
+    /// The channel has taken money of a payment, or has given taken money back.
+    Take(Box<TakeCall>),
+    /// End the open part of a receivable, once for its idempotency key.
+    EndReceivable(Box<ReceivableCall>),
+}
+
+/// A refund to set apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefundCall {
+    /// The payment.
+    pub payment: PaymentName,
+    /// Its asset.
+    pub asset: AssetId,
+    /// The id of the return, if it is new.
+    pub id: ReturnId,
+    /// How much, in the channel's minor units; `None`: all that is left.
+    pub minor_units: Option<i64>,
+    /// The operator's key.
+    pub idem_key: String,
+}
+
+/// A fact of a channel about a payment that is recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakeCall {
+    /// The payment.
+    pub payment: PaymentName,
+    /// Its asset.
+    pub asset: AssetId,
+    /// [`ReturnId::of`] the fact.
+    pub id: ReturnId,
+    /// Taken or GivenBack.
+    pub kind: ReturnKind,
+    /// The channel's own number of it.
+    pub number: String,
+    /// How much, in the channel's minor units.
+    pub minor_units: i64,
+    /// Whether the account of a user that is short is frozen.
+    pub freezes: bool,
+}
+
+/// An act of an operator on a receivable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceivableCall {
+    /// The payment.
+    pub payment: PaymentName,
+    /// The asset.
+    pub asset: AssetId,
+    /// The return of the receivable.
+    pub id: ReturnId,
+    /// Recovered or WrittenOff.
+    pub end: ReceivableEnd,
+    /// The place of the act among those of the receivable, from 1, if it is new.
+    pub number: usize,
+    /// The operator's key.
+    pub idem_key: String,
 }
 
 /// The key of a payment, and its order.
@@ -168,7 +226,25 @@ impl RechargeCall {
         match &self.act {
             RechargeAct::Pay(pay) => pay.recharge.is_some(),
             RechargeAct::EndHeld { how, .. } => *how == HeldEnd::Credit,
+            // They take money from a user, or set it apart.
+            RechargeAct::EndReturn { .. }
+            | RechargeAct::Refund(_)
+            | RechargeAct::Take(_)
+            | RechargeAct::EndReceivable(_) => true,
             _ => false,
+        }
+    }
+
+    /// The payment that it names by its key.
+    fn named(&self) -> Option<&PaymentName> {
+        match &self.act {
+            RechargeAct::EndHeld { payment, .. }
+            | RechargeAct::Send { payment, .. }
+            | RechargeAct::EndReturn { payment, .. } => Some(payment),
+            RechargeAct::Refund(refund) => Some(&refund.payment),
+            RechargeAct::Take(take) => Some(&take.payment),
+            RechargeAct::EndReceivable(end) => Some(&end.payment),
+            _ => None,
         }
     }
 
@@ -183,9 +259,7 @@ impl RechargeCall {
             | RechargeAct::Follow { id, .. }
             | RechargeAct::Close { id } => Some(*id),
             RechargeAct::Pay(pay) => pay.recharge,
-            RechargeAct::EndHeld { payment, .. }
-            | RechargeAct::Send { payment, .. }
-            | RechargeAct::EndReturn { payment, .. } => payment.recharge,
+            _ => self.named().and_then(|payment| payment.recharge),
         }
     }
 
@@ -193,12 +267,25 @@ impl RechargeCall {
     pub fn payment(&self) -> Option<(String, String)> {
         let key = match &self.act {
             RechargeAct::Pay(pay) => (&pay.terms.name, &pay.facts.trade_no),
-            RechargeAct::EndHeld { payment, .. }
-            | RechargeAct::Send { payment, .. }
-            | RechargeAct::EndReturn { payment, .. } => (&payment.channel, &payment.trade_no),
-            _ => return None,
+            _ => self.named().map(|payment| (&payment.channel, &payment.trade_no))?,
         };
         Some((key.0.clone(), key.1.clone()))
+    }
+
+    /// The payment of which all returns and receivables are wanted.
+    pub fn returns_of(&self) -> Option<PaymentId> {
+        match &self.act {
+            RechargeAct::Send { .. } => None,
+            _ => self.named().map(|payment| payment.id),
+        }
+    }
+
+    /// The idempotency key of its refund.
+    pub fn refund_key(&self) -> Option<&str> {
+        match &self.act {
+            RechargeAct::Refund(refund) => Some(&refund.idem_key),
+            _ => None,
+        }
     }
 
     /// The return that it is about.
@@ -215,6 +302,11 @@ impl RechargeCall {
         let id = match &self.act {
             RechargeAct::Pay(pay) => pay.id,
             RechargeAct::EndHeld { payment, .. } => payment.id,
+            RechargeAct::EndReturn { id, .. } => return vec![movement::return_key(*id)],
+            RechargeAct::Take(take) => return vec![movement::return_key(take.id)],
+            RechargeAct::EndReceivable(end) => {
+                return vec![movement::receivable_act(end.id, end.end, end.number)];
+            }
             _ => return Vec::new(),
         };
         let of_payment = [Some(id), payment].into_iter().flatten().map(movement::payment_credit);
@@ -251,13 +343,6 @@ pub enum RechargeOutcome {
         /// The payment as it stands; `None`: it is not recorded.
         payment: Option<Box<RechargePayment>>,
     },
-    /// The return as it stands.
-    Return {
-        /// The return.
-        row: Box<RechargeReturn>,
-        /// Whether the act has changed nothing.
-        replayed: bool,
-    },
     /// Nothing was done.
     Refused {
         /// Why.
@@ -267,6 +352,15 @@ pub enum RechargeOutcome {
     },
     /// Halted, or without room: it was only looked for, and is not there.
     Nothing,
+    /// A return as it stands.
+    Return {
+        /// The return.
+        row: Box<RechargeReturn>,
+        /// The receivable that it has opened, or that the act is about.
+        receivable: Option<Box<Receivable>>,
+        /// Whether the act is a repeat.
+        replayed: bool,
+    },
 }
 
 /// The answer of a flight to an act.

@@ -2,10 +2,15 @@
 
 use std::fmt;
 
+use super::returned::ReceivableEnd;
 use super::{PaymentId, RechargeId, ReturnId};
 use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::AssetId;
+use domain::hold::HoldKey;
+
+/// The beginning of the key of a hold of a refund.
+pub const RETURN_HOLD: &str = "return:";
 
 /// An account of recharges. None has a balance row: credits share no hot row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +21,10 @@ pub enum LedgerAccount {
     Clearing(String),
     /// Money that a channel has brought, without an owner yet.
     Suspense(String),
+    /// Money that users owe because a channel has taken it.
+    Receivable(String),
+    /// Money of a channel that is lost.
+    Loss(String),
     /// Not ours.
     Outside,
 }
@@ -26,6 +35,8 @@ impl fmt::Display for LedgerAccount {
             LedgerAccount::User(user) => write!(out, "user/{user}"),
             LedgerAccount::Clearing(channel) => write!(out, "{channel}/clearing"),
             LedgerAccount::Suspense(channel) => write!(out, "{channel}/suspense"),
+            LedgerAccount::Receivable(channel) => write!(out, "{channel}/receivable"),
+            LedgerAccount::Loss(channel) => write!(out, "{channel}/loss"),
             LedgerAccount::Outside => out.write_str("outside"),
         }
     }
@@ -43,6 +54,22 @@ pub enum MovementKind {
     Dismiss = 3,
     /// Out of suspense, back through the channel.
     Return = 4,
+    /// From a user, back through the channel.
+    Refund = 5,
+    /// Taken by the channel: from a user, or out of suspense.
+    Taken = 6,
+    /// Taken by the channel, and the user did not have it.
+    Short = 7,
+    /// Given back by the channel: to a user, or into suspense.
+    GivenBack = 8,
+    /// Given back by the channel: it closes a receivable.
+    Closed = 9,
+    /// A user has paid a receivable.
+    Recovered = 10,
+    /// A receivable is given up.
+    WrittenOff = 11,
+    /// The channel has moved money of a payment that has no owner here any more.
+    Loss = 12,
 }
 
 impl MovementKind {
@@ -96,4 +123,31 @@ pub fn payment_dismiss(id: PaymentId) -> String {
 /// The key of a return.
 pub fn return_key(id: ReturnId) -> String {
     format!("return/{}", id.ulid())
+}
+
+/// The key of the part of a taking that its user did not have.
+pub fn return_short(id: ReturnId) -> String {
+    format!("return/{}/short", id.ulid())
+}
+
+/// The key of the part of a return that no user and no suspense stands for.
+pub fn return_loss(id: ReturnId) -> String {
+    format!("return/{}/loss", id.ulid())
+}
+
+/// The key of a part that is given back and closes a receivable, from 1.
+pub fn return_closed(id: ReturnId, number: usize) -> String {
+    format!("return/{}/receivable/{number}", id.ulid())
+}
+
+/// The key of an act on the receivable of a return, from 1.
+pub fn receivable_act(id: ReturnId, end: ReceivableEnd, number: usize) -> String {
+    let what = if end == ReceivableEnd::WrittenOff { "write-off" } else { "recover" };
+    format!("return/{}/{what}/{number}", id.ulid())
+}
+
+/// The hold of a refund. A key of a hold has no `/`.
+pub fn return_hold(id: ReturnId, user: UserId, asset: AssetId) -> HoldKey {
+    let key = format!("{RETURN_HOLD}{}:{user}:{}", id.ulid(), asset.0);
+    HoldKey::new(&key).expect("7 + 26 + 20 + 11 characters of letters, digits and colons")
 }

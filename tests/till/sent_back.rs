@@ -2,6 +2,7 @@ use super::*;
 
 use ubscore::recharge::decide::PaymentDecision;
 use ubscore::recharge::payment::{Disposition, HeldCause, RechargePayment};
+use ubscore::recharge::returned::ReturnState;
 use ubscore::recharge::terms::PaymentRule;
 
 fn payment(shop: &Shop, answer: &PaymentAnswer) -> RechargePayment {
@@ -114,5 +115,45 @@ fn rch_018_a_late_payment_goes_back_at_the_channel() {
         assert_eq!(shop.stands(&order).state, RechargeState::Closed);
     }
     assert_eq!(shop.available(), 10 * COIN);
+    shop.stop();
+}
+
+/// Goal: a refund of a credited payment goes out through the till and takes the user's money for
+/// good; one that its channel refuses gives the money back.
+#[test]
+fn rch_031_a_refund_of_a_credited_payment_goes_out_by_the_till() {
+    let shop = Shop::new();
+    let ends = |id, state| {
+        eventually("its end", || {
+            let row = block_on(shop.reads.recharge_return(id)).expect("read").expect("a return");
+            (row.state == state).then_some(row)
+        })
+    };
+    for (channel, refused) in BOTH.into_iter().zip(["CLOSED", "failed"]) {
+        let order = shop.paying(channel, channel);
+        let trade_no = shop.pays(&order, &json!({}));
+        let payment = shop.told(&order, &trade_no).payment.expect("recorded");
+        let before = shop.available();
+        let refund = |amount, idem_key: &str| {
+            let asked = shop.recharges.refund(&payment, amount, idem_key, "an operator");
+            let row = block_on(asked).expect("set apart").row;
+            shop.till.look(order.id);
+            row.id
+        };
+        let part = refund(Amount::new(40 * COIN), &format!("{channel}-part"));
+        ends(part, ReturnState::Done);
+        let there = refunds(&shop, &order);
+        assert_eq!((there.len(), &there[0]["amount"]), (1, &json!(PRICE * 2 / 5)), "{there:?}");
+        assert_eq!(shop.available(), before - 40 * COIN);
+
+        shop.simulator.faults(&json!({"refunds": refused, "callbacks": "drop"}));
+        let rest = refund(None, &format!("{channel}-rest"));
+        ends(rest, ReturnState::Failed);
+        shop.simulator.faults(&json!({"callbacks": "drop"}));
+        assert_eq!(shop.available(), before - 40 * COIN, "it has its money again");
+        assert_eq!(shop.value("SELECT sum(frozen) FROM balances_tb"), "0");
+    }
+    let found = "SELECT count(*) FROM audit_recharges('epoch', 'infinity')";
+    assert_eq!(shop.value(found), "0");
     shop.stop();
 }

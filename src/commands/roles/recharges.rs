@@ -263,7 +263,12 @@ fn rules(config: &Config) -> RechargeRules {
         },
     };
     let life = Duration::from_millis(section.expires_after_ms);
-    RechargeRules { policy, open_max: section.user_open_max, life }
+    RechargeRules {
+        policy,
+        open_max: section.user_open_max,
+        life,
+        freeze_on_short: section.freeze_on_short,
+    }
 }
 
 /// The terms of a channel, and the bounds of its orders.

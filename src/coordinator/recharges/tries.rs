@@ -69,11 +69,11 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         back: &RechargeReturn,
         next_at: Timestamp,
     ) -> Result<Option<RechargeReturn>, Rejection> {
-        let user = self.owner(payment).await?;
+        let user = self.holder(payment).await?;
         let (payment, id, version) = (name_of(payment), back.id, back.version);
         let act = RechargeAct::Send { payment, id, version, next_at };
         match self.act(user, CHANNEL, act).await? {
-            RechargeOutcome::Return { row, replayed } => Ok((!replayed).then_some(*row)),
+            RechargeOutcome::Return { row, replayed, .. } => Ok((!replayed).then_some(*row)),
             outcome => unreachable!("{outcome:?} answers another act"),
         }
     }

@@ -25,6 +25,7 @@ use crate::http::request::{Call, number, parameters, query};
 use crate::http::service::{Intake, Service, Transfers};
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::holds::{FundingHoldFilter, FundingHoldRow};
+use crate::recharge::movement::RETURN_HOLD;
 use domain::account::UserId;
 use domain::amount::units_text;
 use domain::asset::{Asset, AssetId, Catalog};
@@ -40,7 +41,8 @@ const NS_PER_MS: u64 = 1_000_000;
 #[derive(Serialize)]
 struct HoldBody {
     /// `venue:number`, or `transaction:user:asset number`, with `:purpose` if it is taken from a
-    /// freeze, on Funding with `FUNDING:` before it; null for a freeze.
+    /// freeze, on Funding with `FUNDING:` before it; null for a freeze. That of a refund has
+    /// `return:` and its return for the transaction.
     id: Option<String>,
     /// FUNDING or SPOT.
     account: &'static str,
@@ -265,7 +267,7 @@ fn funding_place(text: &str) -> Result<Option<FundingPlace>, Refusal> {
         return Ok(None);
     }
     let key = text.replace('.', ":");
-    match transaction_of(&key) {
+    match transaction_of(key.strip_prefix(RETURN_HOLD).unwrap_or(&key)) {
         Some((_, user, asset, _)) => Ok(Some((user, AssetId(asset), key))),
         None => Err(invalid("cursor must be the next_cursor of an earlier answer.")),
     }
@@ -310,7 +312,8 @@ pub(super) async fn show(
         Some(key) => (key, true),
         None => (id, false),
     };
-    let wanted = transaction_of(key);
+    // A hold of a return is on Funding.
+    let wanted = transaction_of(key.strip_prefix(RETURN_HOLD).unwrap_or(key));
     if only_funding && wanted.is_none() {
         return Err(Code::HoldNotFound.into());
     }

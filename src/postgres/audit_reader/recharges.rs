@@ -57,4 +57,20 @@ impl AuditReader {
         let later = RechargesFrom(end.map_or(late, |end| end.min(late)));
         Ok(RechargesPage { found, next: end.map(RechargesFrom), later })
     }
+
+    /// Compares the accounts of channels with the rows that they come from. It reads whole tables.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn channel_accounts(&mut self) -> Result<Vec<String>, Error> {
+        let client = self.client().await?;
+        let differences = "SELECT subject, what FROM audit_recharge_accounts() LIMIT $1";
+        let mut found = Vec::new();
+        for row in client.query(differences, &[&FINDINGS_MAX]).await? {
+            let (subject, what): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
+            found.push(format!("{subject}: it {what}"));
+        }
+        self.client = Some(client);
+        Ok(found)
+    }
 }

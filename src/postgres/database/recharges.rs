@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use postgres_types::ToSql;
 use tokio_postgres::{Client, GenericClient, Row};
 
-use super::unreadable;
+use super::{receivables, unreadable};
 use crate::postgres::Error;
 use crate::postgres::columns::{self, Id, amount_number, asset_number, bigint, code_number};
 use crate::postgres::flight::recharged::RechargeKey;
@@ -21,7 +21,7 @@ use domain::asset::Catalog;
 use domain::transfer::ReqId;
 
 /// The unique keys of recharges. A row that meets one is there, and the process did not know it.
-pub(super) const KEYS: [&str; 7] = [
+pub(super) const KEYS: [&str; 10] = [
     "recharges_tb_pkey",
     "recharges_tb_user_id_idem_key_key",
     "channel_payments_pkey",
@@ -29,6 +29,9 @@ pub(super) const KEYS: [&str; 7] = [
     "channel_payments_recharge_id_ordinal_key",
     "recharge_returns_pkey",
     "recharge_movements_pkey",
+    "recharge_returns_idem_key_key",
+    "recharge_returns_of_channel_key",
+    "receivables_tb_pkey",
 ];
 
 const ORDERS: &str = "recharges_tb";
@@ -170,7 +173,7 @@ impl<'a> PaymentRow<'a> {
 
 #[derive(Debug, ToSql)]
 #[postgres(name = "recharge_returns")]
-pub(super) struct ReturnRow {
+pub(super) struct ReturnRow<'a> {
     minor_units: i64,
     bonus: i64,
     version: i64,
@@ -181,13 +184,14 @@ pub(super) struct ReturnRow {
     payment_id: Id,
     kind: i16,
     state: i16,
-    idem_key: Option<&'static str>,
-    channel_return_no: Option<&'static str>,
+    idem_key: Option<&'a str>,
+    channel_return_no: Option<&'a str>,
+    code: Option<i16>,
     attempts: i32,
 }
 
-impl ReturnRow {
-    pub(super) fn of(row: &RechargeReturn) -> Self {
+impl<'a> ReturnRow<'a> {
+    pub(super) fn of(row: &'a RechargeReturn) -> Self {
         ReturnRow {
             minor_units: row.minor_units,
             bonus: 0,
@@ -199,8 +203,9 @@ impl ReturnRow {
             payment_id: Id(row.payment.number()),
             kind: row.kind.number(),
             state: row.state.number(),
-            idem_key: None,
-            channel_return_no: None,
+            idem_key: row.idem_key.as_deref(),
+            channel_return_no: row.number.as_deref(),
+            code: row.code.map(code_number),
             attempts: small(row.attempts),
         }
     }
@@ -251,7 +256,7 @@ pub(in crate::postgres) const ORDER_COLUMNS: &str = "\
 /// The columns of a return, in the order of [`return_from_row`].
 pub(in crate::postgres) const RETURN_COLUMNS: &str = "\
     b.return_id, b.payment_id, b.kind, b.minor_units, b.state, b.next_at, b.created_at, \
-    b.updated_at, b.version, b.attempts";
+    b.updated_at, b.version, b.attempts, b.idem_key, b.channel_return_no, b.code";
 
 /// The columns of a payment, in the order of [`payment_from_row`].
 pub(in crate::postgres) const PAYMENT_COLUMNS: &str = "\
@@ -374,8 +379,7 @@ pub(in crate::postgres) fn return_from_row(row: &Row) -> Result<RechargeReturn, 
     let (Id(id), Id(payment)) = (row.try_get(0)?, row.try_get(1)?);
     let bad = |what: &str| unreadable(RETURNS, what.to_owned());
     let kind: i16 = row.try_get(2)?;
-    let kinds = [ReturnKind::Refund, ReturnKind::Taken, ReturnKind::GivenBack];
-    let kind = kinds.into_iter().find(|known| known.number() == kind);
+    let kind = ReturnKind::ALL.into_iter().find(|known| known.number() == kind);
     Ok(RechargeReturn {
         id: ReturnId::new(id).ok_or_else(|| bad("return_id"))?,
         payment: PaymentId::new(payment).ok_or_else(|| bad("payment_id"))?,
@@ -387,6 +391,9 @@ pub(in crate::postgres) fn return_from_row(row: &Row) -> Result<RechargeReturn, 
         updated_at: row.try_get(7)?,
         version: columns::count(row, 8, RETURNS)?,
         attempts: count(row, 9)?.ok_or_else(|| bad("attempts"))?,
+        idem_key: row.try_get(10)?,
+        number: row.try_get(11)?,
+        code: columns::code(row, 12, RETURNS)?,
     })
 }
 
@@ -399,6 +406,7 @@ pub(super) async fn read(
 ) -> Result<(), Error> {
     let (mut ids, mut idems, mut payments, mut returns) =
         (Vec::new(), (Vec::new(), Vec::new()), (Vec::new(), Vec::new()), Vec::new());
+    let (mut refunds, mut of_payments) = (Vec::new(), Vec::new());
     for key in keys {
         match key {
             RechargeKey::Order(id) => ids.push(Id(id.number())),
@@ -411,6 +419,8 @@ pub(super) async fn read(
                 payments.1.push(trade_no.as_str());
             }
             RechargeKey::Return(id) => returns.push(Id(id.number())),
+            RechargeKey::Refund(idem_key) => refunds.push(idem_key.as_str()),
+            RechargeKey::Returns(payment) => of_payments.push(Id(payment.number())),
         }
     }
     found.recharges.read.extend(keys.iter().cloned());
@@ -440,13 +450,20 @@ pub(super) async fn read(
             }
         }
     }
-    if !returns.is_empty() {
-        let rows =
-            format!("SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE return_id = ANY ($1)");
-        for row in client.query(&rows, &[&returns]).await? {
+    if !(returns.is_empty() && refunds.is_empty() && of_payments.is_empty()) {
+        let rows = format!(
+            "SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE return_id = ANY ($1) \
+             UNION ALL SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE idem_key = ANY ($2) \
+             UNION ALL SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE payment_id = ANY ($3)"
+        );
+        for row in client.query(&rows, &[&returns, &refunds, &of_payments]).await? {
             let row = return_from_row(&row)?;
             found.recharges.returns.insert(row.id, row);
         }
+    }
+    if !of_payments.is_empty() {
+        let rows = receivables::of_payments(client, &of_payments, catalog).await?;
+        found.recharges.receivables.extend(rows.into_iter().map(|row| (row.id, row)));
     }
     Ok(())
 }
@@ -493,6 +510,16 @@ impl Found {
     fn refuse(&mut self, key: RechargeKey, error: &Error) {
         self.unreadable.push((Key::Recharge(key), error.to_string()));
     }
+}
+
+/// A return, for readers.
+pub(in crate::postgres) async fn return_by(
+    client: &impl GenericClient,
+    id: ReturnId,
+) -> Result<Option<RechargeReturn>, Error> {
+    let row = format!("SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE b.return_id = $1");
+    let row = client.query_opt(&row, &[&Id(id.number())]).await?;
+    row.map(|row| return_from_row(&row)).transpose()
 }
 
 /// One order, for readers.

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use postgres_types::ToSql;
 
 use super::Writer;
+use super::receivables::ReceivableRow;
 use super::recharges::{Movement, OrderRow, PaymentRow, ReturnRow};
 use crate::postgres::columns::{
     Id, Numeric, amount_number, asset_number, bigint, code_number, numeric,
@@ -14,6 +15,7 @@ use crate::postgres::flight::{
 };
 use crate::postgres::recharge_events::{self, EventRow};
 use crate::postgres::store::Transfer;
+use crate::recharge::movement::RETURN_HOLD;
 use domain::code::Code;
 
 #[derive(Debug, ToSql)]
@@ -174,6 +176,8 @@ struct Freeze {
 
 /// `funding_holds.reason` of a transaction.
 const TRANSACTION: i16 = 1;
+/// The same of a return: the watermark does not wait for it.
+const RETURN: i16 = 2;
 
 /// The outcomes of Funding's operations of one transfer that a flight decides.
 #[derive(Default)]
@@ -210,9 +214,10 @@ pub(super) struct Rows<'a> {
     frozen: Vec<Frozen>,
     orders: Vec<OrderRow<'a>>,
     payments: Vec<PaymentRow<'a>>,
-    returns: Vec<ReturnRow>,
+    returns: Vec<ReturnRow<'a>>,
     movements: Vec<Movement<'a>>,
     told: Vec<EventRow>,
+    receivables: Vec<ReceivableRow>,
     freezes: Vec<Freeze>,
 }
 
@@ -317,6 +322,12 @@ impl<'a> Rows<'a> {
                 .map(|row| Movement::of(row, flight.at))
                 .collect(),
             told,
+            receivables: flight
+                .recharged
+                .receivables
+                .iter()
+                .map(|(row, acts)| ReceivableRow::of(row, acts))
+                .collect(),
             freezes: flight.freezes.iter().map(freeze).collect(),
         }
     }
@@ -342,7 +353,8 @@ impl<'a> Rows<'a> {
             && self.payments.is_empty()
             && self.returns.is_empty()
             && self.movements.is_empty()
-            && self.told.is_empty())
+            && self.told.is_empty()
+            && self.receivables.is_empty())
     }
 
     /// In the order of the statement's parameters.
@@ -376,8 +388,8 @@ impl<'a> Rows<'a> {
             values.extend(beside);
         }
         if self.have_recharges() {
-            let recharges: [&(dyn ToSql + Sync); 5] =
-                [&self.orders, &self.payments, &self.returns, &self.movements, &self.told];
+            let recharges: [&(dyn ToSql + Sync); 6] =
+                [&self.orders, &self.payments, &self.returns, &self.movements, &self.told, &self.receivables];
             values.extend(recharges);
         }
         values
@@ -403,7 +415,7 @@ fn hold(row: &HoldRow) -> HoldChange<'_> {
         paid: after.paid,
         taken: bigint(after.taken),
         brought: bigint(after.brought),
-        reason: TRANSACTION,
+        reason: if key.as_str().starts_with(RETURN_HOLD) { RETURN } else { TRANSACTION },
         settled_after: settled_after.map(Numeric),
         purpose: after.purpose.into(),
         special: after.special,

@@ -5,6 +5,7 @@
 
 mod outside;
 mod recharges;
+mod returns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

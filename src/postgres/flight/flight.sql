@@ -116,7 +116,7 @@ WITH journal AS (
 ), returns_moved AS (
     UPDATE recharge_returns t
        SET version = a.version, updated_at = a.updated_at, next_at = a.next_at, state = a.state,
-           attempts = a.attempts
+           code = a.code, attempts = a.attempts
       FROM journal CROSS JOIN unnest($24::recharge_returns[]) AS a
      WHERE t.return_id = a.return_id AND t.version = a.version - 1 AND a.version > 1
     RETURNING 1
@@ -126,6 +126,16 @@ WITH journal AS (
 ), told AS (
     INSERT INTO recharge_events
     SELECT a.* FROM journal CROSS JOIN unnest($26::recharge_events[]) AS a
+), receivables_made AS (
+    INSERT INTO receivables_tb
+    SELECT a.* FROM journal CROSS JOIN unnest($27::receivables_tb[]) AS a WHERE a.version = 1
+), receivables_moved AS (
+    UPDATE receivables_tb t
+       SET version = a.version, updated_at = a.updated_at, recovered = a.recovered,
+           written_off = a.written_off, acts = t.acts || a.acts
+      FROM journal CROSS JOIN unnest($27::receivables_tb[]) AS a
+     WHERE t.return_id = a.return_id AND t.version = a.version - 1 AND a.version > 1
+    RETURNING 1
 --}
 ), accounts AS (
     SELECT * FROM unnest($14::flight_account[])
@@ -209,8 +219,9 @@ SELECT flight_guard(
 --{
     , recharge_guard(
         (SELECT count(*) FROM orders_moved) + (SELECT count(*) FROM payments_moved)
-        + (SELECT count(*) FROM returns_moved),
+        + (SELECT count(*) FROM returns_moved) + (SELECT count(*) FROM receivables_moved),
         (SELECT count(*) FROM unnest($22::recharges_tb[]) AS a WHERE a.version > 1)
         + (SELECT count(*) FROM unnest($23::channel_payments[]) AS a WHERE a.version > 1)
-        + (SELECT count(*) FROM unnest($24::recharge_returns[]) AS a WHERE a.version > 1))
+        + (SELECT count(*) FROM unnest($24::recharge_returns[]) AS a WHERE a.version > 1)
+        + (SELECT count(*) FROM unnest($27::receivables_tb[]) AS a WHERE a.version > 1))
 --}

@@ -7,8 +7,8 @@ use domain::account::UserId;
 use crate::recharge::movement::RechargeMovement;
 use crate::recharge::order::{Recharge, RechargeState, RechargeStep};
 use crate::recharge::payment::{HeldCause, RechargePayment};
-use crate::recharge::returned::RechargeReturn;
-use crate::recharge::{RechargeId, ReturnId};
+use crate::recharge::returned::{Receivable, ReceivableAct, RechargeReturn};
+use crate::recharge::{PaymentId, RechargeId, ReturnId};
 
 /// The rows of recharges that one flight writes, as they stand behind it. A row of version 1 is
 /// new; any other one must have the version before.
@@ -24,6 +24,8 @@ pub struct Recharged {
     pub movements: Vec<RechargeMovement>,
     /// Entries for the journal, in their order.
     pub notices: Vec<RechargeNotice>,
+    /// Receivables, by the id of their return, each with the acts of this flight.
+    pub receivables: Vec<(Receivable, Vec<ReceivableAct>)>,
 }
 
 impl Recharged {
@@ -66,7 +68,7 @@ pub enum RechargeChange {
     PaymentHeld = 4,
     /// A payment was credited that did not pay its order.
     PaymentCredited = 5,
-    /// A payment was given back.
+    /// A payment was given back, or a part of it.
     Returned = 6,
     /// The money of a PAID order has gone on to its target.
     Forwarded = 7,
@@ -147,6 +149,10 @@ pub enum RechargeKey {
     Payment(String, String),
     /// A return.
     Return(ReturnId),
+    /// The refund with an operator's idempotency key.
+    Refund(String),
+    /// All returns and receivables of a payment.
+    Returns(PaymentId),
 }
 
 /// Rows of recharges as they were read. A key that was read and has no row here names none.
@@ -162,6 +168,8 @@ pub struct RechargeRows {
     pub payments: BTreeMap<(String, String), RechargePayment>,
     /// Returns.
     pub returns: BTreeMap<ReturnId, RechargeReturn>,
+    /// Receivables.
+    pub receivables: BTreeMap<ReturnId, Receivable>,
     /// The keys that were read.
     pub read: BTreeSet<RechargeKey>,
 }
@@ -174,6 +182,7 @@ impl RechargeRows {
         self.open.extend(other.open);
         self.payments.extend(other.payments);
         self.returns.extend(other.returns);
+        self.receivables.extend(other.receivables);
         self.read.extend(other.read);
     }
 

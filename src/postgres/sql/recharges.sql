@@ -125,6 +125,7 @@ BEGIN
            NEW.created_at)
        OR OLD.channel_return_no IS NOT NULL
           AND NEW.channel_return_no IS DISTINCT FROM OLD.channel_return_no
+       OR NEW.code IS NOT NULL AND NEW.state <> -10
     THEN
         RAISE EXCEPTION 'return % cannot be changed like that', ulid_text(OLD.return_id)
             USING ERRCODE = 'UB003';
@@ -144,8 +145,10 @@ CREATE FUNCTION receivables_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' OR NEW.version <> OLD.version + 1
        OR NEW.recovered < OLD.recovered OR NEW.written_off < OLD.written_off
-       OR (OLD.return_id, OLD.user_id, OLD.asset_id, OLD.amount, OLD.at)
-          IS DISTINCT FROM (NEW.return_id, NEW.user_id, NEW.asset_id, NEW.amount, NEW.at) THEN
+       OR NEW.acts[1:cardinality(OLD.acts)] IS DISTINCT FROM OLD.acts
+       OR (OLD.return_id, OLD.payment_id, OLD.user_id, OLD.asset_id, OLD.amount, OLD.at)
+          IS DISTINCT FROM
+          (NEW.return_id, NEW.payment_id, NEW.user_id, NEW.asset_id, NEW.amount, NEW.at) THEN
         RAISE EXCEPTION 'receivable % cannot be changed like that', ulid_text(OLD.return_id)
             USING ERRCODE = 'UB003';
     END IF;
@@ -174,10 +177,81 @@ $$;
 
 CREATE TRIGGER channels_guard BEFORE UPDATE OR DELETE ON channels_tb
     FOR EACH ROW EXECUTE FUNCTION channels_guard();
+-- Whether money of a return is set apart now: that of a CREDITED payment that is READY or SENT.
+CREATE FUNCTION return_holds(p_kind SMALLINT, p_state SMALLINT, p_disposition SMALLINT)
+RETURNS BOOLEAN LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_kind = 1 AND p_state IN (10, 20) AND p_disposition = 40
+$$;
+
+-- The same of returns and receivables: a return and its movements through clearing; a refund and
+-- its hold, and the reverse; a receivable and its movements.
+CREATE FUNCTION audit_returns(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
+RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
+    WITH written AS MATERIALIZED (
+        SELECT r.return_id, r.kind, r.state, r.payment_id, p.channel, p.user_id, p.asset_id,
+               p.disposition, 'return/' || ulid_text(r.return_id) AS key,
+               -- By the measure of the payment itself. No asset stands for it: nothing moves.
+               COALESCE(r.minor_units::numeric * (p.amount / p.minor_units), 0) AS amount
+          FROM recharge_returns r LEFT JOIN channel_payments p USING (payment_id)
+         WHERE r.updated_at BETWEEN p_from AND p_to
+    )
+    SELECT w.key, format('is of kind %s in state %s, and its movements change clearing by %s '
+                         'instead of %s', w.kind, w.state, m.change, w.due)
+      FROM (SELECT *, CASE WHEN state <> 40 THEN 0 WHEN kind = 3 THEN amount ELSE -amount END
+                      AS due FROM written) AS w
+     CROSS JOIN LATERAL (
+        SELECT COALESCE(sum(CASE WHEN debit = w.channel || '/clearing' THEN amount
+                                 WHEN credit = w.channel || '/clearing' THEN -amount END), 0)
+                   AS change
+          FROM recharge_movements
+         WHERE payment_id = w.payment_id
+           AND (movement_key = w.key OR starts_with(movement_key, w.key || '/'))) AS m
+     WHERE m.change <> w.due OR w.channel IS NULL
+    UNION ALL
+    SELECT w.key, format('has %s to be set apart, and its hold has %s',
+                         CASE WHEN return_holds(w.kind, w.state, w.disposition)
+                              THEN w.amount ELSE 0 END, COALESCE(h.amount, 0))
+      FROM written w
+      LEFT JOIN funding_holds h
+             ON h.state = 10
+                AND h.hold_key = 'return:' || ulid_text(w.return_id) || ':' || w.user_id || ':'
+                                 || w.asset_id
+     WHERE w.kind = 1
+       AND COALESCE(h.amount, 0) <> CASE WHEN return_holds(w.kind, w.state, w.disposition)
+                                         THEN w.amount ELSE 0 END
+    UNION ALL
+    SELECT h.hold_key, 'is an open hold without a return under way'
+      FROM funding_holds h
+     WHERE h.state = 10 AND h.reason = 2 AND h.created_at BETWEEN p_from AND p_to
+       AND NOT EXISTS (SELECT FROM recharge_returns r JOIN channel_payments p USING (payment_id)
+                        WHERE r.return_id = ulid_uuid(split_part(h.hold_key, ':', 2))
+                          AND return_holds(r.kind, r.state, p.disposition))
+    UNION ALL
+    SELECT 'receivable ' || ulid_text(r.return_id),
+           format('is %s with %s recovered and %s written off, and its movements are %s, %s and '
+                  '%s, and its acts %s',
+                  r.amount, r.recovered, r.written_off, m.opened, m.recovered, m.written_off,
+                  a.ended)
+      FROM receivables_tb r
+     CROSS JOIN LATERAL (
+        SELECT COALESCE(sum(amount) FILTER (WHERE kind = 7), 0) AS opened,
+               COALESCE(sum(amount) FILTER (WHERE kind = 10), 0) AS recovered,
+               COALESCE(sum(amount) FILTER (WHERE kind = 11), 0) AS written_off
+          FROM recharge_movements
+         WHERE payment_id = r.payment_id
+           AND starts_with(movement_key, 'return/' || ulid_text(r.return_id) || '/')) AS m
+     CROSS JOIN LATERAL (
+        SELECT COALESCE(sum(amount), 0) AS ended,
+               COALESCE(sum(amount) FILTER (WHERE kind = 3), 0) AS given_back
+          FROM unnest(r.acts)) AS a
+     WHERE r.updated_at BETWEEN p_from AND p_to
+       AND (r.amount, r.recovered, r.written_off, r.recovered + r.written_off)
+           <> (m.opened, m.recovered + a.given_back, m.written_off, a.ended)
+$$;
 
 -- Rows of recharges that contradict each other, of those that were written from p_from to p_to: a
 -- movement of a user and its external operation, and the reverse; a payment and its movements, or
--- its return; a PAID order and its payment.
+-- its return; a PAID order and its payment; returns and receivables, see audit_returns.
 CREATE FUNCTION audit_recharges(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
 RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
     SELECT m.movement_key::text,
@@ -214,12 +288,19 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
         SELECT COALESCE(sum(CASE WHEN credit = p.channel || '/suspense' THEN amount
                                  WHEN debit = p.channel || '/suspense' THEN -amount END), 0)
                    AS suspended,
-               COALESCE(sum(amount) FILTER (WHERE credit LIKE 'user/%'), 0) AS credited,
-               COALESCE(bool_and(credit = 'user/' || p.user_id)
-                        FILTER (WHERE credit LIKE 'user/%'), TRUE) AS to_its_user
+               -- By takings of its channel, less the money that came back.
+               COALESCE(sum(CASE WHEN kind = 6 AND debit = p.channel || '/suspense' THEN amount
+                                 WHEN kind = 8 AND credit = p.channel || '/suspense'
+                                 THEN -amount END), 0) AS taken,
+               COALESCE(sum(amount) FILTER (WHERE kind = 1 AND credit LIKE 'user/%'), 0)
+                   AS credited,
+               COALESCE(bool_and('user/' || p.user_id IN (debit, credit))
+                        FILTER (WHERE debit LIKE 'user/%' OR credit LIKE 'user/%'), TRUE)
+                   AS to_its_user
           FROM recharge_movements WHERE payment_id = p.payment_id) AS s
      WHERE p.updated_at BETWEEN p_from AND p_to
-       AND (s.suspended <> CASE WHEN p.disposition IN (10, 20) THEN COALESCE(p.amount, 0) ELSE 0 END
+       AND (s.suspended <> CASE WHEN p.disposition IN (10, 20)
+                                THEN COALESCE(p.amount, 0) - s.taken ELSE 0 END
             OR s.credited <> CASE WHEN p.disposition = 40 THEN p.amount ELSE 0 END
             OR NOT s.to_its_user)
     UNION ALL
@@ -233,4 +314,61 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
            AND m.movement_key = 'recharge/' || ulid_text(r.recharge_id) || '/credit'
            AND m.amount = p.amount AND m.credit = 'user/' || r.user_id) AS c
      WHERE r.state = 40 AND r.paid_at BETWEEN p_from AND p_to AND c.credits <> 1
+    UNION ALL
+    SELECT subject, what FROM audit_returns(p_from, p_to)
+$$;
+
+-- The accounts of channels, by their movements, and by the rows that they come from: clearing is
+-- paid - returned - taken + given_back. Smallest units.
+CREATE FUNCTION recharge_accounts()
+RETURNS TABLE (channel TEXT, asset_id INTEGER, paid NUMERIC, returned NUMERIC, taken NUMERIC,
+               given_back NUMERIC, owed NUMERIC, clearing NUMERIC, suspense NUMERIC,
+               receivable NUMERIC, loss NUMERIC)
+LANGUAGE sql STABLE AS $$
+    SELECT channel, asset_id, sum(paid), sum(returned), sum(taken), sum(given_back), sum(owed),
+           sum(clearing), sum(suspense), sum(receivable), sum(loss)
+      FROM (
+        SELECT p.channel::text, p.asset_id,
+               -- A payment that its channel had given back before it was seen has no movement.
+               CASE WHEN p.disposition = -30
+                     AND NOT EXISTS (SELECT FROM recharge_returns r
+                                      WHERE r.payment_id = p.payment_id AND r.kind = 1
+                                        AND r.state = 40)
+                    THEN 0 ELSE p.amount END AS paid,
+               0 AS returned, 0 AS taken, 0 AS given_back, 0 AS owed, 0 AS clearing,
+               0 AS suspense, 0 AS receivable, 0 AS loss
+          FROM channel_payments p WHERE p.amount IS NOT NULL
+        UNION ALL
+        SELECT p.channel, p.asset_id, 0, CASE r.kind WHEN 1 THEN u.units ELSE 0 END,
+               CASE r.kind WHEN 2 THEN u.units ELSE 0 END,
+               CASE r.kind WHEN 3 THEN u.units ELSE 0 END, 0, 0, 0, 0, 0
+          FROM recharge_returns r JOIN channel_payments p USING (payment_id)
+         CROSS JOIN LATERAL (
+            SELECT r.minor_units::numeric * (p.amount / p.minor_units) AS units) AS u
+         WHERE r.state = 40 AND p.amount IS NOT NULL
+        UNION ALL
+        SELECT p.channel, r.asset_id, 0, 0, 0, 0, r.amount - r.recovered - r.written_off, 0, 0, 0, 0
+          FROM receivables_tb r JOIN channel_payments p USING (payment_id)
+        UNION ALL
+        SELECT split_part(side.account, '/', 1), m.asset_id, 0, 0, 0, 0, 0,
+               CASE split_part(side.account, '/', 2) WHEN 'clearing' THEN side.units ELSE 0 END,
+               CASE split_part(side.account, '/', 2) WHEN 'suspense' THEN -side.units ELSE 0 END,
+               CASE split_part(side.account, '/', 2) WHEN 'receivable' THEN side.units ELSE 0 END,
+               CASE split_part(side.account, '/', 2) WHEN 'loss' THEN side.units ELSE 0 END
+          FROM recharge_movements m
+         CROSS JOIN LATERAL (VALUES (m.debit, m.amount), (m.credit, -m.amount))
+               AS side (account, units)
+         WHERE side.account NOT LIKE 'user/%' AND side.account <> 'outside'
+      ) AS parts GROUP BY channel, asset_id
+$$;
+
+-- Accounts that differ from the rows that they come from.
+CREATE FUNCTION audit_recharge_accounts()
+RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
+    SELECT format('channel %s, asset %s', channel, asset_id),
+           format('has clearing %s and receivable %s by its movements, and %s and %s by its '
+                  'payments, returns and receivables', clearing, receivable,
+                  paid - returned - taken + given_back, owed)
+      FROM recharge_accounts()
+     WHERE (clearing, receivable) <> (paid - returned - taken + given_back, owed)
 $$;

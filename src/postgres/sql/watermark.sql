@@ -140,10 +140,11 @@ BEGIN
         v_new := v_held;
         o_more := FALSE;
     END IF;
-    -- An open hold is that of a transaction under way. Its number is above p_target, unless a
-    -- person has changed its row.
+    -- An open hold of reason 1 is that of a transaction under way. Its number is above p_target,
+    -- unless a person has changed its row. A hold of a return may be open for days, and changes no
+    -- sum of a balance.
     SELECT min(order_number) INTO v_held FROM funding_holds
-     WHERE order_number >= v_old AND order_number < v_new AND state = 10;
+     WHERE order_number >= v_old AND order_number < v_new AND state = 10 AND reason = 1;
     IF v_held IS NOT NULL THEN
         v_new := v_held;
         o_more := FALSE;

@@ -161,6 +161,9 @@ fn what_does_not_end_is_stuck() {
         updated_at: at(0),
         version: 2,
         attempts: 3,
+        idem_key: None,
+        number: None,
+        code: None,
     };
     assert!(!is_return_stuck(&back, at(3_599)) && is_return_stuck(&back, at(3_600)));
     assert_eq!(next_return(&back, PACE, at(0), 4_000_000), at(8));

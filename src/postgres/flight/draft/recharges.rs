@@ -1,5 +1,6 @@
 //! Acts on recharges in a flight: the row of a payment decides whether anything else is written.
 
+mod held;
 mod till;
 
 use std::collections::BTreeMap;
@@ -8,23 +9,25 @@ use jiff::Timestamp;
 
 use super::super::recharged::{RechargeChange, RechargeKey, RechargeNotice, Recharged};
 use super::super::{Decided, Key};
-use super::{Draft, Known, Objected, Rows, violation};
+use super::{Draft, Known, Objected, Rows, returns, violation};
 use crate::postgres::store::{External, Reply};
 use crate::recharge::act::{
-    HeldEnd, PaymentCall, PaymentName, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
+    HeldEnd, PaymentCall, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
 };
 use crate::recharge::decide::{KnownPayment, PaymentDecision, decide};
 use crate::recharge::movement::{self, LedgerAccount, MovementKind, RechargeMovement};
 use crate::recharge::order::{
     ClosingWish, Recharge, RechargeEvent, RechargeState, RechargeStep, RechargeTarget,
 };
-use crate::recharge::payment::{Disposition, HeldCause, PaymentEvent, RechargePayment};
-use crate::recharge::returned::{RechargeReturn, ReturnKind, ReturnState};
+use crate::recharge::payment::{Disposition, HeldCause, RechargePayment};
+use crate::recharge::returned::{
+    Receivable, ReceivableAct, RechargeReturn, ReturnKind, ReturnState, taken,
+};
 use crate::recharge::{RechargeId, ReturnId};
 use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::code::Code;
-use domain::transfer::{Cid, Decision, ExternalOperation, Op};
+use domain::transfer::{Cid, ExternalOperation, Op};
 
 /// The rows of recharges that a flight under construction writes.
 #[derive(Default)]
@@ -33,10 +36,11 @@ pub(super) struct Desk {
     idems: BTreeMap<(UserId, String), RechargeId>,
     /// New orders of users.
     opened: BTreeMap<UserId, usize>,
-    payments: BTreeMap<(String, String), RechargePayment>,
-    returns: BTreeMap<ReturnId, RechargeReturn>,
-    movements: Vec<RechargeMovement>,
+    pub(super) payments: BTreeMap<(String, String), RechargePayment>,
+    pub(super) returns: BTreeMap<ReturnId, RechargeReturn>,
+    pub(super) movements: Vec<RechargeMovement>,
     notices: Vec<RechargeNotice>,
+    pub(super) receivables: BTreeMap<ReturnId, (Receivable, Vec<ReceivableAct>)>,
 }
 
 impl Desk {
@@ -47,6 +51,7 @@ impl Desk {
             returns: self.returns.into_values().collect(),
             movements: self.movements,
             notices: self.notices,
+            receivables: self.receivables.into_values().collect(),
         }
     }
 }
@@ -59,6 +64,10 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
     }
     let recorded = call.payment().and_then(|key| known.recharges.payments.get(&key));
     let credited = recorded.is_some_and(|row| row.disposition == Disposition::Credited);
+    rows.holds.extend(returns::hold_of(call, recorded));
+    // The channel may have taken a part of it meanwhile.
+    let held = recorded.filter(|row| row.disposition == Disposition::Held);
+    rows.recharges.extend(held.map(|row| RechargeKey::Returns(row.id)));
     // A payment behind the end of its order is not credited beside the order's own credit.
     let order = call.recharge().and_then(|id| known.recharges.orders.get(&id));
     let ends = order.is_some_and(|order| !order.is_open() || order.closing.is_some());
@@ -78,6 +87,14 @@ fn asset_of(call: &RechargeCall, known: &Known) -> Option<AssetId> {
             let recorded = call.payment().and_then(|key| known.recharges.payments.get(&key));
             recorded.map(|row| row.asset)
         }
+        RechargeAct::EndReturn { .. } => {
+            let recorded = call.payment().and_then(|key| known.recharges.payments.get(&key));
+            let credited = recorded.filter(|row| row.disposition == Disposition::Credited);
+            credited.map(|row| row.asset)
+        }
+        RechargeAct::Refund(refund) => Some(refund.asset),
+        RechargeAct::Take(take) => Some(take.asset),
+        RechargeAct::EndReceivable(end) => Some(end.asset),
         _ => None,
     }
 }
@@ -96,6 +113,8 @@ fn keys(call: &RechargeCall) -> Vec<RechargeKey> {
     keys.extend(call.recharge().map(RechargeKey::Order));
     keys.extend(call.payment().map(|(channel, trade_no)| RechargeKey::Payment(channel, trade_no)));
     keys.extend(call.ended_return().map(RechargeKey::Return));
+    keys.extend(call.refund_key().map(|key| RechargeKey::Refund(key.to_owned())));
+    keys.extend(call.returns_of().map(RechargeKey::Returns));
     keys
 }
 
@@ -144,7 +163,8 @@ impl Known {
                 let ours = row.filter(|row| is_try(row.version, row.next_at, *version, *next_at));
                 if let Some(row) = ours {
                     let row = Box::new(row.clone());
-                    reply.outcome = RechargeOutcome::Return { row, replayed: false };
+                    reply.outcome =
+                        RechargeOutcome::Return { row, receivable: None, replayed: false };
                 }
             }
             RechargeAct::Note { .. }
@@ -156,6 +176,9 @@ impl Known {
                 let order = call.recharge().and_then(|id| self.recharges.orders.get(&id));
                 let order = order.filter(|order| call.user == Some(order.user));
                 reply.outcome = order.map_or(RechargeOutcome::Nothing, |order| stands(call, order));
+            }
+            RechargeAct::Refund(_) | RechargeAct::Take(_) | RechargeAct::EndReceivable(_) => {
+                reply.outcome = returns::stands(call, &self.recharges);
             }
         }
         let mut externals = call.credit_keys(None).into_iter();
@@ -338,8 +361,11 @@ impl Draft<'_> {
                 self.end_held(call, payment, *how, order)?
             }
             (RechargeAct::EndReturn { payment, id, gone }, order) => {
-                self.end_return(payment, *id, *gone, order)?
+                self.end_return(call, payment, *id, *gone, order)?
             }
+            (RechargeAct::Refund(refund), _) => self.refund(call, refund)?,
+            (RechargeAct::Take(take), _) => self.take(call, take)?,
+            (RechargeAct::EndReceivable(end), _) => self.end_receivable(call, end)?,
             (RechargeAct::Send { payment, id, version, next_at }, _) => {
                 self.sent(payment, *id, *version, *next_at)?
             }
@@ -375,7 +401,7 @@ impl Draft<'_> {
     }
 
     /// The same of a payment.
-    fn payment(&self, key: &(String, String)) -> Option<RechargePayment> {
+    pub(super) fn payment(&self, key: &(String, String)) -> Option<RechargePayment> {
         let here = self.desk.payments.get(key);
         here.or_else(|| self.known.recharges.payments.get(key)).cloned()
     }
@@ -407,13 +433,13 @@ impl Draft<'_> {
         payment
     }
 
-    fn write_return(&mut self, mut row: RechargeReturn) {
+    pub(super) fn write_return(&mut self, mut row: RechargeReturn) {
         let before = self.known.recharges.returns.get(&row.id).map_or(0, |row| row.version);
         (row.version, row.updated_at) = (before + 1, self.flight.at);
         self.desk.returns.insert(row.id, row);
     }
 
-    fn notice(
+    pub(super) fn notice(
         &mut self,
         change: RechargeChange,
         user: Option<UserId>,
@@ -560,6 +586,12 @@ impl Draft<'_> {
             again: pay.again,
         };
         let mut decision = decide(&known, facts, pay.policy);
+        // A part of it is gone, though a later cause may stand in its row.
+        if matches!(decision, PaymentDecision::Credit { .. } | PaymentDecision::Return)
+            && recorded.as_ref().is_some_and(|row| taken(&self.returns_of(row.id)) > 0)
+        {
+            decision = PaymentDecision::Hold(HeldCause::PartReturned);
+        }
         if let (PaymentDecision::Credit { pays: false }, Some(order)) = (decision, &order)
             && let Some(cause) = self.credited_otherwise(order)?
         {
@@ -635,7 +667,7 @@ impl Draft<'_> {
     }
 
     /// The credit that an earlier try of this call has committed, so that it gets its record.
-    fn credited_before(&self, call: &RechargeCall) -> Option<ExternalOperation> {
+    pub(super) fn credited_before(&self, call: &RechargeCall) -> Option<ExternalOperation> {
         let recorded = call.payment().and_then(|key| self.payment(&key)).map(|row| row.id);
         let found = call.credit_keys(recorded).into_iter().find_map(|key| {
             let row = self.known.externals.get(&key)?;
@@ -661,19 +693,27 @@ impl Draft<'_> {
         if !matter.recorded {
             self.suspend(&matter.payment);
         }
+        // The channel may have taken a part of it.
+        let minor_units = match matter.recorded {
+            true => matter.payment.in_suspense(&self.returns_of(matter.payment.id)),
+            false => matter.payment.minor_units,
+        };
         matter.goes(Disposition::Returning);
         let at = self.flight.at;
         self.write_return(RechargeReturn {
             id,
             payment: matter.payment.id,
             kind: ReturnKind::Refund,
-            minor_units: matter.payment.minor_units,
+            minor_units,
             // Its money is apart already.
             state: ReturnState::Ready,
             next_at: Some(at),
             created_at: at,
             updated_at: at,
             version: 0,
+            idem_key: None,
+            number: None,
+            code: None,
             attempts: 0,
         });
     }
@@ -694,11 +734,7 @@ impl Draft<'_> {
         debit: LedgerAccount,
         credit: LedgerAccount,
     ) {
-        let Some(amount) = payment.amount else { return };
-        let (asset, recharge, payment) = (payment.asset, payment.recharge, payment.id);
-        let movement =
-            RechargeMovement { key, kind, debit, credit, asset, amount, recharge, payment };
-        self.desk.movements.push(movement);
+        self.movement_of(payment, key, kind, (debit, credit), payment.amount);
     }
 
     /// Credits a payment. `pays`: its order becomes PAID. The inner error: the account does not
@@ -746,124 +782,6 @@ impl Draft<'_> {
         let id = matter.payment.recharge;
         self.notice(change, Some(user), id, Some(&matter.payment), done.order_number);
         Ok(Ok(done))
-    }
-
-    /// Books a credit, or finds it booked: a repair from the log restores the row of a credit
-    /// before the order that it belongs to.
-    fn booked(&mut self, external: &External) -> Result<Result<ExternalOperation, Code>, Objected> {
-        let named = |row: &Decided| {
-            operation(row).ok_or_else(|| violation(format!("{} is no key", external.idem_key)))
-        };
-        if let Some(why) = self.known.unreadable.get(&Key::External(external.idem_key.clone())) {
-            return Err(Objected { violation: false, what: why.clone() });
-        }
-        if let Some(row) = self.known.externals.get(&external.idem_key) {
-            let body = |one: &External| (one.op, one.user, one.asset, one.amount);
-            if row.decision != Decision::Success || body(&row.external) != body(external) {
-                let key = &external.idem_key;
-                return Err(violation(format!("{key} is recorded with another body")));
-            }
-            return named(row).map(Ok);
-        }
-        let External { op, user, asset, amount, .. } = *external;
-        let (decision, balance_after) = self.book(op, user, asset, amount)?;
-        if let Some(code) = decision.code() {
-            return Ok(Err(code));
-        }
-        let row = Decided { external: external.clone(), decision, balance_after };
-        let done = named(&row)?;
-        self.externals.insert(external.idem_key.clone(), self.flight.externals.len());
-        self.flight.externals.push(row);
-        Ok(Ok(done))
-    }
-
-    /// An operator ends a HELD payment: a compare-and-set of its disposition.
-    fn end_held(
-        &mut self,
-        call: &RechargeCall,
-        name: &PaymentName,
-        how: HeldEnd,
-        order: Option<Recharge>,
-    ) -> Result<RechargeReply, Objected> {
-        let key = (name.channel.clone(), name.trade_no.clone());
-        // A caller has read it, so it is committed.
-        let committed = self.known.recharges.payments.contains_key(&key);
-        let Some(payment) = self.payment(&key).filter(|_| committed) else {
-            return Ok(RechargeReply::refused(Code::RechargeNotFound, None));
-        };
-        // It was matched meanwhile: the caller looks again.
-        if payment.recharge != name.recharge {
-            return Ok(decided(PaymentDecision::Repeat, Some(payment)));
-        }
-        let event = match how {
-            HeldEnd::Credit => PaymentEvent::Credit,
-            HeldEnd::Return(_) => PaymentEvent::Return,
-            HeldEnd::Dismiss => PaymentEvent::Dismiss,
-        };
-        let Some(to) = payment.disposition.next(event) else {
-            let mut reply = decided(PaymentDecision::Repeat, Some(payment));
-            reply.credit = self.credited_before(call);
-            return Ok(reply);
-        };
-        let pays = order.as_ref().is_some_and(|order| !order.state.is_terminal());
-        if how == HeldEnd::Credit
-            && let Some(why) = self.no_credit(&payment, order.as_ref())?
-        {
-            return Ok(RechargeReply::refused(Code::InvalidRequest, Some(why.to_owned())));
-        }
-        let mut matter = Matter { payment, recorded: true, order, steps: Vec::new() };
-        let mut credit = None;
-        let decision = match how {
-            HeldEnd::Credit => match self.credit(call, &mut matter, pays)? {
-                Ok(done) => {
-                    credit = Some(done);
-                    PaymentDecision::Credit { pays }
-                }
-                Err(code) => return Ok(RechargeReply::refused(code, None)),
-            },
-            HeldEnd::Return(id) => {
-                self.returning(&mut matter, id);
-                PaymentDecision::Return
-            }
-            HeldEnd::Dismiss => {
-                let suspense = LedgerAccount::Suspense(matter.payment.channel.clone());
-                let (key, kind) =
-                    (movement::payment_dismiss(matter.payment.id), MovementKind::Dismiss);
-                self.movement(&matter.payment, key, kind, suspense, LedgerAccount::Outside);
-                PaymentDecision::Repeat
-            }
-        };
-        if how == HeldEnd::Dismiss {
-            matter.goes(to);
-        }
-        if how != HeldEnd::Credit {
-            self.ended_unpaid(call, &mut matter);
-        }
-        let payment = self.write_payment(matter);
-        Ok(RechargeReply { credit, ..decided(decision, Some(payment)) })
-    }
-
-    /// Why an operator cannot credit a HELD payment; `None`: it can be.
-    fn no_credit(
-        &self,
-        payment: &RechargePayment,
-        order: Option<&Recharge>,
-    ) -> Result<Option<&'static str>, Objected> {
-        if payment.amount.is_none() || payment.cause == Some(HeldCause::Currency) {
-            return Ok(Some("No asset stands for this payment."));
-        }
-        if payment.cause == Some(HeldCause::PartReturned) {
-            return Ok(Some("The channel has given a part of this payment back."));
-        }
-        let Some(order) = order else { return Ok(None) };
-        if order.asset != payment.asset {
-            return Ok(Some("The order of this payment is of another asset."));
-        }
-        let is_over = order.state.is_terminal();
-        if is_over && self.credited_otherwise(order)? == Some(HeldCause::Duplicate) {
-            return Ok(Some("The order of this payment was credited before."));
-        }
-        Ok(None)
     }
 
     /// Closes an order that has lost its last held payment without a credit.

@@ -9,12 +9,12 @@ use super::{Matter, decided};
 use crate::recharge::ReturnId;
 use crate::recharge::act::{PaymentName, RechargeCall, RechargeOutcome, RechargeReply};
 use crate::recharge::decide::PaymentDecision;
-use crate::recharge::movement::{self, LedgerAccount, MovementKind};
+use crate::recharge::movement::MovementKind;
 use crate::recharge::order::{
     Follow, FollowState, Recharge, RechargeState, RechargeStep, RechargeTarget,
 };
-use crate::recharge::payment::{HeldCause, PaymentEvent};
-use crate::recharge::returned::{ReturnEvent, ReturnState};
+use crate::recharge::payment::{Disposition, HeldCause, PaymentEvent};
+use crate::recharge::returned::{RechargeReturn, ReturnEvent, ReturnState};
 use domain::code::Code;
 
 /// The shortest time between a try of an order and a question that a hint has made due.
@@ -115,12 +115,14 @@ impl Draft<'_> {
             row = self.desk.returns.get(&id).cloned().unwrap_or(row);
         }
         let (row, replayed) = (Box::new(row), granted.is_none());
-        Ok(RechargeReply::plain(RechargeOutcome::Return { row, replayed }))
+        let receivable = None;
+        Ok(RechargeReply::plain(RechargeOutcome::Return { row, receivable, replayed }))
     }
 
     /// The channel has ended a return.
     pub(super) fn end_return(
         &mut self,
+        call: &RechargeCall,
         name: &PaymentName,
         id: ReturnId,
         gone: bool,
@@ -141,23 +143,27 @@ impl Draft<'_> {
         let event = if gone { ReturnEvent::Gone } else { ReturnEvent::Refused };
         let asked = row.state.next(ReturnEvent::Asked).unwrap_or(row.state);
         let Some(ended) = asked.next(event) else {
-            return Ok(decided(PaymentDecision::Repeat, Some(payment)));
+            let credit = self.credited_before(call);
+            return Ok(RechargeReply { credit, ..decided(PaymentDecision::Repeat, Some(payment)) });
         };
+        row.code = (!gone).then_some(Code::ChannelRefused);
+        if payment.disposition == Disposition::Credited {
+            let credit = self.end_refund(call, &payment, &row, gone)?;
+            self.write_return(RechargeReturn { state: ended, next_at: None, ..row });
+            return Ok(RechargeReply { credit, ..decided(PaymentDecision::Repeat, Some(payment)) });
+        }
         let event = if gone { PaymentEvent::Gone } else { PaymentEvent::Refused };
         let Some(to) = payment.disposition.next(event) else {
             return Err(violation(format!("payment {} is not on its way back", payment.id)));
         };
         (row.state, row.next_at) = (ended, None);
-        self.write_return(row);
+        self.write_return(row.clone());
         let mut matter = Matter { payment, recorded: true, order, steps: Vec::new() };
         let owner = matter.order.as_ref().map(|order| order.user);
         let recharge = matter.payment.recharge;
         if gone {
-            let channel = &matter.payment.channel;
-            let suspense = LedgerAccount::Suspense(channel.clone());
-            let clearing = LedgerAccount::Clearing(channel.clone());
-            let (key, kind) = (movement::return_key(id), MovementKind::Return);
-            self.movement(&matter.payment, key, kind, suspense, clearing);
+            let before = matter.payment.in_suspense(&self.returns_of(matter.payment.id));
+            self.leaves(&matter.payment, &row, MovementKind::Return, (before, 0));
             matter.goes(to);
             self.notice(RechargeChange::Returned, owner, recharge, Some(&matter.payment), 0);
         } else {

@@ -1,0 +1,110 @@
+//! The end of a HELD payment, by an operator.
+
+use super::super::{Draft, Objected};
+use super::{Matter, decided};
+use crate::recharge::act::{HeldEnd, PaymentName, RechargeCall, RechargeReply};
+use crate::recharge::decide::PaymentDecision;
+use crate::recharge::movement::{self, LedgerAccount, MovementKind};
+use crate::recharge::order::Recharge;
+use crate::recharge::payment::{HeldCause, PaymentEvent, RechargePayment};
+use crate::recharge::returned::taken;
+use domain::code::Code;
+
+impl Draft<'_> {
+    /// An operator ends a HELD payment: a compare-and-set of its disposition.
+    pub(super) fn end_held(
+        &mut self,
+        call: &RechargeCall,
+        name: &PaymentName,
+        how: HeldEnd,
+        order: Option<Recharge>,
+    ) -> Result<RechargeReply, Objected> {
+        let key = (name.channel.clone(), name.trade_no.clone());
+        // A caller has read it, so it is committed.
+        let committed = self.known.recharges.payments.contains_key(&key);
+        let Some(payment) = self.payment(&key).filter(|_| committed) else {
+            return Ok(RechargeReply::refused(Code::RechargeNotFound, None));
+        };
+        // It was matched meanwhile: the caller looks again.
+        if payment.recharge != name.recharge {
+            return Ok(decided(PaymentDecision::Repeat, Some(payment)));
+        }
+        let event = match how {
+            HeldEnd::Credit => PaymentEvent::Credit,
+            HeldEnd::Return(_) => PaymentEvent::Return,
+            HeldEnd::Dismiss => PaymentEvent::Dismiss,
+        };
+        let Some(to) = payment.disposition.next(event) else {
+            let mut reply = decided(PaymentDecision::Repeat, Some(payment));
+            reply.credit = self.credited_before(call);
+            return Ok(reply);
+        };
+        let pays = order.as_ref().is_some_and(|order| !order.state.is_terminal());
+        if how == HeldEnd::Credit
+            && let Some(why) = self.no_credit(&payment, order.as_ref())?
+        {
+            return Ok(RechargeReply::refused(Code::InvalidRequest, Some(why.to_owned())));
+        }
+        let in_suspense = payment.in_suspense(&self.returns_of(payment.id));
+        if matches!(how, HeldEnd::Return(_)) && in_suspense == 0 {
+            let why = "The channel has taken all of this payment back.".to_owned();
+            return Ok(RechargeReply::refused(Code::NotReturnable, Some(why)));
+        }
+        let mut matter = Matter { payment, recorded: true, order, steps: Vec::new() };
+        let mut credit = None;
+        let decision = match how {
+            HeldEnd::Credit => match self.credit(call, &mut matter, pays)? {
+                Ok(done) => {
+                    credit = Some(done);
+                    PaymentDecision::Credit { pays }
+                }
+                Err(code) => return Ok(RechargeReply::refused(code, None)),
+            },
+            HeldEnd::Return(id) => {
+                self.returning(&mut matter, id);
+                PaymentDecision::Return
+            }
+            HeldEnd::Dismiss => {
+                let suspense = LedgerAccount::Suspense(matter.payment.channel.clone());
+                let (key, kind) =
+                    (movement::payment_dismiss(matter.payment.id), MovementKind::Dismiss);
+                let amount = matter.payment.amount_of(in_suspense);
+                let sides = (suspense, LedgerAccount::Outside);
+                self.movement_of(&matter.payment, key, kind, sides, amount);
+                PaymentDecision::Repeat
+            }
+        };
+        if how == HeldEnd::Dismiss {
+            matter.goes(to);
+        }
+        if how != HeldEnd::Credit {
+            self.ended_unpaid(call, &mut matter);
+        }
+        let payment = self.write_payment(matter);
+        Ok(RechargeReply { credit, ..decided(decision, Some(payment)) })
+    }
+
+    /// Why an operator cannot credit a HELD payment; `None`: it can be.
+    fn no_credit(
+        &self,
+        payment: &RechargePayment,
+        order: Option<&Recharge>,
+    ) -> Result<Option<&'static str>, Objected> {
+        if payment.amount.is_none() || payment.cause == Some(HeldCause::Currency) {
+            return Ok(Some("No asset stands for this payment."));
+        }
+        if payment.cause == Some(HeldCause::PartReturned) || taken(&self.returns_of(payment.id)) > 0
+        {
+            return Ok(Some("The channel has given a part of this payment back."));
+        }
+        let Some(order) = order else { return Ok(None) };
+        if order.asset != payment.asset {
+            return Ok(Some("The order of this payment is of another asset."));
+        }
+        let is_over = order.state.is_terminal();
+        if is_over && self.credited_otherwise(order)? == Some(HeldCause::Duplicate) {
+            return Ok(Some("The order of this payment was credited before."));
+        }
+        Ok(None)
+    }
+}
