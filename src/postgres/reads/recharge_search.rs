@@ -298,7 +298,7 @@ async fn parts_of(
 ) -> Result<(Vec<RechargeReturn>, Vec<MovementRow>), Error> {
     let ids: Vec<Id> = payments.iter().map(|payment| Id(payment.id.number())).collect();
     let returns = format!(
-        "SELECT {RETURN_COLUMNS} FROM recharge_returns WHERE payment_id = ANY ($1) \
+        "SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE payment_id = ANY ($1) \
           ORDER BY created_at, return_id LIMIT {SHOWN_MAX}"
     );
     let rows = transaction.query(&returns, &[&ids]).await?;
