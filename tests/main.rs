@@ -66,7 +66,6 @@ mod events;
 /// The same stream to an endpoint, signed and in order.
 mod webhooks;
 
-
 /// Participants of transactions: every answer, the check of their duties, and the example.
 mod participants;
 

@@ -45,10 +45,10 @@ mod guarded;
 mod repeated;
 /// Rows that a restore has lost.
 mod restored;
-/// Events, and the reads of owners.
-mod told;
 /// Refunds, money that channels take and give back, receivables.
 mod returns;
+/// Events, and the reads of owners.
+mod told;
 
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
@@ -74,7 +74,12 @@ impl Desk {
     }
 
     fn with(policy: RechargePolicy) -> Desk {
-        Desk::ruled(RechargeRules { policy, open_max: 5, life: Duration::from_secs(1_500), freeze_on_short: true })
+        Desk::ruled(RechargeRules {
+            policy,
+            open_max: 5,
+            life: Duration::from_secs(1_500),
+            freeze_on_short: true,
+        })
     }
 
     fn with_open_max(open_max: usize) -> Desk {

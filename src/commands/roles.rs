@@ -5,8 +5,8 @@
 
 pub mod primary;
 pub mod process;
-mod recharges;
 mod recharge_gauges;
+mod recharges;
 pub mod signals;
 mod transactions;
 mod upkeep;

@@ -6,8 +6,8 @@
 pub mod approvals;
 pub mod assets;
 pub mod callers;
-pub mod channels;
 pub mod channel_pauses;
+pub mod channels;
 pub mod halts;
 pub mod pauses;
 pub mod special;

@@ -388,8 +388,14 @@ impl<'a> Rows<'a> {
             values.extend(beside);
         }
         if self.have_recharges() {
-            let recharges: [&(dyn ToSql + Sync); 6] =
-                [&self.orders, &self.payments, &self.returns, &self.movements, &self.told, &self.receivables];
+            let recharges: [&(dyn ToSql + Sync); 6] = [
+                &self.orders,
+                &self.payments,
+                &self.returns,
+                &self.movements,
+                &self.told,
+                &self.receivables,
+            ];
             values.extend(recharges);
         }
         values
