@@ -833,7 +833,8 @@ impl Postgres {
         let key = idem_key.clone();
         let external =
             External { idem_key, op, user, asset: order.asset, amount, actor, order_number };
-        let after = after + self.frozen_of(user.number(), asset);
+        let frozen = self.frozen_of(user.number(), asset);
+        let after = after + i128::try_from(frozen).expect("small");
         self.externals.set(key, (external, None, after));
     }
 

@@ -36,7 +36,6 @@ use crate::http::tls::{HTTP_1_1, Tls};
 use crate::postgres::admin::Admin;
 use crate::postgres::database::Database;
 use crate::postgres::flight_store::FlightStore;
-use crate::postgres::reads::Reads;
 use crate::recharge::proof::ProofKeys;
 use crate::recharge::terms::{ChannelTerms, PaymentRule, RechargePolicy};
 use crate::task::Tasks;
@@ -44,9 +43,6 @@ use crate::till::{self, Till, TillOptions, TillParts};
 
 /// The workers of the service.
 type Workers = Arc<Coordinator<Spot, Funding<FlightStore<Database>>>>;
-
-/// The handle of the service.
-type Handle = Arc<Recharges<Spot, Funding<FlightStore<Database>>>>;
 
 /// The parts that come before the stores: channels with their keys, and the bound listener.
 pub(super) struct Opening {

@@ -12,7 +12,7 @@ use std::cmp::min;
 use super::super::recharged::{RechargeChange, RechargeRows};
 use super::super::{Audited, Balance, Decided, Key};
 use super::recharges::operation;
-use super::{Draft, Objected, violation};
+use super::{Draft, Objected, fits, signed, violation};
 use crate::postgres::store::{External, Reply};
 use crate::recharge::act::{
     PaymentName, ReceivableCall, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
@@ -26,6 +26,7 @@ use crate::recharge::returned::{
 use crate::recharge::{PaymentId, ReturnId};
 use domain::account::{AccountStatus, UserId};
 use domain::amount::{Amount, units_text};
+use domain::asset::AssetId;
 use domain::code::Code;
 use domain::hold::{HoldAct, HoldKey, HoldOrder};
 use domain::transfer::{Decision, ExternalOperation, Op, Participant};
@@ -261,7 +262,7 @@ impl Draft<'_> {
         self.readable(&Key::Account(user))?;
         self.readable(&Key::Balance(user, asset))?;
         let status = self.account(user).after;
-        let enough = self.available(user, asset) >= u128::from(amount);
+        let enough = self.free(user, asset) >= u128::from(amount);
         // Also a refusal rests on it.
         self.balance(user, asset);
         let verdict = Op::ExtWithdraw.verdict(Participant::Funding, status, enough);
@@ -271,7 +272,7 @@ impl Draft<'_> {
         let key = movement::return_hold(refund.id, user, asset);
         let act = HoldAct::Set { round: ROUND, amount, pays: true, paid: false };
         let order_number = call.order_number;
-        self.on_hold(HoldOrder { key, order_number, user, asset, purpose: 0, act })?;
+        self.on_hold(plain_order(key, order_number, (user, asset), act))?;
         Ok(None)
     }
 
@@ -305,7 +306,7 @@ impl Draft<'_> {
             return Err(violation(format!("return {} has no hold", row.id)));
         };
         let (order_number, act) = (held.order_number, HoldAct::Release);
-        self.on_hold(HoldOrder { key, order_number, user, asset, purpose: 0, act })?;
+        self.on_hold(plain_order(key, order_number, (user, asset), act))?;
         if !gone {
             return Ok(None);
         }
@@ -509,7 +510,7 @@ impl Draft<'_> {
         self.readable(&Key::Balance(user, payment.asset))?;
         self.readable(&Key::External(key.to_owned()))?;
         let restored = self.known.externals.get(key).map(|row| row.external.amount.units());
-        let available = self.available(user, payment.asset);
+        let available = self.free(user, payment.asset);
         let available = u64::try_from(available).unwrap_or(u64::MAX);
         Ok(min(restored.unwrap_or(available), units))
     }
@@ -673,7 +674,7 @@ impl Draft<'_> {
     fn decides(
         &mut self,
         external: &External,
-        balance_after: Option<u128>,
+        balance_after: Option<i128>,
     ) -> Result<ExternalOperation, Objected> {
         let (external, decision) = (external.clone(), Decision::Success);
         let key = external.idem_key.clone();
@@ -710,7 +711,11 @@ impl Draft<'_> {
         self.readable(&Key::Account(user))?;
         self.readable(&Key::Balance(user, asset))?;
         let (available, units) = (self.available(user, asset), u128::from(amount.units()));
-        let Some(after) = op.row().available.of(available, units) else {
+        let effect = op.effect(Decision::Success, amount.units());
+        let after = available.checked_add(effect).filter(|after| fits(*after));
+        // Nothing is taken from a balance below zero.
+        let after = after.filter(|_| !op.takes() || self.free(user, asset) >= units);
+        let Some(after) = after else {
             let what = format!("{op} of {units} units does not fit the balance {available}");
             return Err(Objected { violation: false, what });
         };
@@ -719,8 +724,19 @@ impl Draft<'_> {
         let frozen = row.after.or(row.before).map_or(0, |stands| stands.frozen);
         let version = row.before.map_or(0, |before| before.version) + 1;
         row.after = Some(Balance { available: after, frozen, version });
-        self.decides(external, Some(after + frozen))
+        self.decides(external, Some(after.saturating_add(signed(frozen))))
     }
+}
+
+/// An act on a hold of the available balance, without the outside.
+fn plain_order(
+    key: HoldKey,
+    order_number: u64,
+    (user, asset): (UserId, AssetId),
+    act: HoldAct,
+) -> HoldOrder {
+    let (purpose, special, outside_numbers) = (0, false, [0, 0]);
+    HoldOrder { key, order_number, user, asset, purpose, special, act, outside_numbers }
 }
 
 /// Why a fact cannot be one of this payment. A GivenBack waits for its taking: the channel tells
