@@ -833,8 +833,7 @@ impl Postgres {
         let key = idem_key.clone();
         let external =
             External { idem_key, op, user, asset: order.asset, amount, actor, order_number };
-        let frozen = self.frozen_of(user.number(), asset);
-        let after = after + i128::try_from(frozen).expect("small");
+        let after = after + signed(self.frozen_of(user.number(), asset));
         self.externals.set(key, (external, None, after));
     }
 
