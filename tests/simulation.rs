@@ -58,7 +58,7 @@
 //! | UBSCore finds nothing recorded | 3 | L6 answered is final |
 //! | an operator's refusal overrules a success | 13 | L4 only a recorded decision moves a state |
 //! | an external operation is answered before its record | 1 | L3 answered is durable |
-//! | a leg of the outside is answered before its record | 1 | a leg of the outside has its record |
+//! | a leg of the outside is answered before its record | 4 | a leg of the outside has its record |
 //! | a deposit without a place is not decided | 131 | everything ends terminal |
 //! | a flight commits without its predecessor | 1 | L11 one incarnation writes |
 //! | a deletion of journal rows takes the last row | 1 | a flight that was given up never commits |
