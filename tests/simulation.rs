@@ -56,9 +56,9 @@
 //! | a status is answered and forgotten | 3 | an answered status holds |
 //! | a sync returns before the disk has written | 8 | L3 durable is durable |
 //! | UBSCore finds nothing recorded | 3 | L6 answered is final |
-//! | an operator's refusal overrules a success | 13 | L4 only a recorded decision moves a state |
+//! | an operator's refusal overrules a success | 27 | L4 only a recorded decision moves a state |
 //! | an external operation is answered before its record | 1 | L3 answered is durable |
-//! | a leg of the outside is answered before its record | 1 | a leg of the outside has its record |
+//! | a leg of the outside is answered before its record | 4 | a leg of the outside has its record |
 //! | a deposit without a place is not decided | 131 | everything ends terminal |
 //! | a flight commits without its predecessor | 1 | L11 one incarnation writes |
 //! | a deletion of journal rows takes the last row | 1 | a flight that was given up never commits |
@@ -68,7 +68,7 @@
 //! | a reply precedes the commit of its flight | 1 | each committed flight is sent once |
 //! | money that is set apart stays available | 4 | balances equal the journals |
 //! | a hold that was released is settled | 8 | a hold ends once |
-//! | a repeat of a Settle settles again | 4 | a hold ends once |
+//! | a repeat of a Settle settles again | 17 | a hold ends once |
 //! | an abort of a name that is not there writes nothing | 13 | L3 answered is durable |
 //! | a caller's commit does not look at the branches | 13 | L14 a commit has tried its branches |
 //! | a decision compares no state and passes a held row | 139 | L14 a decision stands |

@@ -65,10 +65,11 @@ impl Holder {
             }
         }
         if apart > 0 && !self.chance.one_in(3) {
-            // Some of it goes to the outside, and the payee gets money from there. No draw, so that
-            // the rest of the run stays the same.
-            let withdrawn = if number.is_multiple_of(2) { apart.div_ceil(2) } else { 0 };
-            let deposited = if number.is_multiple_of(3) { 5 } else { 0 };
+            // Some of it goes to the outside, and the payee gets money from there. No draw, and no
+            // world with services, so that their runs stay the same.
+            let crosses = |nth: u64| self.world.plan.deals == 0 && number.is_multiple_of(nth);
+            let withdrawn = if crosses(2) { apart.div_ceil(2) } else { 0 };
+            let deposited = if crosses(3) { 5 } else { 0 };
             let (moved, passed) = (apart - withdrawn, 0);
             let pays =
                 HoldAct::Settle { taken: moved, brought: 0, deposited: 0, withdrawn, passed };
