@@ -343,13 +343,6 @@ pub enum RechargeOutcome {
         /// The payment as it stands; `None`: it is not recorded.
         payment: Option<Box<RechargePayment>>,
     },
-    /// The return as it stands.
-    Return {
-        /// The return.
-        row: Box<RechargeReturn>,
-        /// Whether the act has changed nothing.
-        replayed: bool,
-    },
     /// Nothing was done.
     Refused {
         /// Why.

@@ -320,6 +320,12 @@ fn rch_033_taken_money_is_debited_and_the_rest_is_a_receivable() {
     );
     assert_eq!(desk.value(&keys), "{return//recover/1,return//short,return//write-off/2}");
     assert_eq!(desk.status(), "2", "an operator opens it");
+    let reads = Reads::new(pool(&desk.site.target(), &LIMITS, 1), catalog());
+    let accounts = block_on(reads.channel_accounts()).expect("read");
+    let [wechat] = &accounts[..] else { panic!("{accounts:?}") };
+    let coins = |units: i128| units / i128::from(COIN);
+    assert_eq!((coins(wechat.paid), coins(wechat.taken)), (100, 100));
+    assert_eq!((coins(wechat.clearing), coins(wechat.receivable), coins(wechat.loss)), (0, 0, 5));
     desk.is_whole();
     desk.stopped();
 }

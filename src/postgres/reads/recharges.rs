@@ -1,10 +1,11 @@
 //! Orders and payments of recharges, for their handle: committed rows, without a flight.
 
 use jiff::Timestamp;
+use tokio_postgres::Row;
 
 use super::Reads;
 use crate::postgres::Error;
-use crate::postgres::columns::Id;
+use crate::postgres::columns::{Id, Numeric};
 use crate::postgres::database::receivables::receivable_by;
 use crate::postgres::database::recharges::{
     ORDER_COLUMNS, PAYMENT_COLUMNS, RETURN_COLUMNS, order_by, order_from_row, payment_behind,
@@ -16,6 +17,7 @@ use crate::recharge::payment::RechargePayment;
 use crate::recharge::returned::{Receivable, RechargeReturn};
 use crate::recharge::{PaymentId, RechargeId, ReturnId};
 use domain::amount::Amount;
+use domain::asset::AssetId;
 
 impl Reads {
     /// An order.
@@ -96,6 +98,20 @@ impl Reads {
         let row = receivable_by(&**client, id, &self.catalog()).await?;
         self.pool.note(&client).await?;
         Ok(row)
+    }
+
+    /// The accounts of each channel and asset. It adds up whole tables.
+    ///
+    /// # Errors
+    /// As [`Reads::recharge`].
+    pub async fn channel_accounts(&self) -> Result<Vec<ChannelAccounts>, Error> {
+        let accounts = "SELECT channel, asset_id, paid, returned, taken, given_back, clearing, \
+                               suspense, receivable, loss \
+                          FROM recharge_accounts() ORDER BY channel, asset_id";
+        let client = self.pool.get().await?;
+        let rows = client.query(accounts, &[]).await?;
+        self.pool.note(&client).await?;
+        rows.iter().map(accounts_from_row).collect()
     }
 
     /// Whether an order has this number of its channel.
@@ -234,6 +250,53 @@ impl Reads {
         self.pool.note(&client).await?;
         Ok(row.try_get(0)?)
     }
+}
+
+/// The accounts of one channel and asset, smallest units. Clearing, the channel's debt to us, is
+/// `paid - returned - taken + given_back`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelAccounts {
+    /// The channel's name.
+    pub channel: String,
+    /// The asset.
+    pub asset: AssetId,
+    /// Payments.
+    pub paid: i128,
+    /// Refunds that are done.
+    pub returned: i128,
+    /// Money that the channel has taken.
+    pub taken: i128,
+    /// Taken money that the channel has given back.
+    pub given_back: i128,
+    /// The channel's debt to us.
+    pub clearing: i128,
+    /// Payments without an owner yet.
+    pub suspense: i128,
+    /// The debts of users.
+    pub receivable: i128,
+    /// Money that is lost.
+    pub loss: i128,
+}
+
+fn accounts_from_row(row: &Row) -> Result<ChannelAccounts, Error> {
+    let units = |column| Ok::<_, Error>(row.try_get::<_, Numeric>(column)?.0);
+    let number: i32 = row.try_get(1)?;
+    let asset = u32::try_from(number).map(AssetId).map_err(|_| Error::Row {
+        table: "recharge_movements",
+        what: format!("asset_id {number}"),
+    })?;
+    Ok(ChannelAccounts {
+        channel: row.try_get(0)?,
+        asset,
+        paid: units(2)?,
+        returned: units(3)?,
+        taken: units(4)?,
+        given_back: units(5)?,
+        clearing: units(6)?,
+        suspense: units(7)?,
+        receivable: units(8)?,
+        loss: units(9)?,
+    })
 }
 
 /// The kind of a row that is due, as the index `recharges_due` has it, to the letter.

@@ -12,14 +12,14 @@ use super::super::{Decided, Key};
 use super::{Draft, Known, Objected, Rows, returns, violation};
 use crate::postgres::store::{External, Reply};
 use crate::recharge::act::{
-    HeldEnd, PaymentCall, PaymentName, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
+    HeldEnd, PaymentCall, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
 };
 use crate::recharge::decide::{KnownPayment, PaymentDecision, decide};
 use crate::recharge::movement::{self, LedgerAccount, MovementKind, RechargeMovement};
 use crate::recharge::order::{
     ClosingWish, Recharge, RechargeEvent, RechargeState, RechargeStep, RechargeTarget,
 };
-use crate::recharge::payment::{Disposition, HeldCause, PaymentEvent, RechargePayment};
+use crate::recharge::payment::{Disposition, HeldCause, RechargePayment};
 use crate::recharge::returned::{
     Receivable, ReceivableAct, RechargeReturn, ReturnKind, ReturnState, taken,
 };
@@ -27,7 +27,7 @@ use crate::recharge::{RechargeId, ReturnId};
 use domain::account::UserId;
 use domain::asset::AssetId;
 use domain::code::Code;
-use domain::transfer::{Cid, Decision, ExternalOperation, Op};
+use domain::transfer::{Cid, ExternalOperation, Op};
 
 /// The rows of recharges that a flight under construction writes.
 #[derive(Default)]
