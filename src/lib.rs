@@ -65,7 +65,8 @@
 //!    [`transaction`] declares their states; [`transactions`] moves them, by one worker behind the
 //!    coordinator. Start with [`transactions::step`], which is pure. [`recharge`] decides the
 //!    payments of channels: start with [`recharge::decide`]. [`channels`] speaks with payment
-//!    channels. [`till`] drives each order at its channel: start with [`till::step`], which is pure.
+//!    channels. [`till`] drives each order at its channel: start with [`till::step`], which is
+//!    pure.
 //! 10. [`http`]: listener, tokens, routes, JSON; `public` for users, `ops` for operators.
 //!     [`quota`] bounds the requests of one user.
 //!     [`stream`](mod@stream) is the door of venues: sessions of numbered commands to UBSCore.

@@ -4,7 +4,7 @@
 //! A row is due at its `next_at`, and everything that changes an order sets that time in the same
 //! commit. [`step`] decides the next call from the row alone. Each try is written down before its
 //! call, by the worker of the order's user, so a try of a superseded process is none. A look only
-//! hurries: nothing stands here that is not in a row, beside what is in hand.
+//! hurries: nothing stands here that is not in a row, beside the jobs in hand.
 //!
 //! Calls of channels block, so they run on threads of the runtime. Each channel has its own part of
 //! them, its own rate, and its own due rows. So one that hangs delays no other.

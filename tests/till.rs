@@ -41,7 +41,6 @@ use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::pool;
 use ubscore::postgres::reads::Reads;
-use ubscore::recharge::RechargeId;
 use ubscore::recharge::answers::{BillLine, Billed, Closing, Created, Queried, Refunded, Rejected};
 use ubscore::recharge::facts::{Facts, Notice, Returned};
 use ubscore::recharge::order::{ClosingWish, Recharge, RechargeState, RechargeTarget};
@@ -209,7 +208,7 @@ impl Shop {
         let simulator = Simulator::start();
         // Nothing listens to callbacks.
         simulator.faults(&json!({"callbacks": "drop"}));
-        let (coordinator, mut tasks, engine) = layers::coordinator(&site);
+        let (coordinator, tasks, engine) = layers::coordinator(&site);
         let coordinator = Arc::new(coordinator);
         let catalog = catalog();
         let reads = Reads::new(pool(&site.target(), &LIMITS, 8), Arc::clone(&catalog));
@@ -247,25 +246,7 @@ impl Shop {
         let channels = Arc::new(OpenChannels::new(open.collect()));
         let gate = Arc::new(Gate::new(false));
         let (till, heard) = Till::new();
-        let parts = TillParts {
-            recharges: Arc::clone(&recharges),
-            channels: Arc::clone(&channels),
-            coordinator: Arc::clone(&coordinator),
-            reads: reads.clone(),
-            gate: Arc::clone(&gate),
-            clock: Arc::clone(&clock) as Arc<dyn Clock>,
-            entropy: Box::new(SystemEntropy::default()),
-            silent: Arc::default(),
-            options: TillOptions {
-                query_after: Duration::from_secs(15),
-                query_cap: Duration::from_secs(300),
-                follow_for: Duration::from_secs(86_400),
-                parallel: 8,
-                calls_per_second_max: 200,
-            },
-        };
-        block_on(async { till::start(parts, heard, &mut tasks) });
-        Shop {
+        let mut shop = Shop {
             site,
             simulator,
             clock,
@@ -279,6 +260,31 @@ impl Shop {
             till,
             tasks,
             engine,
+        };
+        let parts = shop.parts();
+        let tasks = &mut shop.tasks;
+        block_on(async { till::start(parts, heard, tasks) });
+        shop
+    }
+
+    /// The parts of a till.
+    fn parts(&self) -> TillParts<Spot, Funding<Store>> {
+        TillParts {
+            recharges: Arc::clone(&self.recharges),
+            channels: Arc::clone(&self.channels),
+            coordinator: Arc::clone(&self.coordinator),
+            reads: self.reads.clone(),
+            gate: Arc::clone(&self.gate),
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            entropy: Box::new(SystemEntropy::default()),
+            silent: Arc::default(),
+            options: TillOptions {
+                query_after: Duration::from_secs(15),
+                query_cap: Duration::from_secs(300),
+                follow_for: Duration::from_secs(86_400),
+                parallel: 8,
+                calls_per_second_max: 200,
+            },
         }
     }
 

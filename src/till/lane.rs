@@ -17,7 +17,7 @@ pub(super) enum Due {
 }
 
 impl Due {
-    /// Creates before returns before closes before queries. What goes on to Spot asks no channel.
+    /// Creates before returns before closes before queries. A transfer to Spot asks no channel.
     pub(super) fn turn(&self) -> u8 {
         match self {
             Due::Order(DueKind::Create, _) => 0,

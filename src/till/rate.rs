@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use governor::clock::Clock as _;
+use governor::middleware::NoOpMiddleware;
 use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
@@ -25,7 +26,7 @@ impl governor::clock::Clock for Ticks {
 
 /// See the module.
 pub(super) struct Rate {
-    limiter: RateLimiter<NotKeyed, InMemoryState, Ticks>,
+    limiter: RateLimiter<NotKeyed, InMemoryState, Ticks, NoOpMiddleware<Nanos>>,
     per_second: NonZeroU32,
 }
 

@@ -1,5 +1,5 @@
-//! The decisions of the till, from the row of an order and the time alone: the step that is due, the
-//! time of the next try, and the meaning of an answer. Pure.
+//! The decisions of the till, from the row of an order and the time alone: the step that is due,
+//! the time of the next try, and the meaning of an answer. Pure.
 
 use std::time::Duration;
 
@@ -141,11 +141,11 @@ pub fn verdict(
     let over = fence_of(order, limits).is_some_and(|fence| asked_at >= fence);
     // The channel has refused it, and has none. Or it has no end of payment of its own, and nothing
     // that a payer was told of.
-    let never_told = !limits.ends_payment && order.reference.is_none();
+    let unknown_to_payers = !limits.ends_payment && order.reference.is_none();
     match answer {
         Queried::Paid(_) => TillVerdict::Tell,
         Queried::Closed => TillVerdict::End,
-        Queried::Absent if closing == ClosingWish::Refused || never_told => TillVerdict::End,
+        Queried::Absent if closing == ClosingWish::Refused || unknown_to_payers => TillVerdict::End,
         Queried::Open | Queried::Absent if over => TillVerdict::End,
         Queried::Open | Queried::Absent | Queried::Unknown(_) => TillVerdict::Again,
     }

@@ -361,6 +361,8 @@ CREATE TABLE recharge_returns (
     state smallint NOT NULL,
     idem_key character varying(64),
     channel_return_no character varying(128),
+    attempts integer NOT NULL DEFAULT 0,
+    CONSTRAINT recharge_returns_attempts_check CHECK ((attempts >= 0)) NOT VALID,
     CONSTRAINT recharge_returns_bonus_check CHECK ((bonus >= 0)),
     CONSTRAINT recharge_returns_idem_key_key UNIQUE (idem_key),
     CONSTRAINT recharge_returns_kind_check CHECK ((kind = ANY (ARRAY[1, 2, 3]))),
@@ -397,6 +399,10 @@ CREATE TABLE recharges_tb (
     reference text,
     pay text,
     history recharge_step[] NOT NULL,
+    follow_req_id uuid,
+    follow_state smallint NOT NULL DEFAULT 0,
+    follow_code smallint,
+    CONSTRAINT recharges_follow_check CHECK (((follow_state = ANY (ARRAY[0, 40, '-10'::integer, '-20'::integer])) AND ((follow_state = 0) OR (state = 40)))) NOT VALID,
     CONSTRAINT recharges_paid_check CHECK (((paid_at IS NOT NULL) = (state = 40))),
     CONSTRAINT recharges_tb_amount_check CHECK ((amount > 0)),
     CONSTRAINT recharges_tb_asset_id_check CHECK ((asset_id > 0)),
@@ -682,7 +688,14 @@ CREATE INDEX recharge_movements_at ON recharge_movements USING btree (at);
 CREATE INDEX recharge_movements_by_payment ON recharge_movements USING btree (payment_id);
 CREATE INDEX recharge_returns_due ON recharge_returns USING btree (next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX recharges_by_user ON recharges_tb USING btree (user_id, recharge_id);
-CREATE INDEX recharges_due ON recharges_tb USING btree (next_at) WHERE (next_at IS NOT NULL);
+CREATE INDEX recharges_due ON recharges_tb USING btree (channel, (
+CASE
+    WHEN (state = 40) THEN 4
+    WHEN ((state = '-10'::integer) OR (held > 0)) THEN 0
+    WHEN (closing IS NOT NULL) THEN 2
+    WHEN (state = 0) THEN 1
+    ELSE 3
+END), next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX recharges_open ON recharges_tb USING btree (user_id) WHERE (state = ANY (ARRAY[0, 10]));
 CREATE INDEX recharges_paid ON recharges_tb USING btree (paid_at) WHERE (state = 40);
 CREATE INDEX transaction_branches_booked ON transaction_branches USING btree (log_sequence) WHERE ((participant = 'SPOT'::text) AND (state = 40));

@@ -144,7 +144,8 @@ fn rch_021_no_create_follows_the_wish_to_close() {
     shop.stop();
 }
 
-/// Goal: a channel that is away ends nothing, during each call, and everything ends when it is back.
+/// Goal: a channel that is away ends nothing, during each call, and everything ends when it is
+/// back.
 #[test]
 fn rch_022_a_channel_that_is_away_ends_nothing() {
     let shop = Shop::new();

@@ -1,5 +1,7 @@
 use super::*;
 
+use ubscore::postgres::reads::recharges::DUE_KIND;
+
 /// Goal: a channel that hangs delays no other one.
 #[test]
 fn a_channel_that_hangs_delays_no_other() {
@@ -86,5 +88,46 @@ fn a_hint_makes_the_next_question_due() {
     assert!(due(&hinted) - order.updated_at.as_microsecond() >= 3_000_000, "3 s behind the last");
     block_on(shop.recharges.hinted(order.id)).expect("hinted");
     assert_eq!(shop.stands(&order).version, hinted.version, "a second one writes nothing");
+    shop.stop();
+}
+
+/// Goal: due rows are found by their index, among all others. Method: the plan of the
+/// read, by the words of the till.
+#[test]
+fn due_rows_are_found_by_their_index() {
+    let site = crate::schema::committed::fresh();
+    let session = site.session();
+    session.sql("SET enable_seqscan = off; SET enable_bitmapscan = off");
+    let plan = session.sql(&format!(
+        "EXPLAIN SELECT r.recharge_id FROM unnest('{{card}}'::text[], '{{3}}'::int[]) AS l (channel, kind) \
+          CROSS JOIN LATERAL (SELECT * FROM recharges_tb \
+            WHERE channel = l.channel AND {DUE_KIND} = l.kind AND next_at <= now() \
+            ORDER BY next_at LIMIT 8) AS r"
+    ));
+    let text: String = plan.into_iter().flatten().collect::<Vec<_>>().join("\n");
+    let cond = text.lines().find(|line| line.contains("Index Cond")).expect("an index");
+    assert!(text.contains("recharges_due") && !text.contains("Sort"), "{text}");
+    for part in ["channel", "CASE", "next_at"] {
+        assert!(cond.contains(part), "{part}: {text}");
+    }
+}
+
+/// Goal: a till that ends loses nothing: its successor finds the rows due.
+#[test]
+fn a_successor_goes_on_from_the_rows() {
+    let mut shop = Shop::new();
+    shop.simulator.faults(&json!({"answer": "away", "lost": true, "callbacks": "drop"}));
+    let order = shop.made("wechat", "begun");
+    shop.until("a try", &order, |order| order.attempts > 1);
+    let (till, heard) = Till::new();
+    // The last handle of the first one.
+    drop(std::mem::replace(&mut shop.till, till));
+    shop.simulator.faults(&json!({"callbacks": "drop"}));
+    let other = shop.made("card", "new");
+    let parts = shop.parts();
+    let tasks = &mut shop.tasks;
+    block_on(async { till::start(parts, heard, tasks) });
+    shop.is(&order, RechargeState::Paying);
+    shop.is(&other, RechargeState::Paying);
     shop.stop();
 }

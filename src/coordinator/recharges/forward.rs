@@ -1,5 +1,5 @@
-//! The money of a PAID order that goes on to Spot: one transfer of what was credited, under a cid
-//! that no client can have. The cid makes it one transfer over any crash.
+//! The money of a PAID order that goes on to Spot: one transfer of the sum that was credited, under
+//! a cid that no client can have. The cid makes it one transfer over any crash.
 
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ pub fn forward_cid(id: RechargeId) -> Cid {
 }
 
 impl<T: Adapter, F: Adapter> Recharges<T, F> {
-    /// Sends what was credited for a PAID order on to Spot, once. Users' limits do not count it; the
-    /// status of the asset and pauses do. Waits `at_most` for its end.
+    /// Sends the sum that was credited for a PAID order on to Spot, once. Users' limits do not
+    /// count it; the status of the asset and pauses do. Waits `at_most` for its end.
     ///
     /// # Errors
     /// A [`Rejection`]: it may be accepted or not. The same call again tells.

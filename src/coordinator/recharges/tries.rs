@@ -1,4 +1,4 @@
-//! What the till writes down before it asks a channel.
+//! The notes of the till before it asks a channel, and behind that.
 
 use jiff::Timestamp;
 use tracing::warn;

@@ -300,7 +300,7 @@ fn accounts_from_row(row: &Row) -> Result<ChannelAccounts, Error> {
 }
 
 /// The kind of a row that is due, as the index `recharges_due` has it, to the letter.
-const DUE_KIND: &str = "(CASE WHEN state = 40 THEN 4 \
+pub const DUE_KIND: &str = "(CASE WHEN state = 40 THEN 4 \
                               WHEN state = -10 OR held > 0 THEN 0 \
                               WHEN closing IS NOT NULL THEN 2 \
                               WHEN state = 0 THEN 1 \

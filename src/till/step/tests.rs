@@ -41,7 +41,7 @@ fn closing(state: RechargeState, closing: ClosingWish) -> Recharge {
     Recharge { closing: Some(closing), ..order(state) }
 }
 
-/// Goal: what is due follows from the row and the time alone.
+/// Goal: the step that is due follows from the row and the time alone.
 #[test]
 fn each_row_has_one_step() {
     use ClosingWish::{Cancelled, Expired, Refused};
@@ -92,7 +92,7 @@ fn only_a_verified_answer_behind_the_wish_ends_an_order() {
         ("a wish", closing(Paying, Cancelled), WECHAT, early, [false, true, false, false]),
         ("behind the fence", closing(Paying, Cancelled), WECHAT, fence, [true, true, true, false]),
         ("no fence", told(closing(Paying, Cancelled)), CARD, fence, [false, true, false, false]),
-        ("never told", closing(Init, Cancelled), CARD, early, [false, true, true, false]),
+        ("without a way to pay", closing(Init, Cancelled), CARD, early, [false, true, true, false]),
         ("never noted", closing(Init, Cancelled), WECHAT, early, [false, true, false, false]),
         ("refused", closing(Init, Refused), WECHAT, 1, [false, true, true, false]),
     ] {
@@ -111,7 +111,7 @@ fn a_try_has_its_next_time() {
     use ClosingWish::{Cancelled, Expired, Refused};
     use RechargeState::{Init, Paid, Paying};
     let tried = |attempts, order: Recharge| Recharge { attempts, ..order };
-    let longest = |row: &Recharge, step, limits, second, half_us: u64| {
+    let longest = |row: &Recharge, step, limits: &ChannelLimits, second, half_us: u64| {
         next_try(row, step, limits, PACE, at(second), half_us)
     };
     for (what, row, step, limits, second, seconds) in [

@@ -3,6 +3,7 @@
 use super::*;
 use crate::recharge::PaymentId;
 use crate::recharge::decide::tests::{facts, order, recorded};
+use crate::recharge::order::{Follow, FollowState};
 
 fn call(act: RechargeAct) -> RechargeCall {
     let (user, actor) = (Some(order().user), "a test".to_owned());
@@ -108,6 +109,60 @@ fn a_change_of_an_order_that_stands_is_found() {
     }
     let refused = RechargeOutcome::Refused { code: Code::RechargePaid, detail: None };
     assert_eq!(seen(&with(paid), wish()), refused);
+}
+
+/// Goal: a try whose commit had no answer is ours only if its row stands: otherwise nothing is
+/// asked. The end of a transfer to Spot is found too.
+#[test]
+fn a_try_that_stands_is_found() {
+    let id = order().id;
+    let at = |second| Timestamp::from_second(second).expect("a time");
+    let row = Recharge { version: 8, next_at: Some(at(50)), ..order() };
+    let known = with(row.clone());
+    for (version, next_at, granted) in [(7, at(50), true), (7, at(51), false), (6, at(50), false)] {
+        let want = match granted {
+            true => RechargeOutcome::Order { order: Box::new(row.clone()), replayed: false },
+            false => RechargeOutcome::Nothing,
+        };
+        let act = RechargeAct::Try { id, version, next_at };
+        assert_eq!(seen(&known, act), want, "{version} {next_at}");
+    }
+    let follow = Follow { state: FollowState::Arrived, req_id: None, code: None };
+    let act = || RechargeAct::Follow { id, follow };
+    assert_eq!(seen(&known, act()), RechargeOutcome::Nothing);
+    let arrived = Recharge { follow, ..row };
+    let want = RechargeOutcome::Order { order: Box::new(arrived.clone()), replayed: true };
+    assert_eq!(seen(&with(arrived), act()), want);
+
+    let payment = recorded(&facts(), Disposition::Returning, None);
+    let back = RechargeReturn {
+        id: ReturnId::new(9).expect("not zero"),
+        payment: payment.id,
+        kind: ReturnKind::Refund,
+        minor_units: 1,
+        state: ReturnState::Sent,
+        next_at: Some(at(50)),
+        created_at: at(0),
+        updated_at: at(0),
+        version: 2,
+        attempts: 1,
+    };
+    let mut known = Known::default();
+    known.recharges.returns.insert(back.id, back.clone());
+    let send = |version| RechargeAct::Send {
+        payment: PaymentName {
+            channel: payment.channel.clone(),
+            trade_no: payment.trade_no.clone(),
+            id: payment.id,
+            recharge: payment.recharge,
+        },
+        id: back.id,
+        version,
+        next_at: at(50),
+    };
+    let row = Box::new(back.clone());
+    assert_eq!(seen(&known, send(1)), RechargeOutcome::Return { row, replayed: false });
+    assert_eq!(seen(&known, send(2)), RechargeOutcome::Nothing);
 }
 
 /// Goal: a credit of unknown end is looked for under the key that it was written with.

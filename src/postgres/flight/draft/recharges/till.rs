@@ -167,7 +167,7 @@ impl Draft<'_> {
             matter.goes(to);
             self.notice(RechargeChange::Returned, owner, recharge, Some(&matter.payment), 0);
         } else {
-            // What the channel gave back before is not ours to credit.
+            // The part that the channel gave back before is not ours to credit.
             let part = matter.payment.cause.filter(|cause| *cause == HeldCause::PartReturned);
             self.held(&mut matter, part.unwrap_or(HeldCause::ReturnRefused));
         }
