@@ -94,7 +94,8 @@ impl Desk {
         assert_eq!(self.site.sql(found), Vec::<Vec<String>>::new());
         let assets = catalog();
         let user = UserId::new(PAYER).expect("an id");
-        let read = movements::read(&self.site.target(), &LIMITS, &assets, user);
+        let target = self.site.target();
+        let read = movements::read(&target, &LIMITS, &assets, user);
         let lines = block_on(read).expect("read");
         let statement = statement(lines, UserRecords::default(), &assets.load());
         assert_eq!(statement.mismatches, Vec::<String>::new());

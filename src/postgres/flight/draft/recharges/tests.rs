@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::recharge::PaymentId;
+use crate::recharge::act::PaymentName;
 use crate::recharge::decide::tests::{facts, order, recorded};
 use crate::recharge::order::{Follow, FollowState};
 
@@ -146,6 +147,9 @@ fn a_try_that_stands_is_found() {
         updated_at: at(0),
         version: 2,
         attempts: 1,
+        idem_key: None,
+        number: None,
+        code: None,
     };
     let mut known = Known::default();
     known.recharges.returns.insert(back.id, back.clone());
@@ -161,7 +165,10 @@ fn a_try_that_stands_is_found() {
         next_at: at(50),
     };
     let row = Box::new(back.clone());
-    assert_eq!(seen(&known, send(1)), RechargeOutcome::Return { row, replayed: false });
+    assert_eq!(
+        seen(&known, send(1)),
+        RechargeOutcome::Return { row, receivable: None, replayed: false }
+    );
     assert_eq!(seen(&known, send(2)), RechargeOutcome::Nothing);
 }
 
