@@ -25,6 +25,8 @@ use std::fmt;
 use ring::digest::{SHA256, digest};
 use ulid::Ulid;
 
+use self::returned::ReturnKind;
+
 /// Declares the ids of this room: a ULID, with a prefix in text.
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident = $prefix:literal;)+) => {$(
@@ -87,10 +89,23 @@ impl PaymentId {
     pub fn of(channel: &str, trade_no: &str) -> PaymentId {
         // No name of a channel has a line feed.
         let text = format!("{channel}\n{trade_no}");
-        let hash = digest(&SHA256, text.as_bytes());
-        let first: [u8; 16] = hash.as_ref()[..16].try_into().expect("a hash of 32 bytes");
-        PaymentId(u128::from_be_bytes(first).max(1))
+        PaymentId(hash_of(&text))
     }
+}
+
+impl ReturnId {
+    /// The id of a fact of a channel. It is the same behind a restore, and so are the keys of its
+    /// movements: no money is taken twice.
+    pub fn of(payment: PaymentId, kind: ReturnKind, number: &str) -> ReturnId {
+        ReturnId(hash_of(&format!("{}\n{}\n{number}", payment.ulid(), kind.number())))
+    }
+}
+
+/// The first bytes of a hash, not zero.
+fn hash_of(text: &str) -> u128 {
+    let hash = digest(&SHA256, text.as_bytes());
+    let first: [u8; 16] = hash.as_ref()[..16].try_into().expect("a hash of 32 bytes");
+    u128::from_be_bytes(first).max(1)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 use std::cmp::min;
 
 use jiff::Timestamp;
-use ring::digest::{SHA256, digest};
 use rust_fsm::{StateMachineImpl, state_machine};
 
 use super::payment::{Disposition, RechargePayment};
@@ -162,17 +161,6 @@ pub struct RechargeReturn {
     pub code: Option<Code>,
     /// Tries at the channel.
     pub attempts: u32,
-}
-
-impl ReturnId {
-    /// The id of a fact of a channel. It is the same behind a restore, and so are the keys of its
-    /// movements: no money is taken twice.
-    pub fn of(payment: PaymentId, kind: ReturnKind, number: &str) -> ReturnId {
-        let text = format!("{}\n{}\n{number}", payment.ulid(), kind.number());
-        let hash = digest(&SHA256, text.as_bytes());
-        let first: [u8; 16] = hash.as_ref()[..16].try_into().expect("a hash of 32 bytes");
-        ReturnId::new(u128::from_be_bytes(first).max(1)).expect("not zero")
-    }
 }
 
 impl RechargePayment {

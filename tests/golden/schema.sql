@@ -334,6 +334,9 @@ CREATE TABLE receivables_tb (
     at timestamp with time zone NOT NULL,
     return_id uuid NOT NULL,
     asset_id integer NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    payment_id uuid NOT NULL,
+    acts receivable_act[] NOT NULL,
     CONSTRAINT receivables_ended_check CHECK (((recovered + written_off) <= amount)),
     CONSTRAINT receivables_tb_amount_check CHECK ((amount > 0)),
     CONSTRAINT receivables_tb_asset_id_check CHECK ((asset_id > 0)),
@@ -372,7 +375,7 @@ CREATE TABLE recharge_movements (
     CONSTRAINT recharge_movements_amount_check CHECK ((amount > 0)),
     CONSTRAINT recharge_movements_asset_id_check CHECK ((asset_id > 0)),
     CONSTRAINT recharge_movements_check CHECK ((credit <> debit)),
-    CONSTRAINT recharge_movements_kind_check CHECK ((kind = ANY (ARRAY[1, 2, 3, 4]))),
+    CONSTRAINT recharge_movements_kind_check CHECK (((kind >= 1) AND (kind <= 12))) NOT VALID,
     CONSTRAINT recharge_movements_pkey PRIMARY KEY (movement_key)
 );
 CREATE TABLE recharge_returns (
@@ -389,12 +392,13 @@ CREATE TABLE recharge_returns (
     idem_key character varying(64),
     channel_return_no character varying(128),
     attempts integer NOT NULL DEFAULT 0,
+    code smallint,
     CONSTRAINT recharge_returns_attempts_check CHECK ((attempts >= 0)) NOT VALID,
     CONSTRAINT recharge_returns_bonus_check CHECK ((bonus >= 0)),
     CONSTRAINT recharge_returns_idem_key_key UNIQUE (idem_key),
     CONSTRAINT recharge_returns_kind_check CHECK ((kind = ANY (ARRAY[1, 2, 3]))),
     CONSTRAINT recharge_returns_minor_units_check CHECK ((minor_units > 0)),
-    CONSTRAINT recharge_returns_payment_id_channel_return_no_key UNIQUE (payment_id, channel_return_no),
+    CONSTRAINT recharge_returns_of_channel_key UNIQUE (payment_id, kind, channel_return_no),
     CONSTRAINT recharge_returns_pkey PRIMARY KEY (return_id),
     CONSTRAINT recharge_returns_state_check CHECK ((state = ANY (ARRAY[0, 10, 20, 40, '-10'::integer]))),
     CONSTRAINT recharge_returns_version_check CHECK ((version > 0))
@@ -711,11 +715,15 @@ CREATE INDEX funding_holds_moved ON funding_holds USING btree (user_id) WHERE (s
 CREATE INDEX funding_holds_of_purposes ON funding_holds USING btree (user_id, asset_id, purpose) WHERE (purpose <> 0);
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
+CREATE INDEX receivables_by_payment ON receivables_tb USING btree (payment_id);
 CREATE INDEX receivables_open ON receivables_tb USING btree (user_id) WHERE ((recovered + written_off) < amount);
 CREATE INDEX recharge_events_by_user ON recharge_events USING btree (user_id, event_id);
+CREATE INDEX receivables_updated ON receivables_tb USING btree (updated_at);
 CREATE INDEX recharge_movements_at ON recharge_movements USING btree (at);
 CREATE INDEX recharge_movements_by_payment ON recharge_movements USING btree (payment_id);
 CREATE INDEX recharge_returns_due ON recharge_returns USING btree (next_at) WHERE (next_at IS NOT NULL);
+CREATE INDEX recharge_returns_updated ON recharge_returns USING btree (updated_at);
+CREATE INDEX recharges_by_reference ON recharges_tb USING btree (reference) WHERE (reference IS NOT NULL);
 CREATE INDEX recharges_by_user ON recharges_tb USING btree (user_id, recharge_id);
 CREATE INDEX recharges_due ON recharges_tb USING btree (channel, (
 CASE
@@ -751,8 +759,10 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION audit_miscounted(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 -- FUNCTION audit_misfrozen(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, purpose integer, frozen numeric, counted numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_misheld(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, hold_key text) LANGUAGE sql STABLE
+-- FUNCTION audit_recharge_accounts() RETURNS TABLE(subject text, what text) LANGUAGE sql STABLE
 -- FUNCTION audit_recharges(p_from timestamp with time zone, p_to timestamp with time zone) RETURNS TABLE(subject text, what text) LANGUAGE sql STABLE
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
+-- FUNCTION audit_returns(p_from timestamp with time zone, p_to timestamp with time zone) RETURNS TABLE(subject text, what text) LANGUAGE sql STABLE
 -- FUNCTION audit_transactions(p_after bigint, p_until bigint) RETURNS TABLE(transaction_id text, user_id bigint, asset_id integer, what text) LANGUAGE plpgsql STABLE
 -- FUNCTION audit_unbalanced(p_after bigint, p_until bigint, p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, version bigint) LANGUAGE sql STABLE
 -- FUNCTION branch_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
@@ -784,10 +794,12 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION payment_disposition_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION receivables_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION recharge_events_after(p_user bigint, p_event bigint, p_rows integer) RETURNS TABLE(event_id bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off
+-- FUNCTION recharge_accounts() RETURNS TABLE(channel text, asset_id integer, paid numeric, returned numeric, taken numeric, given_back numeric, owed numeric, clearing numeric, suspense numeric, receivable numeric, loss numeric) LANGUAGE sql STABLE
 -- FUNCTION recharge_guard(p_found bigint, p_held bigint) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION recharge_returns_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION recharge_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION recharges_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION return_holds(p_kind smallint, p_state smallint, p_disposition smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION return_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION row_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION special_agrees(p_id uuid, p_participants text[], p_legs text[]) RETURNS boolean LANGUAGE sql STABLE

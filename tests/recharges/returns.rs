@@ -272,7 +272,8 @@ fn rch_032_a_hold_shows_and_everything_adds_up() {
 }
 
 /// Goal: taken money is debited, in any state of the account; the rest is a receivable, and the
-/// account is FROZEN; an operator recovers it or writes it off, each once. No balance is below zero.
+/// account is FROZEN; an operator recovers it or writes it off, each once. No balance falls below
+/// zero.
 #[test]
 fn rch_033_taken_money_is_debited_and_the_rest_is_a_receivable() {
     let desk = Desk::new();

@@ -72,7 +72,7 @@ fn rch_017_a_second_payment_goes_back_at_the_channel() {
     shop.stop();
 }
 
-/// Goal: a return whose channel is away is asked for until it ends, and leaves once.
+/// Goal: a return is asked for until it ends, also while its channel is away, and leaves once.
 #[test]
 fn rch_022_a_return_survives_a_channel_that_is_away() {
     let shop = Shop::new();
