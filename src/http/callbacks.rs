@@ -25,13 +25,14 @@ use crate::channels::CallbackEnd;
 use crate::channels::open::OpenChannel;
 use crate::clock::NS_PER_S;
 use crate::config::Config;
+use crate::coordinator::Rejection;
+use crate::coordinator::recharges::returns::TakingAnswer;
 use crate::recharge::RechargeId;
 use crate::recharge::answers::Rejected;
 use crate::recharge::decide::{PaymentDecision, PaymentTold};
 use crate::recharge::facts::{Facts, Notice, Taking};
 use crate::recharge::payment::SeenBy;
 use crate::telemetry::callbacks::{callback, expect_callbacks};
-use crate::telemetry::chain;
 use domain::code::Code;
 
 /// The time from the head of a callback to its answer. Channels wait for five seconds.
@@ -171,8 +172,14 @@ impl CallbackDoor {
                     }
                     None => (CallbackEnd::Success, "foreign"),
                 },
-                Notice::Taken(taking) => self.take_back(channel, &taking, "taken").await,
-                Notice::GivenBack(taking) => self.take_back(channel, &taking, "given back").await,
+                Notice::Taken(taking) => {
+                    let booked = desk.recharges.taken(&channel.terms, &taking).await;
+                    booked_as(channel, &taking, booked)
+                }
+                Notice::GivenBack(taking) => {
+                    let booked = desk.recharges.given_back(&channel.terms, &taking).await;
+                    booked_as(channel, &taking, booked)
+                }
                 Notice::Nothing => (CallbackEnd::Success, "success"),
             };
             callback(&channel.terms.name, outcome);
@@ -181,40 +188,6 @@ impl CallbackDoor {
             }
         }
         worst
-    }
-
-    /// Money of a payment that the channel has taken, or has given back. It is not booked by this
-    /// version: that of ours is answered so that it comes again, and one of others as theirs.
-    async fn take_back(
-        &self,
-        channel: &OpenChannel,
-        taking: &Taking,
-        what: &'static str,
-    ) -> (CallbackEnd, &'static str) {
-        let (name, Taking { trade_no, number, .. }) = (&channel.terms.name, taking);
-        let recorded = self.service.transfers.reads.channel_payment(name, trade_no).await;
-        let is_known = match recorded {
-            Ok(recorded) => recorded.is_some(),
-            Err(error) => {
-                let error = chain(&error);
-                warn!(channel = name, trade_no, error, "a callback waits for PostgreSQL");
-                return (CallbackEnd::Later, "later");
-            }
-        };
-        let order = taking.merchant_no.as_deref().and_then(RechargeId::parse);
-        if !is_known && order.is_none() {
-            debug!(channel = name, trade_no, number, "money of a foreign payment is {what}");
-            return (CallbackEnd::Success, "foreign");
-        }
-        let minor_units = taking.minor_units;
-        error!(
-            channel = name,
-            trade_no, number, minor_units, "money of a payment is {what}, and is not booked"
-        );
-        match is_known {
-            true => (CallbackEnd::Later, "later"),
-            false => (CallbackEnd::Missing, "missing"),
-        }
     }
 }
 
@@ -225,6 +198,35 @@ pub async fn answer(door: Arc<CallbackDoor>, request: Request<Incoming>) -> Answ
         door.take(&matched.parameters[0], call).await
     };
     ROUTES.answer(call, handler).await
+}
+
+/// The end of a callback about money that the channel has taken or given back.
+fn booked_as(
+    channel: &OpenChannel,
+    taking: &Taking,
+    booked: Result<TakingAnswer, Rejection>,
+) -> (CallbackEnd, &'static str) {
+    let (name, Taking { trade_no, number, .. }) = (&channel.terms.name, taking);
+    match booked {
+        Ok(answer) => {
+            let kind = answer.row.map(|row| row.kind.name());
+            info!(channel = name, trade_no, number, kind, "a fact of a channel is decided");
+            told(answer.told)
+        }
+        Err(rejection) => {
+            let code = rejection.code.name();
+            warn!(channel = name, trade_no, number, code, "a fact of a channel waits");
+            (CallbackEnd::Later, "later")
+        }
+    }
+}
+
+fn told(told: PaymentTold) -> (CallbackEnd, &'static str) {
+    match told {
+        PaymentTold::Success => (CallbackEnd::Success, "success"),
+        PaymentTold::NotFound => (CallbackEnd::Missing, "missing"),
+        PaymentTold::Conflict => (CallbackEnd::Contradiction, "contradiction"),
+    }
 }
 
 /// Has a payment decided.
@@ -247,11 +249,7 @@ async fn pay(
             if let Some(id) = order {
                 desk.till.look(id);
             }
-            match answer.told {
-                PaymentTold::Success => (CallbackEnd::Success, "success"),
-                PaymentTold::NotFound => (CallbackEnd::Missing, "missing"),
-                PaymentTold::Conflict => (CallbackEnd::Contradiction, "contradiction"),
-            }
+            told(answer.told)
         }
         Err(rejection) => {
             let (recharge_id, code) = (order.map(|id| id.to_string()), rejection.code.name());
