@@ -2,9 +2,10 @@
 -- row of external_operations, under the key `tx/{hold_key}/in` or `tx/{hold_key}/out`, and a record
 -- in UBSCore's log.
 
--- What the Settle of a hold has brought from outside, and taken there. `brought` and `taken` do not
--- have it. 0 in every hold of before: there they do, and such legs still count by themselves. The
--- default needs no pass over the table, and neither do the checks: no row of before breaks them.
+-- The money that the Settle of a hold has brought from outside, and taken there. `brought` and
+-- `taken` do not have it. 0 in every hold of before: there they do, and such legs still count by
+-- themselves. The default needs no pass over the table, and neither do the checks: no row of
+-- before breaks them.
 ALTER TABLE funding_holds
     ADD COLUMN deposited BIGINT NOT NULL DEFAULT 0,
     ADD COLUMN withdrawn BIGINT NOT NULL DEFAULT 0,

@@ -118,8 +118,7 @@ pub enum HoldAct {
     /// passed` is added to the available balance. Money from or to the outside of both stores is an
     /// external operation of its own.
     Settle {
-        /// Leaves for other places. With `withdrawn` it is exactly the amount apart, 0 without a hold;
-        /// of a special place it is any amount.
+        /// Leaves for other places. Of a special place it is any amount.
         taken: u64,
         /// Comes from other places. It makes a missing account, as an EXT_DEPOSIT does.
         brought: u64,

@@ -138,7 +138,7 @@ impl Share {
         if (deposited, withdrawn) == (0, 0) {
             return plain;
         }
-        // Nothing of a special place is apart, so nothing passes through it: both ways are told whole.
+        // Nothing of a special place is apart, so nothing passes: both ways are told whole.
         let through = match holder.special {
             true => 0,
             false => (taken + withdrawn).saturating_sub(apart.into()),
@@ -369,7 +369,7 @@ mod tests {
         words.iter().find(of_user).expect("the user has a hold").order.act
     }
 
-    /// GTX-011. Goal: a later round counts what earlier ones bring, and a refused one counts no
+    /// GTX-011. Goal: a later round counts the money of earlier ones, and a refused one counts no
     /// more. Method: A pays B 100; B pays C 50; C pays D 200, which is refused; B pays E 60.
     #[test]
     fn rounds_count_what_earlier_ones_bring() {
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(release(&row).len(), 5);
     }
 
-    /// GTX-012. Goal: a purpose has a hold of its own, and what arrives in it is taken first. The
+    /// GTX-012. Goal: a purpose has a hold of its own, and its arriving money is taken first. The
     /// status counts of each payer, but not where money is unfrozen for its owner. Method: user 2
     /// gets 100, freezes it, unfreezes 120, and freezes 30 for user 3.
     #[test]
@@ -453,9 +453,9 @@ mod tests {
         );
     }
 
-    /// GTX-014. Goal: a special place has nothing apart, and what it brings is not arriving: a leg
+    /// GTX-014. Goal: a special place has nothing apart, and its money is not arriving: a leg
     /// of it needs no leg before. Money that passes through it is set apart at its payer. A round
-    /// keeps what the rounds before have fixed. Method: user 9 is special in the first round,
+    /// keeps the places of the rounds before. Method: user 9 is special in the first round,
     /// and no longer behind it.
     #[test]
     fn a_special_place_is_booked_at_the_end() {
@@ -567,7 +567,7 @@ mod tests {
         assert_eq!(spot_end(&row).0, legs);
     }
 
-    /// GTX-013. Goal: the outside is told whole, whatever of it passes on, and every act fits the
+    /// GTX-013. Goal: the outside is told whole, though a part passes on, and every act fits the
     /// amount apart. Method: money from outside is passed on, money of another is paid out, and
     /// both at once; each with the change of the balance.
     #[test]

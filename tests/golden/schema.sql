@@ -251,20 +251,28 @@ CREATE TABLE funding_holds (
     hold_key character varying(96) NOT NULL,
     purpose integer NOT NULL DEFAULT 0,
     special boolean NOT NULL DEFAULT false,
+    deposited bigint NOT NULL DEFAULT 0,
+    withdrawn bigint NOT NULL DEFAULT 0,
     CONSTRAINT funding_holds_amount_check CHECK ((amount >= 0)),
     CONSTRAINT funding_holds_asked_check CHECK ((asked >= 0)),
     CONSTRAINT funding_holds_asset_id_check CHECK ((asset_id > 0)),
     CONSTRAINT funding_holds_brought_check CHECK ((brought >= 0)),
-    CONSTRAINT funding_holds_ended_check CHECK (
-CASE
-    WHEN (state = 40) THEN ((special OR (taken = amount)) AND (settled_after IS NOT NULL))
-    ELSE ((taken = 0) AND (brought = 0) AND (settled_after IS NULL))
-END),
     CONSTRAINT funding_holds_order_number_check CHECK ((order_number > 0)),
+    CONSTRAINT funding_holds_outside_check CHECK (((deposited >= 0) AND (withdrawn >= 0) AND (((deposited = 0) AND (withdrawn = 0)) OR ((state = 40) AND (purpose = 0))))),
     CONSTRAINT funding_holds_pkey PRIMARY KEY (hold_key),
     CONSTRAINT funding_holds_purpose_check CHECK (((purpose >= 0) AND (purpose <= 65535))),
     CONSTRAINT funding_holds_reason_check CHECK ((reason > 0)),
     CONSTRAINT funding_holds_round_check CHECK (((round >= 0) AND (round <= 255))),
+    CONSTRAINT funding_holds_settled_check CHECK (
+CASE
+    WHEN (state = 40) THEN ((settled_after IS NOT NULL) AND
+    CASE
+        WHEN special THEN true
+        WHEN ((deposited = 0) AND (withdrawn = 0)) THEN (taken = amount)
+        ELSE ((((taken)::numeric + (withdrawn)::numeric) >= (amount)::numeric) AND (((taken)::numeric + (withdrawn)::numeric) <= (((amount)::numeric + (brought)::numeric) + (deposited)::numeric)))
+    END)
+    ELSE ((taken = 0) AND (brought = 0) AND (settled_after IS NULL))
+END),
     CONSTRAINT funding_holds_special_check CHECK (((NOT special) OR ((amount = 0) AND (purpose = 0)))),
     CONSTRAINT funding_holds_state_check CHECK ((state = ANY (ARRAY[10, 40, '-20'::integer]))),
     CONSTRAINT funding_holds_taken_check CHECK ((taken >= 0)),
@@ -285,7 +293,9 @@ CREATE TABLE holds (
     reason smallint,
     created_at timestamp with time zone,
     updated_at timestamp with time zone,
-    purpose integer
+    purpose integer,
+    deposited numeric,
+    withdrawn numeric
 );
 CREATE TABLE journal_last (
     flight bigint,
@@ -710,15 +720,15 @@ CREATE INDEX channel_payments_held ON channel_payments USING btree (at) WHERE (d
 CREATE INDEX channel_payments_updated ON channel_payments USING btree (updated_at);
 CREATE INDEX external_operations_of_recharges ON external_operations USING btree (at) WHERE (((idem_key)::text ~~ 'recharge/%'::text) OR ((idem_key)::text ~~ 'payment/%'::text) OR ((idem_key)::text ~~ 'return/%'::text));
 CREATE INDEX funding_holds_by_number ON funding_holds USING btree (order_number);
-CREATE INDEX funding_holds_empty ON funding_holds USING btree (order_number) WHERE ((state <> 10) AND (taken = 0) AND (brought = 0));
+CREATE INDEX funding_holds_empty ON funding_holds USING btree (order_number) WHERE ((state <> 10) AND (taken = 0) AND (brought = 0) AND (deposited = 0) AND (withdrawn = 0));
 CREATE INDEX funding_holds_moved ON funding_holds USING btree (user_id) WHERE (state = 40);
 CREATE INDEX funding_holds_of_purposes ON funding_holds USING btree (user_id, asset_id, purpose) WHERE (purpose <> 0);
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
 CREATE INDEX receivables_by_payment ON receivables_tb USING btree (payment_id);
 CREATE INDEX receivables_open ON receivables_tb USING btree (user_id) WHERE ((recovered + written_off) < amount);
-CREATE INDEX recharge_events_by_user ON recharge_events USING btree (user_id, event_id);
 CREATE INDEX receivables_updated ON receivables_tb USING btree (updated_at);
+CREATE INDEX recharge_events_by_user ON recharge_events USING btree (user_id, event_id);
 CREATE INDEX recharge_movements_at ON recharge_movements USING btree (at);
 CREATE INDEX recharge_movements_by_payment ON recharge_movements USING btree (payment_id);
 CREATE INDEX recharge_returns_due ON recharge_returns USING btree (next_at) WHERE (next_at IS NOT NULL);
@@ -793,8 +803,8 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION leg_user(p_place jsonb, p_participant text) RETURNS bigint LANGUAGE sql IMMUTABLE
 -- FUNCTION payment_disposition_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION receivables_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION recharge_events_after(p_user bigint, p_event bigint, p_rows integer) RETURNS TABLE(event_id bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off
 -- FUNCTION recharge_accounts() RETURNS TABLE(channel text, asset_id integer, paid numeric, returned numeric, taken numeric, given_back numeric, owed numeric, clearing numeric, suspense numeric, receivable numeric, loss numeric) LANGUAGE sql STABLE
+-- FUNCTION recharge_events_after(p_user bigint, p_event bigint, p_rows integer) RETURNS TABLE(event_id bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off
 -- FUNCTION recharge_guard(p_found bigint, p_held bigint) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION recharge_returns_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION recharge_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE

@@ -383,8 +383,8 @@ impl Law {
                 let more = i128::from(amount) - before;
                 ((-more, more), 0)
             }
-            // The outside is in the external operations of the same flight. Nothing of a special place
-            // was apart.
+            // The outside is in the external operations of the same flight. Nothing of a special
+            // place was apart.
             HoldAct::Settle { taken, brought, .. } => {
                 let effect = i128::from(brought) - i128::from(taken);
                 if *special && effect < 0 {
