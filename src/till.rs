@@ -45,7 +45,7 @@ impl Till {
     /// Has the till look at an order now rather than at its time. It changes nothing but the time.
     pub fn look(&self, id: RechargeId) {
         // Full, or stopping: the row is due at its time.
-        let _ = self.looks.try_send(id);
+        drop(self.looks.try_send(id));
     }
 }
 

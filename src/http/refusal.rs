@@ -47,7 +47,7 @@ pub struct Refusal {
     /// The transaction, if there is one.
     pub transaction: Option<Box<TransactionBody>>,
     /// The recharge, if there is one.
-    pub recharge: Option<RechargeId>,
+    pub recharge: Option<Box<RechargeId>>,
     /// The outcome is unknown: the request may have taken effect.
     pub unknown: bool,
     /// Seconds until a retry can succeed, if known.
@@ -136,7 +136,7 @@ impl Refusal {
             req_id: self.transfer.map(|(req_id, _)| req_id.to_string()),
             state: self.transfer.and_then(|(_, state)| state).map(State::name),
             transaction: self.transaction.as_deref(),
-            recharge_id: self.recharge.map(|id| id.to_string()),
+            recharge_id: self.recharge.as_ref().map(|id| id.to_string()),
             outcome: self.unknown.then_some("unknown"),
             reason: self.shortage.map(Shortage::name),
         };

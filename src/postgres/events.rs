@@ -78,7 +78,7 @@ pub enum UserEvent {
     /// Of a transaction.
     Transaction(TransactionEvent),
     /// Of a recharge.
-    Recharge(RechargeEvent),
+    Recharge(Box<RechargeEvent>),
 }
 
 impl UserEvent {
@@ -343,7 +343,7 @@ impl Reads {
         let events = found.iter().map(|row| event_from_row(row, &catalog));
         let events = events.collect::<Result<Vec<Event>, Error>>()?;
         let mut all: Vec<UserEvent> = events.into_iter().map(UserEvent::Transfer).collect();
-        all.extend(recharges.into_iter().map(UserEvent::Recharge));
+        all.extend(recharges.into_iter().map(Box::new).map(UserEvent::Recharge));
         all.sort_unstable_by_key(UserEvent::id);
         // After all that can fail: the same page is read again.
         missed.last.transfer = page.last().expect("not empty").0;

@@ -439,7 +439,7 @@ impl Deliveries {
     ) -> Result<Result<UserEvent, Error>, Error> {
         match recharge_events::events_by(&self.client, &[event_id], catalog).await {
             Ok(mut events) => Ok(match events.pop() {
-                Some(event) => Ok(UserEvent::Recharge(event)),
+                Some(event) => Ok(UserEvent::Recharge(Box::new(event))),
                 None => {
                     let what = format!("event {event_id} is gone");
                     Err(Error::Row { table: "recharge_events", what })

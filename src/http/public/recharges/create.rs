@@ -64,7 +64,7 @@ pub(super) async fn create(
     let mut answer = match order.code {
         Some(Code::ChannelRefused) => {
             let refusal = Refusal {
-                recharge: Some(order.id),
+                recharge: Some(Box::new(order.id)),
                 // The order has ended: a retry of its key gets this answer for ever.
                 retryable: Some(false),
                 ..Code::ChannelRefused.into()
