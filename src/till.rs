@@ -20,6 +20,7 @@ mod task;
 mod watch;
 
 use tokio::sync::mpsc;
+use tracing::debug;
 
 pub use self::parts::{TillOptions, TillParts};
 use crate::adapters::Adapter;
@@ -44,8 +45,9 @@ impl Till {
 
     /// Has the till look at an order now rather than at its time. It changes nothing but the time.
     pub fn look(&self, id: RechargeId) {
-        // Full, or stopping: the row is due at its time.
-        drop(self.looks.try_send(id));
+        if self.looks.try_send(id).is_err() {
+            debug!(%id, "the till is full or stopping: the order is due at its time");
+        }
     }
 }
 

@@ -71,9 +71,10 @@ impl Desk {
 
     /// Available and frozen coins of the payer.
     fn funds(&self) -> (u64, u64) {
-        let row = "SELECT available / 1e8, frozen / 1e8 FROM balances_tb WHERE user_id = 1002";
+        let row = "SELECT round(available / 1e8), round(frozen / 1e8) FROM balances_tb \
+                    WHERE user_id = 1002";
         let row = &self.site.sql(row)[0];
-        let coins = |text: &str| text.parse::<f64>().expect("a number").round() as u64;
+        let coins = |text: &str| text.parse::<u64>().expect("a number");
         (coins(&row[0]), coins(&row[1]))
     }
 

@@ -37,15 +37,15 @@ pub(in crate::http) enum Public {
 impl Public {
     /// Whether services call it, and no user does.
     pub(super) fn is_of_services(self) -> bool {
-        match self {
+        matches!(
+            self,
             Public::PostTransaction
-            | Public::ListTransactions
-            | Public::GetTransaction
-            | Public::Prepare
-            | Public::Commit
-            | Public::Abort => true,
-            _ => false,
-        }
+                | Public::ListTransactions
+                | Public::GetTransaction
+                | Public::Prepare
+                | Public::Commit
+                | Public::Abort
+        )
     }
 
     /// Whether it is there only where recharges are on.
