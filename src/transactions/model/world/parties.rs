@@ -106,8 +106,11 @@ impl World {
             Ok(HoldDecided::Told(decision)) => heard(decision),
             Ok(HoldDecided::Recorded { decision, hold, available, .. }) => {
                 self.holds.insert(order.key.clone(), hold);
+                // A flight books the outside as operations of its own.
+                let (deposited, withdrawn) = order.act.outside();
+                let change = available + i128::from(deposited) - i128::from(withdrawn);
                 let balance = self.funding.entry(holder).or_default();
-                *balance = balance.checked_add_signed(available).expect("judged by the rule");
+                *balance = balance.checked_add_signed(change).expect("judged by the rule");
                 heard(decision)
             }
             Err(violation) => {
