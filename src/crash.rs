@@ -77,7 +77,7 @@ pub const APPROVAL_POINTS: &[&str] = &["approval_after_approve", "approval_after
 pub const EXTERNAL_POINTS: &[&str] = &["external_before_record", "external_after_record"];
 
 /// The points between a flight's commit and its streams; the second one if it has a recharge.
-pub const EVENT_POINTS: &[&str] = &["events_before_told", "recharge_before_tell"];
+pub const EVENT_POINTS: &[&str] = &["events_before_told"];
 
 /// The points of a transaction, in their order. A transfer does not reach them.
 pub const TRANSACTION_POINTS: &[&str] = &[
@@ -102,6 +102,7 @@ pub const RECHARGE_POINTS: &[&str] = &[
     "recharge_after_ask",
     "callback_before_commit",
     "callback_after_commit",
+    "recharge_before_tell",
     "follow_after_submit",
     "close_after_wish",
     "close_after_there",
