@@ -320,7 +320,7 @@ fn rch_023_over_http_a_foreign_payment_leaves_no_row_and_an_unknown_order_is_hel
     let want = ["card", "wechat"].map(|name| (name.into(), "10".into(), "t".into()));
     assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), want);
     assert_eq!(shop.rows()[3], "0");
-    shop.server.says("UNMATCHED");
+    shop.server.says("recharge_unmatched");
 }
 
 /// Goal: a chargeback of ours is booked, or comes again while its payment is not here. One of a
