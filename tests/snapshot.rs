@@ -421,7 +421,7 @@ fn a_snapshot_is_inspected_while_the_server_runs() {
         let object: Value = serde_json::from_str(&out).expect("one object");
         assert_eq!(object["verdict"], "ok");
         assert_eq!(object["sequence"], sequence);
-        let held = json!({"assets": 5, "accounts": 4, "balances": 8, "outcomes": 20, "venues": 0,
+        let held = json!({"assets": 6, "accounts": 4, "balances": 8, "outcomes": 20, "venues": 0,
                 "holds": 0, "postings": 0, "answers": 0,
                 "watermark": 0});
         assert_eq!(object["held"], held);

@@ -687,12 +687,13 @@ impl Pair {
             (10, HoldState::Held) if order.purpose == 0 => {
                 // Half of it goes to the outside, and as much of what comes from there passes.
                 let (withdrawn, deposited) = (amount.div_ceil(2) + came, came);
-                let (taken, passed) = (amount - amount.div_ceil(2), came);
+                // Nothing passes through a special place.
+                let (taken, passed) = (amount - amount.div_ceil(2), if special { 0 } else { came });
                 HoldAct::Settle { taken, brought: 0, deposited, withdrawn, passed }
             }
             (10..=12, HoldState::Held) => HoldAct::settle(amount, came),
             (10..=12, HoldState::Settled) => {
-                let passed = taken + withdrawn - amount;
+                let passed = if special { 0 } else { taken + withdrawn - amount };
                 HoldAct::Settle { taken, brought, deposited, withdrawn, passed }
             }
             (13, HoldState::Settled) if !self.chance.one_in(4) => later,

@@ -14,15 +14,17 @@ use domain::transfer::{Decision, ExternalOperation, Op};
 const ACTOR: &str = "transaction";
 
 /// Both operations, in the order in which they change the balance: the hold comes between them.
-const BOTH: [Op; 2] = [Op::ExtDeposit, Op::ExtWithdraw];
+fn both() -> impl Iterator<Item = Op> {
+    Op::ALL.into_iter().filter(|op| op.is_external())
+}
 
 /// The operation of a Settle; `None`: it moves no such money.
 fn external(order: &HoldOrder, op: Op) -> Option<External> {
     let (deposited, withdrawn) = order.act.outside();
     let [for_deposit, for_withdrawal] = order.outside_numbers;
-    let (idem_key, units, order_number) = match op {
-        Op::ExtDeposit => (order.key.deposit(), deposited, for_deposit),
-        _ => (order.key.withdrawal(), withdrawn, for_withdrawal),
+    let (idem_key, units, order_number) = match op.takes() {
+        false => (order.key.deposit(), deposited, for_deposit),
+        true => (order.key.withdrawal(), withdrawn, for_withdrawal),
     };
     let (user, asset, actor) = (order.user, order.asset, ACTOR.to_owned());
     let amount = Amount::new(units)?;
@@ -31,7 +33,7 @@ fn external(order: &HoldOrder, op: Op) -> Option<External> {
 
 /// The keys of the operations of an act.
 pub(super) fn keys(order: &HoldOrder) -> impl Iterator<Item = String> {
-    BOTH.into_iter().filter_map(|op| Some(external(order, op)?.idem_key))
+    both().filter_map(|op| Some(external(order, op)?.idem_key))
 }
 
 /// Whether a row is this operation.
@@ -44,7 +46,7 @@ impl Known {
     /// The answer to an act that was decided before, with the operations that stand beside it.
     pub(super) fn told(&self, order: &HoldOrder, decision: Decision) -> Reply {
         let mut operations = Vec::new();
-        for external in BOTH.into_iter().filter_map(|op| external(order, op)) {
+        for external in both().filter_map(|op| external(order, op)) {
             if let Some(why) = self.unreadable.get(&Key::External(external.idem_key.clone())) {
                 return Reply::Unreadable(why.clone());
             }
