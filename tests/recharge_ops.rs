@@ -1,6 +1,8 @@
 //! The operators' side of recharges, over a simulated channel: held payments and their ends, by one
 //! operator and by two; orders; channels; alerts; the chapters of the runbook.
 
+mod refunds;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
