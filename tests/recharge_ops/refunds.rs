@@ -90,8 +90,11 @@ fn rch_031_refunds_over_http_stay_within_the_payment() {
         assert_refund(&refund(&server, &order, None, &key("3")), "60", true);
         assert_refused(&refund(&server, &order, None, &key("4")), 409, "NOT_RETURNABLE");
         assert_eq!(funding(&server, USER), before);
-        let shown = get(&server, &format!("recharges/{order}?ask=true"));
-        assert_eq!(shown["channel_says"]["payments"][0]["returned"], json!("WHOLE"), "{shown}");
+        let there = desk.sim.done("GET", &format!("/sim/orders/{order}"), &json!({}));
+        let back = there[0]["payments"][0]["returns"].as_array().expect("a list").iter();
+        let back: Vec<&Value> = back.map(|row| &row["amount"]).collect();
+        assert_eq!(back, [&json!(4_000), &json!(6_000)], "{there}");
+        let shown = get(&server, &format!("recharges/{order}"));
         let payment = text(&shown["payments"][0]["payment_id"]);
         // The payment names the order's own refunds too.
         assert_refund(&refund(&server, payment, Some("40"), &key("1")), "40", true);
@@ -184,7 +187,7 @@ fn taken(desk: &Recharging, server: &Server, user: u64, key: &str) -> (String, S
 fn funding_status(server: &Server, user: u64) -> Value {
     let accounts = get(server, &format!("accounts/{user}"))["accounts"].clone();
     let rows = accounts.as_array().expect("a list");
-    let funding = rows.iter().find(|row| row["account"] == json!("FUNDING"));
+    let funding = rows.iter().find(|row| row["account_type"] == json!("FUNDING"));
     funding.expect("an account")["status"].clone()
 }
 
