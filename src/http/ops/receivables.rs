@@ -153,6 +153,7 @@ impl ReceivableWanted {
             ReceivableWay::WriteOff => recharges.write_off(id, key, &note.actor).await,
         };
         let ended = ended.map_err(rejected)?;
+        debug_assert_eq!(ended.id, id, "the act is about it");
         let body = ReceivableBody::new(&ended, &transfers.reads.catalog());
         let mut answer = json(StatusCode::OK, &body, &note.request_id);
         if replayed {

@@ -22,9 +22,11 @@ use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::service::{Service, Transfers};
 use crate::recharge::payment::{Disposition, RechargePayment};
+use crate::recharge::returned::RechargeReturn;
 use crate::recharge::{PaymentId, RechargeId};
 use crate::validation;
 use domain::amount::{Amount, units_text};
+use domain::asset::Catalog;
 use domain::code::Code;
 use domain::transfer::Cid;
 
@@ -96,10 +98,11 @@ pub(super) async fn refund(service: Arc<Service>, parameters: Vec<String>, call:
     };
     let note = AuditNote { actor: actor(caller), reason, request_id };
     let amount = wanted.amount(transfers, &payment)?;
-    if !service.approvals.need(Action::External) || wanted.is_known(transfers, &payment).await? {
+    let returns = transfers.reads.recharge_returns(payment.id).await.map_err(postgres_away)?;
+    if !service.approvals.need(Action::External) || wanted.is_known(&returns) {
         return wanted.carry_out(&service, note).await;
     }
-    let amount = check(transfers, &payment, amount).await?;
+    let amount = check(&catalog, &payment, &returns, amount)?;
     if transfers.halt.is_halted() {
         return Err(Code::ServiceHalted.into());
     }
@@ -157,9 +160,10 @@ async fn meant(
 
 /// Checks whether so much of a payment can go back, `None`: all that is left. Returns the amount.
 /// The worker checks it again on its own rows.
-async fn check(
-    transfers: &Transfers,
+fn check(
+    catalog: &Catalog,
     payment: &RechargePayment,
+    returns: &[RechargeReturn],
     amount: Option<Amount>,
 ) -> Result<Amount, Refusal> {
     if payment.disposition != Disposition::Credited {
@@ -170,12 +174,11 @@ async fn check(
         Some(amount) => Some(payment.minor_units_of(amount).ok_or(Code::PrecisionOverflow)?),
         None => None,
     };
-    let returns = transfers.reads.recharge_returns(payment.id).await.map_err(postgres_away)?;
-    let left = payment.left(&returns);
+    let left = payment.left(returns);
     let minor_units = minor_units.unwrap_or(left);
     payment.amount_of(minor_units).filter(|_| minor_units <= left).ok_or_else(|| {
         let units = payment.amount_of(left).map_or(0, Amount::units);
-        let left = units_text(units.into(), transfers.reads.catalog().precision(payment.asset));
+        let left = units_text(units.into(), catalog.precision(payment.asset));
         Refusal::because(Code::NotReturnable, format!("{left} of the payment is left."))
     })
 }
@@ -198,13 +201,8 @@ impl RefundWanted {
     }
 
     /// Whether the key has refunded a part of this payment, or was refused for good.
-    async fn is_known(
-        &self,
-        transfers: &Transfers,
-        payment: &RechargePayment,
-    ) -> Result<bool, Refusal> {
-        let returns = transfers.reads.recharge_returns(payment.id).await.map_err(postgres_away)?;
-        Ok(returns.iter().any(|row| row.idem_key.as_ref() == Some(&self.idem_key)))
+    fn is_known(&self, returns: &[RechargeReturn]) -> bool {
+        returns.iter().any(|row| row.idem_key.as_ref() == Some(&self.idem_key))
     }
 
     /// Sets the money apart for its way back, and answers the return. A repeat moves nothing.
@@ -212,16 +210,20 @@ impl RefundWanted {
         let (desk, transfers) = (desk(service)?, &service.transfers);
         let payment = find(transfers, &self.payment_id).await?;
         let amount = self.amount(transfers, &payment)?;
-        if !self.is_known(transfers, &payment).await? {
-            check(transfers, &payment, amount).await?;
+        let catalog = transfers.reads.catalog();
+        // One read for both: a request of the same key at the same time is a repeat, never short.
+        let returns = transfers.reads.recharge_returns(payment.id).await.map_err(postgres_away)?;
+        if !self.is_known(&returns) {
+            check(&catalog, &payment, &returns, amount)?;
             self.audit(transfers, &payment, &note).await?;
         }
         let made = desk.recharges.refund(&payment, amount, &self.idem_key, &note.actor).await;
         let made = made.map_err(rejected)?;
+        debug_assert_eq!(made.row.payment, payment.id, "another payment's key is a conflict");
         if let Some(order) = payment.recharge {
             desk.till.look(order);
         }
-        let body = ReturnBody::new(&made.row, Some(&payment), &transfers.reads.catalog());
+        let body = ReturnBody::new(&made.row, Some(&payment), &catalog);
         let mut answer = json(StatusCode::OK, &body, &note.request_id);
         if made.replayed {
             mark_replayed(&mut answer);
