@@ -26,8 +26,9 @@ pub use self::operator::{
     WebhookListArgs, WebhookResendArgs,
 };
 pub use self::recharge::{
-    ChannelCommand, ChannelPauseArgs, PaymentAttendArgs, RechargeAttendArgs, RechargeCloseArgs,
-    RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeShowArgs,
+    ChannelCommand, ChannelPauseArgs, PaymentAttendArgs, ReceivableArgs, RechargeAttendArgs,
+    RechargeCloseArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs,
+    RechargeShowArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -442,6 +443,9 @@ mod tests {
             "ubscore recharge credit wrc_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --idem-key a --reason x",
             "ubscore recharge return wpy_01JFVQ2X8Z0Y1M3N4P5R6S7T8V",
             "ubscore recharge dismiss --reason x",
+            "ubscore recharge refund wrc_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --reason x",
+            "ubscore recharge recover wpy_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --idem-key a --reason x",
+            "ubscore recharge write-off wrf_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --idem-key a",
             "ubscore channel",
             "ubscore channel pause --reason x",
             "ubscore channel pause we/chat --reason x",

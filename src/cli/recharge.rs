@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use super::operator::{AccessArgs, OperatorArgs};
 use super::values::{
     parse_channel, parse_cursor, parse_held, parse_payment, parse_recharge, parse_recharge_payment,
-    parse_trade_no, user_id_parser,
+    parse_return, parse_trade_no, user_id_parser,
 };
 use crate::format::Format;
 
@@ -32,6 +32,15 @@ pub enum RechargeCommand {
     Dismiss(PaymentAttendArgs),
     /// Ask the channel of a held payment, and decide it again.
     Rematch(PaymentAttendArgs),
+    /// Give money of a credited payment back through its channel.
+    ///
+    /// It is set apart at once, and leaves when the channel has paid it. Exit code 3: another
+    /// operator must approve it.
+    Refund(RechargeRefundArgs),
+    /// Debit the user that owes taken money with all that is available now.
+    Recover(ReceivableArgs),
+    /// Give up the open part of taken money that a user owes.
+    WriteOff(ReceivableArgs),
 }
 
 impl RechargeCommand {
@@ -46,6 +55,10 @@ impl RechargeCommand {
             RechargeCommand::Return(args)
             | RechargeCommand::Dismiss(args)
             | RechargeCommand::Rematch(args) => args.operator.access.format,
+            RechargeCommand::Refund(args) => args.operator.access.format,
+            RechargeCommand::Recover(args) | RechargeCommand::WriteOff(args) => {
+                args.operator.access.format
+            }
         }
     }
 }
@@ -141,6 +154,40 @@ pub struct RechargeCreditArgs {
     /// The user, only for a payment without an order.
     #[arg(long, value_name = "ID", value_parser = user_id_parser())]
     pub user: Option<u64>,
+    /// A key of your own, 1 to 64 of A-Z a-z 0-9 _ . : -
+    #[arg(long, value_name = "KEY")]
+    pub idem_key: String,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore recharge refund`.
+#[derive(Debug, Args)]
+pub struct RechargeRefundArgs {
+    /// The order, wrc_…, or one of its payments, wpy_….
+    #[arg(value_name = "ID", value_parser = parse_recharge_payment)]
+    pub id: String,
+    /// The payment, if several of the order are credited.
+    #[arg(long, value_name = "PAYMENT_ID", value_parser = parse_payment)]
+    pub payment: Option<String>,
+    /// A part; default: all that is left.
+    #[arg(long, value_name = "AMOUNT")]
+    pub amount: Option<String>,
+    /// A key of your own, 1 to 64 of A-Z a-z 0-9 _ . : -
+    #[arg(long, value_name = "KEY")]
+    pub idem_key: String,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore recharge recover` and `write-off`.
+#[derive(Debug, Args)]
+pub struct ReceivableArgs {
+    /// The return that has taken the money.
+    #[arg(value_name = "RETURN_ID", value_parser = parse_return)]
+    pub id: String,
     /// A key of your own, 1 to 64 of A-Z a-z 0-9 _ . : -
     #[arg(long, value_name = "KEY")]
     pub idem_key: String,

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::config::is_http_url;
 use crate::recharge::payment::HeldCause;
-use crate::recharge::{PaymentId, RechargeId};
+use crate::recharge::{PaymentId, RechargeId, ReturnId};
 use crate::role::Owner;
 use crate::transaction::{Did, ROUNDS_MAX, TransactionState};
 use domain::account::AccountType;
@@ -172,7 +172,7 @@ pub(super) fn did_parser() -> impl TypedValueParser<Value = Did> {
         .map(|name| Did::from_name(&name).expect("one of the names above"))
 }
 
-/// Why a text names no order, payment, channel or cause.
+/// Why a text names no order, payment, return, channel or cause.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RechargeNameError {
     #[error("must be wrc_ and 26 characters, as `recharge list` prints it")]
@@ -181,6 +181,8 @@ pub(super) enum RechargeNameError {
     Payment,
     #[error("must be wrc_ or wpy_ and 26 characters")]
     Either,
+    #[error("must be wrf_ and 26 characters, as `recharge show` prints it")]
+    Return,
     #[error("must be 1 to 16 of a-z 0-9 -")]
     Channel,
     #[error("must be one of {}", HeldCause::ALL.map(HeldCause::name).join(", "))]
@@ -197,6 +199,11 @@ pub(super) fn parse_recharge(text: &str) -> Result<String, RechargeNameError> {
 /// Checks the id of a payment.
 pub(super) fn parse_payment(text: &str) -> Result<String, RechargeNameError> {
     PaymentId::parse(text).map(|id| id.to_string()).ok_or(RechargeNameError::Payment)
+}
+
+/// Checks the id of a return.
+pub(super) fn parse_return(text: &str) -> Result<String, RechargeNameError> {
+    ReturnId::parse(text).map(|id| id.to_string()).ok_or(RechargeNameError::Return)
 }
 
 /// Checks either of both ids.

@@ -9,8 +9,8 @@ use super::listing::{attend, note_cursor, path, rows, write_rows};
 use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{
-    OperatorArgs, PaymentAttendArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs,
-    RechargeShowArgs,
+    OperatorArgs, PaymentAttendArgs, ReceivableArgs, RechargeCommand, RechargeCreditArgs,
+    RechargeListArgs, RechargeRefundArgs, RechargeShowArgs,
 };
 use crate::clock::Clock;
 use crate::exit::Exit;
@@ -42,6 +42,9 @@ pub fn run(
         RechargeCommand::Return(args) => end(args, clock, ("return", "on its way back"), out)?,
         RechargeCommand::Dismiss(args) => end(args, clock, ("dismiss", "dismissed"), out)?,
         RechargeCommand::Rematch(args) => end(args, clock, ("rematch", "decided again"), out)?,
+        RechargeCommand::Refund(args) => refund(args, clock, out)?,
+        RechargeCommand::Recover(args) => owed(args, clock, "recover", out)?,
+        RechargeCommand::WriteOff(args) => owed(args, clock, "write-off", out)?,
     }
     Ok(Exit::Done)
 }
@@ -101,6 +104,23 @@ fn payment_row(payment: &Value) -> Vec<String> {
     ]
 }
 
+fn return_row(row: &Value) -> Vec<String> {
+    let of = |key: &str| text(&row[key]);
+    let amount = match row["amount"].as_str() {
+        Some(amount) => format!("{amount} {}", of("asset")),
+        None => format!("{} minor units", of("minor_units")),
+    };
+    vec![
+        of("return_id"),
+        of("payment_id"),
+        of("kind"),
+        amount,
+        of("state"),
+        of("code"),
+        of("updated_at"),
+    ]
+}
+
 /// An amount with its asset; without one, the channel's minor units.
 fn amount_of(row: &Value) -> String {
     match row["amount"].as_str() {
@@ -136,9 +156,15 @@ fn show(args: &RechargeShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
     write!(out, "{}", aligned("  ", &head, rows(&whole, "payments").iter().map(payment_row)))?;
     if !rows(&whole, "returns").is_empty() {
         writeln!(out, "returns")?;
-        let returns = table("returns", &["return_id", "payment_id", "kind", "state", "updated_at"]);
-        let head = ["RETURN_ID", "PAYMENT_ID", "KIND", "STATE", "AT"];
+        let returns = rows(&whole, "returns").iter().map(return_row);
+        let head = ["RETURN_ID", "PAYMENT_ID", "KIND", "AMOUNT", "STATE", "CODE", "AT"];
         write!(out, "{}", aligned("  ", &head, returns))?;
+    }
+    if !rows(&whole, "receivables").is_empty() {
+        writeln!(out, "receivables")?;
+        let keys = ["return_id", "user_id", "amount", "asset", "recovered", "written_off", "open"];
+        let head = ["RETURN_ID", "USER", "AMOUNT", "ASSET", "RECOVERED", "WRITTEN_OFF", "OPEN"];
+        write!(out, "{}", aligned("  ", &head, table("receivables", &keys)))?;
     }
     writeln!(out, "movements")?;
     let movements = table("movements", &["at", "debit", "credit", "amount", "asset", "key"]);
@@ -180,6 +206,48 @@ fn payment_stands(payment: &Value) -> String {
     let cause = payment["cause"].as_str().filter(|_| held);
     let cause = cause.map(|cause| format!(", {cause}")).unwrap_or_default();
     format!("{}: {}{cause}", text(&payment["payment_id"]), text(&payment["disposition"]))
+}
+
+/// The same of a return.
+fn return_stands(row: &Value) -> String {
+    let of = |key: &str| text(&row[key]);
+    let (id, payment, state) = (of("return_id"), of("payment_id"), of("state"));
+    format!("{id}: {state}, {} {} of {payment}", of("amount"), of("asset"))
+}
+
+/// The same of a receivable.
+fn receivable_stands(row: &Value) -> String {
+    let of = |key: &str| text(&row[key]);
+    let (id, open, amount) = (of("return_id"), of("open"), of("amount"));
+    format!("{id}: {open} of {amount} {} is open", of("asset"))
+}
+
+fn refund(
+    args: &RechargeRefundArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let RechargeRefundArgs { id, payment, amount, idem_key, operator } = args;
+    let mut body = json!({"reason": operator.reason, "idem_key": idem_key});
+    for (name, value) in [("payment_id", payment), ("amount", amount)] {
+        if let Some(value) = value {
+            body[name] = json!(value);
+        }
+    }
+    let thing = format!("recharges/{id}/refund");
+    act(operator, clock, ("refund", &thing), &body, return_stands, out)
+}
+
+fn owed(
+    args: &ReceivableArgs,
+    clock: &impl Clock,
+    what: &str,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let ReceivableArgs { id, idem_key, operator } = args;
+    let body = json!({"reason": operator.reason, "idem_key": idem_key});
+    let thing = format!("receivables/{id}/{what}");
+    act(operator, clock, (what, &thing), &body, receivable_stands, out)
 }
 
 fn credit(

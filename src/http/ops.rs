@@ -22,8 +22,10 @@ mod held_payments;
 mod holds;
 mod page;
 mod pauses;
+mod receivables;
 mod recharge_shown;
 mod recharges;
+mod refunds;
 mod rejected;
 mod routes;
 mod session;
@@ -129,6 +131,10 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Recharge => detached(recharges::show(service, parameters, call)).await,
             Ops::QueryRecharge => detached(recharges::query_now(service, parameters, call)).await,
             Ops::CloseRecharge => detached(recharges::close(service, parameters, call)).await,
+            Ops::Refund => detached(refunds::refund(service, parameters, call)).await,
+            Ops::EndReceivable(how) => {
+                detached(receivables::end(service, how, parameters, call)).await
+            }
             Ops::EndPayment(how) => {
                 detached(held_payments::end(service, how, parameters, call)).await
             }

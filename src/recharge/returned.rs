@@ -228,6 +228,15 @@ impl ReceivableEnd {
     pub const ALL: [ReceivableEnd; 3] =
         [ReceivableEnd::Recovered, ReceivableEnd::WrittenOff, ReceivableEnd::GivenBack];
 
+    /// The name in lists.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReceivableEnd::Recovered => "RECOVERED",
+            ReceivableEnd::WrittenOff => "WRITTEN_OFF",
+            ReceivableEnd::GivenBack => "GIVEN_BACK",
+        }
+    }
+
     /// The number that PostgreSQL stores.
     pub fn number(self) -> i16 {
         self as i16

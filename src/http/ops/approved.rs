@@ -10,6 +10,8 @@ use super::external::External;
 use super::freezes::OperatorFreeze;
 use super::halts::{SeenHalt, resume_now};
 use super::held_payments::{self, EndWanted};
+use super::receivables::ReceivableWanted;
+use super::refunds::RefundWanted;
 use super::specials::SpecialWish;
 use super::transactions::Attended;
 use super::{holds, transactions, transfers};
@@ -67,6 +69,14 @@ async fn carry_out(service: &Service, approval: &Approval, decided: Decided) -> 
         }
         Action::External if held_payments::is_about(&approval.subject) => {
             let wanted: EndWanted = parse(approval.request.as_bytes())?;
+            wanted.carry_out(service, note).await
+        }
+        Action::External if approval.subject.starts_with(RefundWanted::SUBJECT) => {
+            let wanted: RefundWanted = parse(approval.request.as_bytes())?;
+            wanted.carry_out(service, note).await
+        }
+        Action::External if approval.subject.starts_with(ReceivableWanted::SUBJECT) => {
+            let wanted: ReceivableWanted = parse(approval.request.as_bytes())?;
             wanted.carry_out(service, note).await
         }
         Action::External => {

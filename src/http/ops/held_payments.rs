@@ -186,7 +186,7 @@ fn check_fields(
 }
 
 /// The payment with the id of a path or an approval.
-async fn find(transfers: &Transfers, id: &str) -> Result<RechargePayment, Refusal> {
+pub(super) async fn find(transfers: &Transfers, id: &str) -> Result<RechargePayment, Refusal> {
     let none = || Refusal::because(Code::NotFound, "There is no such payment.");
     let id = PaymentId::parse(id).ok_or_else(none)?;
     transfers.reads.payment(id).await.map_err(postgres_away)?.ok_or_else(none)

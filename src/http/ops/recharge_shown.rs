@@ -1,4 +1,5 @@
-//! Recharges as operators see them: orders, payments, returns, movements, channels.
+//! Recharges as operators see them: orders, payments, returns, receivables, movements,
+//! channels.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,7 +10,7 @@ use crate::recharge::answers::Queried;
 use crate::recharge::facts::{Facts, Returned};
 use crate::recharge::order::{ClosingWish, Recharge, RechargeState};
 use crate::recharge::payment::RechargePayment;
-use crate::recharge::returned::{RechargeReturn, ReturnKind, ReturnState};
+use crate::recharge::returned::{Receivable, ReceivableAct, RechargeReturn, ReturnState};
 use domain::account::UserId;
 use domain::amount::units_text;
 use domain::asset::{AssetId, Catalog};
@@ -151,28 +152,45 @@ impl PaymentBody {
     }
 }
 
+/// A return.
 #[derive(Serialize)]
-struct ReturnBody {
+pub(super) struct ReturnBody {
     return_id: String,
     payment_id: String,
     kind: &'static str,
+    asset: Option<String>,
+    /// Null: no amount of the asset stands for it.
+    amount: Option<String>,
     minor_units: i64,
     state: &'static str,
+    /// Why it has failed.
+    code: Option<&'static str>,
+    /// Of a refund.
+    idem_key: Option<String>,
+    /// The channel's own number of a taking.
+    number: Option<String>,
     next_at: Option<Timestamp>,
     created_at: Timestamp,
     updated_at: Timestamp,
 }
 
-impl From<&RechargeReturn> for ReturnBody {
-    fn from(row: &RechargeReturn) -> ReturnBody {
+impl ReturnBody {
+    /// `payment`: its payment; `None`: it is not among those that are shown.
+    pub(super) fn new(
+        row: &RechargeReturn,
+        payment: Option<&RechargePayment>,
+        catalog: &Catalog,
+    ) -> ReturnBody {
+        let amount = payment.and_then(|payment| {
+            let amount = payment.amount_of(row.minor_units)?;
+            Some(amount.text(catalog.precision(payment.asset)))
+        });
         ReturnBody {
             return_id: row.id.to_string(),
             payment_id: row.payment.to_string(),
-            kind: match row.kind {
-                ReturnKind::Refund => "REFUND",
-                ReturnKind::Taken => "TAKEN",
-                ReturnKind::GivenBack => "GIVEN_BACK",
-            },
+            kind: row.kind.name(),
+            asset: payment.map(|payment| symbol(catalog, payment.asset)),
+            amount,
             minor_units: row.minor_units,
             state: match row.state {
                 ReturnState::Requested => "REQUESTED",
@@ -181,8 +199,66 @@ impl From<&RechargeReturn> for ReturnBody {
                 ReturnState::Done => "DONE",
                 ReturnState::Failed => "FAILED",
             },
+            code: row.code.map(Code::name),
+            idem_key: row.idem_key.clone(),
+            number: row.number.clone(),
             next_at: row.next_at,
             created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+/// A receivable.
+#[derive(Serialize)]
+pub(super) struct ReceivableBody {
+    return_id: String,
+    payment_id: String,
+    user_id: u64,
+    asset: String,
+    amount: String,
+    /// Paid by its user, or given back by the channel.
+    recovered: String,
+    written_off: String,
+    /// The part that is still owed.
+    open: String,
+    acts: Vec<ReceivableActBody>,
+    at: Timestamp,
+    updated_at: Timestamp,
+}
+
+#[derive(Serialize)]
+struct ReceivableActBody {
+    at: Timestamp,
+    /// RECOVERED, WRITTEN_OFF or GIVEN_BACK.
+    end: &'static str,
+    amount: String,
+    idem_key: String,
+    by: String,
+}
+
+impl ReceivableBody {
+    pub(super) fn new(row: &Receivable, catalog: &Catalog) -> ReceivableBody {
+        let precision = catalog.precision(row.asset);
+        let units = |units: u64| units_text(units.into(), precision);
+        let act = |act: &ReceivableAct| ReceivableActBody {
+            at: act.at,
+            end: act.end.name(),
+            amount: act.amount.text(precision),
+            idem_key: act.idem_key.clone(),
+            by: act.actor.clone(),
+        };
+        ReceivableBody {
+            return_id: row.id.to_string(),
+            payment_id: row.payment.to_string(),
+            user_id: row.user.number(),
+            asset: symbol(catalog, row.asset),
+            amount: row.amount.text(precision),
+            recovered: units(row.recovered),
+            written_off: units(row.written_off),
+            open: units(row.open()),
+            acts: row.acts.iter().map(act).collect(),
+            at: row.at,
             updated_at: row.updated_at,
         }
     }
@@ -286,6 +362,7 @@ pub(super) struct WholeBody {
     recharge: Option<OrderBody>,
     payments: Vec<PaymentBody>,
     returns: Vec<ReturnBody>,
+    receivables: Vec<ReceivableBody>,
     movements: Vec<MovementBody>,
     history: Vec<PassageBody>,
     /// The word of its channel; null: it was not asked.
@@ -299,13 +376,18 @@ impl WholeBody {
         catalog: &Catalog,
         now: Timestamp,
     ) -> WholeBody {
-        let WholeRecharge { order, history, payments, returns, movements } = whole;
+        let WholeRecharge { order, history, payments, returns, receivables, movements } = whole;
         let owner = order.as_ref().map(|order| order.user);
         let payment = |payment| PaymentBody::new(payment, owner, catalog, now);
+        let back = |row: &RechargeReturn| {
+            let payment = payments.iter().find(|payment| payment.id == row.payment);
+            ReturnBody::new(row, payment, catalog)
+        };
         WholeBody {
             recharge: order.as_ref().map(|order| OrderBody::new(order, catalog, now)),
             payments: payments.iter().map(payment).collect(),
-            returns: returns.iter().map(ReturnBody::from).collect(),
+            returns: returns.iter().map(back).collect(),
+            receivables: receivables.iter().map(|row| ReceivableBody::new(row, catalog)).collect(),
             movements: movements.iter().map(|row| MovementBody::new(row, catalog)).collect(),
             history: history.iter().map(PassageBody::from).collect(),
             channel_says: asked.map(AskedBody::from),

@@ -6,6 +6,7 @@ use hyper::Method;
 
 use super::console::PATH;
 use super::held_payments::PaymentEnd;
+use super::receivables::ReceivableWay;
 use crate::http::route::{Route, Routes};
 
 /// Grants to commit transactions in SQL.
@@ -68,6 +69,8 @@ pub(super) enum Ops {
     Recharge,
     QueryRecharge,
     CloseRecharge,
+    Refund,
+    EndReceivable(ReceivableWay),
     EndPayment(PaymentEnd),
     Channels,
     /// Whether it is paused from then on.
@@ -210,6 +213,21 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/recharges/{recharge_id}/close",
             method: Method::POST,
             route: Ops::CloseRecharge,
+        },
+        Route {
+            pattern: "/admin/v1/recharges/{recharge_id}/refund",
+            method: Method::POST,
+            route: Ops::Refund,
+        },
+        Route {
+            pattern: "/admin/v1/receivables/{return_id}/recover",
+            method: Method::POST,
+            route: Ops::EndReceivable(ReceivableWay::Recover),
+        },
+        Route {
+            pattern: "/admin/v1/receivables/{return_id}/write-off",
+            method: Method::POST,
+            route: Ops::EndReceivable(ReceivableWay::WriteOff),
         },
         Route {
             pattern: "/admin/v1/payments/{payment_id}/credit",

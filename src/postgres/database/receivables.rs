@@ -103,7 +103,7 @@ fn receivable_from_row(row: &Row, catalog: &Catalog) -> Result<Receivable, Error
 }
 
 /// The receivables of payments.
-pub(super) async fn of_payments(
+pub(in crate::postgres) async fn of_payments(
     client: &impl GenericClient,
     payments: &[Id],
     catalog: &Catalog,

@@ -8,13 +8,14 @@ use tokio_postgres::types::ToSql;
 use super::{Reads, snapshot};
 use crate::postgres::Error;
 use crate::postgres::columns::{self, Id};
+use crate::postgres::database::receivables::of_payments;
 use crate::postgres::database::recharges::{
     ORDER_COLUMNS, PAYMENT_COLUMNS, RETURN_COLUMNS, order_by, order_from_row, payment_from_row,
     return_from_row,
 };
 use crate::recharge::order::{Recharge, RechargeState, RechargeStep};
 use crate::recharge::payment::{HeldCause, RechargePayment};
-use crate::recharge::returned::RechargeReturn;
+use crate::recharge::returned::{Receivable, RechargeReturn};
 use crate::recharge::{PaymentId, RechargeId};
 use domain::account::UserId;
 use domain::asset::{AssetId, Catalog};
@@ -110,7 +111,7 @@ pub struct MovementRow {
 }
 
 /// All about one order, or about a payment without an order, at one moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct WholeRecharge {
     /// The order.
     pub order: Option<Recharge>,
@@ -120,6 +121,8 @@ pub struct WholeRecharge {
     pub payments: Vec<RechargePayment>,
     /// Their returns, in the order of their making.
     pub returns: Vec<RechargeReturn>,
+    /// The receivables of these, in the order of their making.
+    pub receivables: Vec<Receivable>,
     /// Their movements, in the order of their making.
     pub movements: Vec<MovementRow>,
 }
@@ -257,10 +260,10 @@ impl Reads {
         let rows = transaction.query(&of, &[&Id(id.number())]).await?;
         let payments = rows.iter().map(|row| payment_from_row(row, &catalog));
         let payments = payments.collect::<Result<Vec<RechargePayment>, Error>>()?;
-        let (returns, movements) = parts_of(&transaction, &payments, &catalog).await?;
+        let parts = parts_of(&transaction, &payments, &catalog).await?;
         transaction.commit().await?;
         self.pool.note(&client).await?;
-        Ok(Some(WholeRecharge { order: Some(order), history, payments, returns, movements }))
+        Ok(Some(WholeRecharge { order: Some(order), history, payments, ..parts }))
     }
 
     /// Everything about a payment, and about its order if it has one; `None`: there is none.
@@ -275,10 +278,9 @@ impl Reads {
         let mut client = self.pool.get().await?;
         let transaction = snapshot(&mut client).await?;
         let payments = vec![payment];
-        let (returns, movements) = parts_of(&transaction, &payments, &self.catalog()).await?;
+        let parts = parts_of(&transaction, &payments, &self.catalog()).await?;
         transaction.commit().await?;
-        let (order, history) = (None, Vec::new());
-        Ok(Some(WholeRecharge { order, history, payments, returns, movements }))
+        Ok(Some(WholeRecharge { payments, ..parts }))
     }
 }
 
@@ -290,12 +292,12 @@ fn cut<T>(rows: &mut Vec<T>, limit: u32) -> bool {
     more
 }
 
-/// The returns and movements of payments.
+/// The returns, receivables and movements of payments, without the rest.
 async fn parts_of(
     transaction: &deadpool_postgres::Transaction<'_>,
     payments: &[RechargePayment],
     catalog: &Catalog,
-) -> Result<(Vec<RechargeReturn>, Vec<MovementRow>), Error> {
+) -> Result<WholeRecharge, Error> {
     let ids: Vec<Id> = payments.iter().map(|payment| Id(payment.id.number())).collect();
     let returns = format!(
         "SELECT {RETURN_COLUMNS} FROM recharge_returns b WHERE payment_id = ANY ($1) \
@@ -303,6 +305,8 @@ async fn parts_of(
     );
     let rows = transaction.query(&returns, &[&ids]).await?;
     let returns = rows.iter().map(return_from_row).collect::<Result<Vec<_>, Error>>()?;
+    let mut receivables = of_payments(&**transaction, &ids, catalog).await?;
+    receivables.sort_by_key(|row| (row.at, row.id));
     let movements = format!(
         "SELECT movement_key, debit, credit, asset_id, amount, at FROM recharge_movements \
           WHERE payment_id = ANY ($1) ORDER BY at, movement_key LIMIT {SHOWN_MAX}"
@@ -318,7 +322,7 @@ async fn parts_of(
         Ok(MovementRow { key, debit, credit, asset, amount, at })
     };
     let movements = rows.iter().map(movement).collect::<Result<Vec<_>, Error>>()?;
-    Ok((returns, movements))
+    Ok(WholeRecharge { returns, receivables, movements, ..WholeRecharge::default() })
 }
 
 fn passage_from_row(row: &Row, id: RechargeId) -> Result<RechargePassage, Error> {
