@@ -298,9 +298,10 @@ impl Kills {
     }
 }
 
-/// Goal: a death at any point until an order is PAID makes one order here and at the channel, one
-/// payment, one credit and one event. Method: each point at its first and its second visit, each
-/// channel; behind a death at the channel's answer the order is paid before the next start.
+/// RCH-003 and RCH-039. Goal: a death at any point until an order is PAID makes one order here and
+/// at the channel, one payment, one credit and one event. Method: each point at its first and its
+/// second visit, each channel; behind a death at the channel's answer the order is paid before the
+/// next start.
 #[test]
 fn rch_039_a_kill_on_the_way_to_paid_credits_once() {
     let mut kills = Kills::new();
