@@ -200,6 +200,9 @@ mod recharges;
 
 /// The public routes and the events of recharges, with a simulated channel.
 mod recharge_api;
+/// SIGKILL at each named point of a recharge, with a simulated channel.
+#[cfg(feature = "crash")]
+mod recharge_kills;
 /// The operators' side of recharges, with a simulated channel.
 mod recharge_ops;
 /// The till: orders and returns at their channels, from their rows, against the simulator.

@@ -163,7 +163,11 @@ impl RechargeTransferBody {
     /// `None`: the order is not PAID, or its money stays in Funding.
     fn of(order: &Recharge) -> Option<RechargeTransferBody> {
         let goes_on = order.state == RechargeState::Paid && order.target == RechargeTarget::Spot;
-        goes_on.then_some(RechargeTransferBody { req_id: None, state: "WAITING", code: None })
+        goes_on.then(|| RechargeTransferBody {
+            req_id: order.follow.req_id.map(|id| id.to_string()),
+            state: order.follow.state.name(),
+            code: order.follow.code.map(Code::name),
+        })
     }
 }
 
@@ -424,6 +428,7 @@ mod tests {
 
     use super::*;
     use crate::recharge::RechargeId;
+    use crate::recharge::order::FollowState;
     use crate::recharge::payment::{Disposition, SeenBy};
     use domain::account::UserId;
     use domain::asset::{Asset, AssetId};
@@ -491,6 +496,22 @@ mod tests {
             "expires_at": "1970-01-01T00:00:00Z", "paid_at": null,
         });
         assert_eq!(body(&order(), &RechargeParts::default(), true), want);
+    }
+
+    /// Goal: a PAID order for Spot says how far its money has gone on, by its row.
+    #[test]
+    fn a_paid_order_for_spot_tells_how_far_its_money_is() {
+        let told =
+            |order: &Recharge| body(order, &RechargeParts::default(), true)["transfer"].clone();
+        let paid = Recharge { state: RechargeState::Paid, ..order() };
+        assert_eq!(told(&paid), json!({"req_id": null, "state": "WAITING", "code": null}));
+        let mut failed = paid.clone();
+        failed.follow.state = FollowState::Failed;
+        failed.follow.code = Some(Code::AccountFrozen);
+        let want = json!({"req_id": null, "state": "FAILED", "code": "ACCOUNT_FROZEN"});
+        assert_eq!(told(&failed), want);
+        let stays = Recharge { target: RechargeTarget::Funding, ..paid };
+        assert_eq!(told(&stays), Value::Null);
     }
 
     /// Goal: only the owner of an order that can be paid is told how.
