@@ -94,8 +94,9 @@ impl PaymentId {
 }
 
 impl ReturnId {
-    /// The id of a fact of a channel. It is the same behind a restore, and so are the keys of its
-    /// movements: no money is taken twice.
+    /// The id of a fact of a channel by the channel's number, and that of an operator's refund by
+    /// its idempotency key. It is the same behind a restore, and so are the keys of its movements:
+    /// no money is taken, and none is sent, twice.
     pub fn of(payment: PaymentId, kind: ReturnKind, number: &str) -> ReturnId {
         ReturnId(hash_of(&format!("{}\n{}\n{number}", payment.ulid(), kind.number())))
     }

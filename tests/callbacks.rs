@@ -332,7 +332,8 @@ fn a_chargeback_of_ours_is_booked_or_comes_again() {
         json!({
             "id": "evt_2", "object": "event", "livemode": false, "created": now_s(), "type": kind,
             "data": {"object": {
-                "id": "du_1", "payment_intent": trade_no, "amount": FEN, "metadata": metadata,
+                "id": "du_1", "payment_intent": trade_no, "amount": FEN, "currency": "cny",
+                "metadata": metadata,
             }},
         })
     };

@@ -28,6 +28,7 @@ use ubscore::coordinator::{Coordinator, Options, Parts, Request};
 use ubscore::entropy::{Entropy, SystemEntropy};
 use ubscore::gate::Gate;
 use ubscore::postgres::database::Database;
+use ubscore::postgres::flight::{EventIds, Told};
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::incarnation::Incarnation;
 use ubscore::postgres::{self};
@@ -392,6 +393,14 @@ fn ubscore_checks_plain_numbers_for_itself() {
 pub(crate) fn coordinator(
     site: &Site,
 ) -> (Coordinator<Spot, Funding<FlightStore<Database>>>, Tasks, Engine) {
+    coordinator_heard(site, Arc::new(()))
+}
+
+/// The same. `told` gets its flights.
+pub(crate) fn coordinator_heard(
+    site: &Site,
+    told: Arc<dyn Told>,
+) -> (Coordinator<Spot, Funding<FlightStore<Database>>>, Tasks, Engine) {
     let (_, incarnation) = funding(site);
     let (engine, spot) = engine(site);
     let durable = engine.handle();
@@ -426,7 +435,9 @@ pub(crate) fn coordinator(
         clean: None,
     };
     let entropy = || -> Box<dyn Entropy> { Box::new(SystemEntropy::default()) };
-    let stores = vec![store(site, &incarnation, 0)];
+    let journal = database(&site.target(), LIMITS, incarnation.number, 0);
+    let (clock, events) = (Arc::new(SystemClock::new()), EventIds::new(incarnation.number));
+    let stores = vec![FlightStore::new(journal, catalog(), clock, Arc::new(events), told, 1_024)];
     let mut tasks = Tasks::default();
     let coordinator = block_on(async { Coordinator::start(parts, stores, entropy, &mut tasks) });
     (coordinator, tasks, engine)

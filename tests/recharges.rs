@@ -20,6 +20,7 @@ use ubscore::coordinator::recharges::{
 };
 use ubscore::entropy::SystemEntropy;
 use ubscore::postgres::database::Database;
+use ubscore::postgres::flight::Told;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::pool;
 use ubscore::postgres::reads::Reads;
@@ -88,8 +89,13 @@ impl Desk {
     }
 
     fn ruled(rules: RechargeRules) -> Desk {
+        Desk::heard(rules, Arc::new(()))
+    }
+
+    /// `told` gets its flights.
+    fn heard(rules: RechargeRules, told: Arc<dyn Told>) -> Desk {
         let site = Site::new();
-        let (coordinator, tasks, engine) = layers::coordinator(&site);
+        let (coordinator, tasks, engine) = layers::coordinator_heard(&site, told);
         let coordinator = Arc::new(coordinator);
         let (name, currency) = ("wechat".to_owned(), "CNY".to_owned());
         let terms = ChannelTerms { name, asset: AssetId(3), currency, minor_digits: 2 };

@@ -51,8 +51,10 @@ const CREATE_REFUSED: [&str; 5] =
     ["PARAM_ERROR", "NO_AUTH", "APPID_MCHID_NOT_MATCH", "MCH_NOT_EXISTS", "RULE_LIMIT"];
 
 /// Codes of `refund` that refuse it, with no money gone. `NOT_ENOUGH` is none: the merchant's
-/// balance is short now, and the same refund may pass later.
-const REFUND_REFUSED: [&str; 6] = [
+/// balance is short now, and the same refund may pass later. `INVALID_REQUEST`: more than is left
+/// of the payment, or another body under a number that is used; a look follows.
+const REFUND_REFUSED: [&str; 7] = [
+    "INVALID_REQUEST",
     "PARAM_ERROR",
     "NO_AUTH",
     "MCH_NOT_EXISTS",

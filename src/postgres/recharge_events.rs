@@ -83,15 +83,16 @@ pub(super) fn rows_of(flight: &Flight) -> Vec<EventRow> {
 }
 
 /// The events of a committed flight, in the order of their ids. The orders and payments that they
-/// are about are among its rows.
+/// are about are among its rows, or beside them.
 pub fn events_of(flight: &Flight) -> impl Iterator<Item = RechargeEvent> {
     let rows = &flight.recharged;
     numbered(flight).map(|(id, notice)| {
-        let orders = rows.orders.iter().map(|(order, _)| order);
+        let orders = rows.orders.iter().map(|(order, _)| order).chain(&rows.beside.orders);
         let order = orders.into_iter().find(|order| order.id.number() == notice.recharge);
-        let payment = rows.payments.iter().find(|row| row.id.number() == notice.payment);
-        debug_assert_eq!(order.is_some(), notice.recharge != 0, "its flight writes the order");
-        debug_assert_eq!(payment.is_some(), notice.payment != 0, "its flight writes the payment");
+        let payments = rows.payments.iter().chain(&rows.beside.payments);
+        let payment = payments.into_iter().find(|row| row.id.number() == notice.payment);
+        debug_assert_eq!(order.is_some(), notice.recharge != 0, "its flight has the order");
+        debug_assert_eq!(payment.is_some(), notice.payment != 0, "its flight has the payment");
         let RechargeNotice { change, user, state, cause, .. } = *notice;
         let (order, payment) = (order.cloned(), payment.cloned());
         RechargeEvent { id, at: flight.at, user, change, state, cause, order, payment }

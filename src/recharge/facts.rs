@@ -65,6 +65,8 @@ pub struct Taking {
     pub number: String,
     /// The amount, in the channel's minor units. Above 0.
     pub minor_units: i64,
+    /// ISO 4217, upper case: the channel's own, where its word has none.
+    pub currency: String,
     /// The time, by the channel's clock.
     pub at: Timestamp,
 }

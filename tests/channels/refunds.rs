@@ -94,6 +94,7 @@ fn a_refund_of_wechat_is_refused_only_if_it_is_not_there() {
     let says = |status: u16, code: &str| (status, json!({"code": code, "message": "x"}));
     let absent = || says(404, "RESOURCE_NOT_EXISTS");
     let bad = || says(400, "PARAM_ERROR");
+    let over = || says(400, "INVALID_REQUEST");
     let failing = Refunded::Unknown(ChannelDoubt::Status(500));
     let (look, sent, again) = (&["GET"][..], &["GET", "POST"][..], &["GET", "POST", "GET"][..]);
     run(
@@ -113,6 +114,8 @@ fn a_refund_of_wechat_is_refused_only_if_it_is_not_there() {
             (&[absent(), bad(), says(500, "SYSTEM_ERROR")], failing, again),
             (&[absent(), bad()], silent(), again),
             (&[absent(), bad(), absent()], refused("PARAM_ERROR"), again),
+            (&[absent(), over(), absent()], refused("INVALID_REQUEST"), again),
+            (&[absent(), over(), is("PROCESSING")], UNDER_WAY, again),
         ],
     );
 }

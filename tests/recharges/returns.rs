@@ -2,6 +2,11 @@ use domain::transfer::Op;
 use ubscore::audit::statement::{UserRecords, statement};
 use ubscore::coordinator::Rejection;
 use ubscore::coordinator::recharges::returns::{ReturnMade, TakingAnswer};
+use ubscore::coordinator::worker::shard_of;
+use ubscore::events::{Bounds, Hub, Pushed};
+use ubscore::http::recharge_event::RechargeEventBody;
+use ubscore::postgres::events::{EventCursor, Missed, UserEvent};
+use ubscore::postgres::flight::recharged::RechargeChange;
 use ubscore::postgres::movements;
 use ubscore::postgres::store::External;
 use ubscore::recharge::ReturnId;
@@ -55,6 +60,7 @@ impl Desk {
             trade_no: payment.trade_no.clone(),
             number: number.to_owned(),
             minor_units: coins * 100,
+            currency: payment.currency.clone(),
             at: Timestamp::UNIX_EPOCH,
         }
     }
@@ -104,9 +110,13 @@ impl Desk {
 
     /// A withdrawal of the payer by an operator.
     fn withdraw(&self, coins: u64) {
+        self.external(Op::ExtWithdraw, coins);
+    }
+
+    fn external(&self, op: Op, coins: u64) {
         let external = External {
-            idem_key: format!("withdraw-{coins}"),
-            op: Op::ExtWithdraw,
+            idem_key: format!("{op}-{coins}"),
+            op,
             user: UserId::new(PAYER).expect("an id"),
             asset: AssetId(3),
             amount: Amount::new(coins * COIN).expect("not zero"),
@@ -131,6 +141,8 @@ fn rch_031_a_refund_settles_whole_and_in_parts() {
     let part = desk.refund(&payment, Some(40), "part").expect("set apart").row;
     assert_eq!((part.state, part.minor_units), (ReturnState::Ready, 4_000));
     assert!(part.next_at.is_some(), "due at once");
+    // A repeat behind a restore has its number, so the channel sends no more.
+    assert_eq!(part.id, ReturnId::of(payment.id, ReturnKind::Refund, "part"));
     assert_eq!(desk.funds(), (60, 40));
     desk.is_whole();
     let again = desk.refund(&payment, Some(40), "part").expect("as decided");
@@ -288,11 +300,11 @@ fn rch_033_taken_money_is_debited_and_the_rest_is_a_receivable() {
     assert_eq!((desk.flights(), desk.funds()), (flights, (70, 0)), "repeats write nothing");
     assert_eq!(desk.not_refunded(&payment, Some(71), "over").0, Code::NotReturnable);
 
-    let refund = desk.refund(&payment, Some(20), "refund").expect("set apart").row;
+    desk.withdraw(20);
     let taken = desk.take(&payment, "dp_2", 70);
-    let owed = taken.receivable.expect("20 are apart");
+    let owed = taken.receivable.expect("20 are gone");
     assert_eq!((owed.amount.units(), owed.open()), (20 * COIN, 20 * COIN));
-    assert_eq!((desk.funds(), desk.status()), ((0, 20), "2".to_owned()));
+    assert_eq!((desk.funds(), desk.status()), ((0, 0), "2".to_owned()));
     let audited = "SELECT actor, subject FROM admin_audit WHERE action = 'account status'";
     assert_eq!(desk.site.sql(audited), [["channel", "1002 FUNDING"].map(str::to_owned)]);
     desk.is_whole();
@@ -300,8 +312,7 @@ fn rch_033_taken_money_is_debited_and_the_rest_is_a_receivable() {
     let id = owed.id;
     let none = block_on(desk.recharges.recover(id, "r-0", "an operator")).expect_err("nothing");
     assert_eq!(none.code, Code::InsufficientBalance);
-    desk.ends(&payment, refund.id, false);
-    desk.withdraw_frozen(5);
+    desk.external(Op::ExtDeposit, 15);
     for _ in 0..2 {
         let part = block_on(desk.recharges.recover(id, "r-1", "an operator")).expect("a part");
         assert_eq!((part.recovered, part.open()), (15 * COIN, 5 * COIN));
@@ -333,13 +344,123 @@ fn rch_033_taken_money_is_debited_and_the_rest_is_a_receivable() {
     desk.stopped();
 }
 
-impl Desk {
-    /// A withdrawal from an account that is FROZEN for now.
-    fn withdraw_frozen(&self, coins: u64) {
-        self.set_status(PAYER, AccountStatus::Active);
-        self.withdraw(coins);
-        self.set_status(PAYER, AccountStatus::Frozen);
+/// Goal: a taking moves no more of a user's money than is left of the payment: the rest is a loss,
+/// and comes back first. One in another currency is a contradiction. Method: a refund is done, one
+/// is under way, and a dispute takes more than the payment, beside another payment.
+#[test]
+fn rch_033_no_user_pays_more_than_is_left_of_a_payment() {
+    let desk = Desk::new();
+    let payment = desk.credited("4200001");
+    desk.credited("4200002");
+    let (flights, dollars) = (desk.flights(), "USD".to_owned());
+    let taking = Taking { currency: dollars, ..Desk::taking(&payment, "dp_0", 10) };
+    let told = block_on(desk.recharges.taken(&desk.terms, &taking)).expect("an answer").told;
+    assert_eq!((told, desk.flights()), (PaymentTold::Conflict, flights));
+    let done = desk.refund(&payment, Some(30), "a").expect("set apart").row;
+    desk.ends(&payment, done.id, true);
+    desk.refund(&payment, Some(10), "b").expect("set apart");
+    assert_eq!(desk.funds(), (160, 10));
+    let taken = desk.take(&payment, "dp_1", 150);
+    assert_eq!((taken.told, taken.receivable), (PaymentTold::Success, None));
+    assert_eq!((desk.funds(), desk.status()), ((100, 10), "1".to_owned()), "60 were left");
+    assert_eq!(desk.account("loss"), format!("-{}", 90 * COIN));
+    desk.is_whole();
+    desk.give(&payment, "dp_1", 120);
+    assert_eq!((desk.funds(), desk.account("loss").as_str()), ((130, 10), "0"));
+    desk.is_whole();
+    desk.stopped();
+}
+
+/// Goal: money that comes back behind a write-off makes the loss good, and goes to no user that
+/// never paid it. Method: a dispute takes 100 of 0; then 100 of 40.
+#[test]
+fn rch_033_money_given_back_behind_a_write_off_is_no_users() {
+    let desk = Desk::new();
+    let payment = desk.credited("4200001");
+    desk.withdraw(100);
+    let owed = desk.take(&payment, "dp_1", 100).receivable.expect("all is gone");
+    block_on(desk.recharges.write_off(owed.id, "w-1", "an operator")).expect("ended");
+    assert_eq!(desk.account("loss"), format!("-{}", 100 * COIN));
+    for _ in 0..2 {
+        desk.give(&payment, "dp_1", 100);
+        assert_eq!((desk.funds(), desk.account("loss").as_str()), ((0, 0), "0"));
     }
+    desk.is_whole();
+    desk.set_status(PAYER, AccountStatus::Active);
+    let payment = desk.credited("4200002");
+    desk.withdraw(60);
+    let owed = desk.take(&payment, "dp_2", 100).receivable.expect("60 are gone");
+    block_on(desk.recharges.write_off(owed.id, "w-2", "an operator")).expect("ended");
+    desk.give(&payment, "dp_2", 100);
+    assert_eq!((desk.funds(), desk.account("loss").as_str()), ((40, 0), "0"));
+    desk.is_whole();
+    desk.stopped();
+}
+
+/// Goal: the end of a refund is booked also where a special account has fallen below zero behind
+/// its hold: the money is that of the hold.
+#[test]
+fn rch_031_a_refund_of_a_special_account_below_zero_ends() {
+    let desk = Desk::new();
+    let payment = desk.credited("4200001");
+    let asked = desk.refund(&payment, Some(40), "a").expect("set apart").row;
+    let session = desk.site.session();
+    session.sql(&format!("SELECT special_set({PAYER}, 3)"));
+    session.sql(&format!(
+        "UPDATE balances_tb SET available = -10e8, version = version + 1 WHERE user_id = {PAYER}"
+    ));
+    desk.ends(&payment, asked.id, true);
+    let row = "SELECT available / 1e8 = -10, frozen FROM balances_tb WHERE user_id = 1002";
+    assert_eq!(desk.site.sql(row), [["t", "0"].map(str::to_owned)]);
+    let done = desk.returns(&payment).into_iter().map(|row| row.state).collect::<Vec<_>>();
+    assert_eq!(done, [ReturnState::Done]);
+    desk.stopped();
+}
+
+/// Goal: a stream that is open hears of a refund, of a taking and of money given back as one that
+/// was away reads it later; and the sums count each unit once.
+#[test]
+fn a_stream_hears_of_returns_as_they_are_read_later() {
+    use RechargeChange::{Paid, PaymentCredited, Returned, Taken};
+    let hub = Arc::new(Hub::new(Bounds { streams_max: 1, streams_per_user_max: 1, queue_max: 16 }));
+    let (policy, life) = (RechargePolicy::default(), Duration::from_secs(1_500));
+    let rules = RechargeRules { policy, open_max: 5, life, freeze_on_short: true };
+    let desk = Desk::heard(rules, Arc::<Hub>::clone(&hub));
+    let user = UserId::new(PAYER).expect("an id");
+    let place = hub.enter(user).expect("a place");
+    let mut queue = place.follow();
+    let payment = desk.credited("4200001");
+    let asked = desk.refund(&payment, Some(10), "a").expect("set apart").row;
+    desk.ends(&payment, asked.id, true);
+    desk.take(&payment, "dp_1", 30);
+    desk.give(&payment, "dp_1", 30);
+    let assets = catalog().load();
+    let mut live = Vec::new();
+    while let Ok(pushed) = queue.try_recv() {
+        let Pushed::Recharge(event) = pushed else { panic!("{pushed:?}") };
+        live.push((event.change, RechargeEventBody::json(&event, &assets)));
+    }
+    let reads = Reads::new(pool(&desk.site.target(), &LIMITS, 1), catalog());
+    let mut missed = Missed::after(user, shard_of(user, 1), EventCursor::default());
+    let mut later = Vec::new();
+    while let Some(page) = block_on(reads.missed(&mut missed, 10)).expect("read") {
+        later.extend(page.into_iter().map(|event| match event {
+            UserEvent::Recharge(event) => (event.change, RechargeEventBody::json(&event, &assets)),
+            other => panic!("{other:?}"),
+        }));
+    }
+    assert_eq!(live, later);
+    let changes: Vec<RechargeChange> = live.iter().map(|(change, _)| *change).collect();
+    assert_eq!(changes, [Paid, Returned, Taken, PaymentCredited]);
+    assert!(live.iter().all(|(_, text)| text.contains(r#""trade_no":"4200001""#)), "{live:?}");
+
+    let totals = block_on(reads.recharge_totals(user)).expect("read");
+    let [sums] = &totals[..] else { panic!("{totals:?}") };
+    let coins = |units: u128| units / u128::from(COIN);
+    assert_eq!((coins(sums.recharged), coins(sums.returned), sums.count), (100, 10, 1));
+    let own = block_on(reads.returns_of(&[payment.id])).expect("read");
+    assert_eq!(own.iter().map(|row| row.id).collect::<Vec<_>>(), [asked.id], "no takings");
+    desk.stopped();
 }
 
 /// Goal: money that a channel gives back closes the receivable first, and credits the rest. It
@@ -529,6 +650,7 @@ fn rch_038_returns_that_contradict_their_movements_are_named() {
     let done = desk.refund(&payment, Some(10), "a").expect("set apart").row;
     desk.ends(&payment, done.id, true);
     desk.refund(&payment, Some(20), "b").expect("set apart");
+    desk.withdraw(30);
     desk.take(&payment, "dp_1", 100);
     let found = "SELECT subject FROM audit_recharges('epoch', 'infinity') \
                  UNION ALL SELECT subject FROM audit_recharge_accounts() ORDER BY 1";

@@ -67,6 +67,7 @@ fn taking(event: &Value, dispute: &Value) -> Option<Taking> {
         trade_no: json::text(dispute, "/payment_intent")?.to_owned(),
         number: json::text(dispute, "/id")?.to_owned(),
         minor_units: json::amount(dispute, "/amount")?,
+        currency: json::currency(dispute, "/currency")?,
         at: time(event, "/created")?,
     })
 }

@@ -80,7 +80,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         let act = RechargeAct::Refund(Box::new(RefundCall {
             payment: name_of(payment),
             asset: payment.asset,
-            id: self.return_id(),
+            // A repeat behind a restore is asked for under the same number.
+            id: ReturnId::of(payment.id, ReturnKind::Refund, idem_key),
             minor_units,
             idem_key: idem_key.to_owned(),
         }));
@@ -125,6 +126,10 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         let Some(payment) = recorded.map_err(away)? else {
             return self.of_unknown(terms, taking).await.map(TakingAnswer::told);
         };
+        // Its amount would be of another measure.
+        if taking.currency != payment.currency {
+            return Ok(contradicted(terms, taking));
+        }
         if let Some(answer) = self.own(&payment, taking, kind).await? {
             return Ok(answer);
         }
@@ -228,12 +233,13 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             error!(%id, %payment_id, disposition, "a channel moved money of a payment without a user");
         }
         if let Ok(returns) = self.reads.recharge_returns(payment.id).await {
+            // As the worker counts: also one that is under way.
             let refunds = returns
                 .iter()
-                .filter(|row| row.kind == ReturnKind::Refund && row.state == ReturnState::Done);
+                .filter(|row| row.kind == ReturnKind::Refund && row.state != ReturnState::Failed);
             let refunded: i64 = refunds.map(|row| row.minor_units).sum();
             if refunded.saturating_add(taken(&returns)) > payment.minor_units {
-                error!(%id, %payment_id, "more of a payment has gone back than has come");
+                error!(%id, %payment_id, "more of a payment has gone back than has come: a loss");
             }
         }
     }

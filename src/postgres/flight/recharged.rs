@@ -24,8 +24,19 @@ pub struct Recharged {
     pub movements: Vec<RechargeMovement>,
     /// Entries for the journal, in their order.
     pub notices: Vec<RechargeNotice>,
+    /// The orders and payments of notices that this flight may not write.
+    pub beside: Beside,
     /// Receivables, by the id of their return, each with the acts of this flight.
     pub receivables: Vec<(Receivable, Vec<ReceivableAct>)>,
+}
+
+/// Rows that the notices of a flight name, and that stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// Orders.
+    pub orders: Vec<Recharge>,
+    /// Payments.
+    pub payments: Vec<RechargePayment>,
 }
 
 impl Recharged {

@@ -72,7 +72,7 @@ pub struct RechargeTotal {
     pub recharged: u128,
     /// Out of promotions.
     pub bonus: u128,
-    /// Given back to their payers.
+    /// Given back to their payers, by us or by the channel, less what it has given back again.
     pub returned: u128,
     /// The number of credited payments.
     pub count: u64,
@@ -192,7 +192,7 @@ impl Reads {
         rows.iter().map(|row| payment_from_row(row, &catalog)).collect()
     }
 
-    /// The returns of payments, oldest first.
+    /// The returns of payments that were asked for, oldest first: no takings of the channel.
     ///
     /// # Errors
     /// As [`Reads::recharge_of_key`].
@@ -204,7 +204,7 @@ impl Reads {
         let rows = format!(
             "SELECT {RETURN_COLUMNS} FROM unnest($1::uuid[]) AS a (id) CROSS JOIN LATERAL \
              (SELECT * FROM recharge_returns WHERE payment_id = a.id OFFSET 0) AS b \
-              ORDER BY created_at, return_id"
+              WHERE b.kind = 1 ORDER BY created_at, return_id"
         );
         let client = self.pool.get().await?;
         let rows = client.query(&rows, &[&ids]).await?;
@@ -235,23 +235,33 @@ impl Reads {
         rows.iter().map(step).collect()
     }
 
-    /// The sums of a user's recharges, by asset: what the user was told of.
+    /// The sums of a user's recharges, by asset: of the payments that the user was told of.
     ///
     /// # Errors
     /// As [`Reads::recharge_of_key`].
     pub async fn recharge_totals(&self, user: UserId) -> Result<Vec<RechargeTotal>, Error> {
-        // The changes: 2 PAID, 5 PAYMENT_CREDITED, 6 RETURNED.
-        let sums = "SELECT p.asset_id, \
-                COALESCE(sum(p.amount) FILTER (WHERE e.change IN (2, 5)), 0)::text, \
-                COALESCE(sum(r.bonus) FILTER (WHERE e.change = 2), 0)::text, \
-                COALESCE(sum(p.amount) FILTER (WHERE e.change = 6), 0)::text, \
-                count(*) FILTER (WHERE e.change IN (2, 5)) \
-           FROM recharge_events e \
+        // The changes: 2 PAID, 5 PAYMENT_CREDITED, 6 RETURNED, 8 TAKEN. Returns count as they are
+        // recorded, by the measure of their payment, and credits by their movements: a payment has
+        // an event for each of its returns.
+        let sums = "SELECT p.asset_id, COALESCE(sum(c.units), 0)::text, \
+                COALESCE(sum(r.bonus), 0)::text, COALESCE(sum(b.units), 0)::text, \
+                COALESCE(sum(c.credits), 0)::bigint \
+           FROM (SELECT payment_id, \
+                        (array_agg(recharge_id) FILTER (WHERE change = 2))[1] AS paid \
+                   FROM recharge_events \
+                  WHERE user_id = $1 AND change IN (2, 5, 6, 8) GROUP BY payment_id) AS e \
           CROSS JOIN LATERAL (SELECT * FROM channel_payments \
                                WHERE payment_id = e.payment_id OFFSET 0) AS p \
            LEFT JOIN LATERAL (SELECT bonus FROM recharges_tb \
-                               WHERE recharge_id = e.recharge_id OFFSET 0) AS r ON TRUE \
-          WHERE e.user_id = $1 AND e.change IN (2, 5, 6) GROUP BY p.asset_id ORDER BY p.asset_id";
+                               WHERE recharge_id = e.paid OFFSET 0) AS r ON TRUE \
+          CROSS JOIN LATERAL (\
+                SELECT sum(amount) AS units, count(*) AS credits FROM recharge_movements \
+                 WHERE payment_id = p.payment_id AND kind = 1 AND credit = 'user/' || $1) AS c \
+          CROSS JOIN LATERAL (\
+                SELECT sum(CASE kind WHEN 3 THEN -minor_units ELSE minor_units END) \
+                       * div(p.amount, p.minor_units) AS units FROM recharge_returns \
+                 WHERE payment_id = p.payment_id AND state = 40) AS b \
+          GROUP BY p.asset_id ORDER BY p.asset_id";
         let client = self.pool.get().await?;
         let rows = client.query(sums, &[&user.bigint()]).await?;
         self.pool.note(&client).await?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::super::recharged::{RechargeChange, RechargeKey, RechargeNotice, Recharged};
+use super::super::recharged::{Beside, RechargeChange, RechargeKey, RechargeNotice, Recharged};
 use super::super::{Decided, Key};
 use super::{Draft, Known, Objected, Rows, returns, violation};
 use crate::postgres::store::{External, Reply};
@@ -40,6 +40,7 @@ pub(super) struct Desk {
     pub(super) returns: BTreeMap<ReturnId, RechargeReturn>,
     pub(super) movements: Vec<RechargeMovement>,
     notices: Vec<RechargeNotice>,
+    beside: Beside,
     pub(super) receivables: BTreeMap<ReturnId, (Receivable, Vec<ReceivableAct>)>,
 }
 
@@ -51,6 +52,7 @@ impl Desk {
             returns: self.returns.into_values().collect(),
             movements: self.movements,
             notices: self.notices,
+            beside: self.beside,
             receivables: self.receivables.into_values().collect(),
         }
     }
@@ -65,6 +67,7 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
     let recorded = call.payment().and_then(|key| known.recharges.payments.get(&key));
     let credited = recorded.is_some_and(|row| row.disposition == Disposition::Credited);
     rows.holds.extend(returns::hold_of(call, recorded));
+    rows.externals.extend(returns::taking_key(call));
     // The channel may have taken a part of it meanwhile.
     let held = recorded.filter(|row| row.disposition == Disposition::Held);
     rows.recharges.extend(held.map(|row| RechargeKey::Returns(row.id)));
@@ -456,6 +459,20 @@ impl Draft<'_> {
         let payment = payment.map_or(0, |payment| payment.id.number());
         let notice = RechargeNotice { change, order_number, user, recharge, payment, state, cause };
         self.desk.notices.push(notice);
+    }
+
+    /// A notice of a CREDITED payment, which this flight does not write, nor its order.
+    pub(super) fn notice_beside(
+        &mut self,
+        change: RechargeChange,
+        user: UserId,
+        payment: &RechargePayment,
+        order_number: u64,
+    ) {
+        self.notice(change, Some(user), payment.recharge, Some(payment), order_number);
+        let order = payment.recharge.and_then(|id| self.order(id));
+        self.desk.beside.orders.extend(order);
+        self.desk.beside.payments.push(payment.clone());
     }
 
     fn create(&mut self, call: &RechargeCall, asked: &Recharge, open_max: usize) -> RechargeReply {

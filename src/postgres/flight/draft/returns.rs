@@ -48,6 +48,17 @@ pub(super) fn hold_of(call: &RechargeCall, recorded: Option<&RechargePayment>) -
     }
 }
 
+/// The key of the debit of the taking that a fact gives back.
+pub(super) fn taking_key(call: &RechargeCall) -> Option<String> {
+    match &call.act {
+        RechargeAct::Take(take) if take.kind == ReturnKind::GivenBack => {
+            let taking = ReturnId::of(take.payment.id, ReturnKind::Taken, &take.number);
+            Some(movement::return_key(taking))
+        }
+        _ => None,
+    }
+}
+
 /// The outcome of an act, as its rows show it.
 pub(super) fn stands(call: &RechargeCall, rows: &RechargeRows) -> RechargeOutcome {
     let mut returns = rows.returns.values();
@@ -311,7 +322,7 @@ impl Draft<'_> {
             return Ok(None);
         }
         let key = movement::return_key(row.id);
-        let done = self.booked_anyway(&External {
+        let external = External {
             idem_key: key.clone(),
             op: Op::ExtWithdraw,
             user,
@@ -319,12 +330,13 @@ impl Draft<'_> {
             amount,
             actor: call.actor.clone(),
             order_number: call.order_number,
-        })?;
+        };
+        // The money is that of the hold. Behind its release the balance may be below zero still.
+        let done = self.booked_anyway(&external, false)?;
         let clearing = LedgerAccount::Clearing(payment.channel.clone());
         let sides = (LedgerAccount::User(user), clearing);
         self.movement_of(payment, key, MovementKind::Refund, sides, Some(amount));
-        let (change, number) = (RechargeChange::Returned, done.order_number);
-        self.notice(change, Some(user), payment.recharge, Some(payment), number);
+        self.notice_beside(RechargeChange::Returned, user, payment, done.order_number);
         Ok(Some(done))
     }
 
@@ -411,7 +423,8 @@ impl Draft<'_> {
         let mut credit = None;
         match payment.disposition {
             Disposition::Credited if is_taken => {
-                credit = self.take_of_user(call, &payment, &row, take.freezes)?;
+                let left = payment.left(&returns);
+                credit = self.take_of_user(call, &payment, &row, (left, take.freezes))?;
             }
             Disposition::Credited => credit = self.give_to_user(call, &payment, &row)?,
             Disposition::Held | Disposition::Returning => {
@@ -453,23 +466,31 @@ impl Draft<'_> {
         self.movement_of(payment, key, MovementKind::Loss, sides, amount);
     }
 
-    /// Debits the user of a CREDITED payment. The part that lacks is a receivable.
+    /// Debits the user of a CREDITED payment. The part that lacks is a receivable. The user pays no
+    /// more than is `left` of the payment, in minor units: the rest is a loss.
     fn take_of_user(
         &mut self,
         call: &RechargeCall,
         payment: &RechargePayment,
         row: &RechargeReturn,
-        freezes: bool,
+        (left, freezes): (i64, bool),
     ) -> Result<Option<ExternalOperation>, Objected> {
         let (Some(user), Some(amount)) = (payment.user, payment.amount_of(row.minor_units)) else {
             return Err(violation(format!("payment {} has no amount", payment.id)));
         };
         let key = movement::return_key(row.id);
-        let debit = self.debit(&key, payment, user, amount.units())?;
+        let part = payment.amount_of(min(left, row.minor_units)).map_or(0, Amount::units);
+        // A debit that a repair has restored stands.
+        let restored = self.known.externals.get(&key).map_or(0, |row| row.external.amount.units());
+        let part = part.max(min(restored, amount.units()));
+        let debit = self.debit(&key, payment, user, part)?;
         let clearing = || LedgerAccount::Clearing(payment.channel.clone());
         let done =
             self.debited(call, payment, user, key, (MovementKind::Taken, clearing(), debit))?;
-        if let Some(short) = Amount::new(amount.units() - debit) {
+        let (loss, kind) = (LedgerAccount::Loss(payment.channel.clone()), MovementKind::Loss);
+        let (key, rest) = (movement::return_loss(row.id), Amount::new(amount.units() - part));
+        self.movement_of(payment, key, kind, (loss, clearing()), rest);
+        if let Some(short) = Amount::new(part - debit) {
             let at = self.flight.at;
             let owed = LedgerAccount::Receivable(payment.channel.clone());
             let (key, kind) = (movement::return_short(row.id), MovementKind::Short);
@@ -493,7 +514,7 @@ impl Draft<'_> {
             }
         }
         let number = done.as_ref().map_or(0, |done| done.order_number);
-        self.notice(RechargeChange::Taken, Some(user), payment.recharge, Some(payment), number);
+        self.notice_beside(RechargeChange::Taken, user, payment, number);
         Ok(done)
     }
 
@@ -529,7 +550,7 @@ impl Draft<'_> {
         self.account(user);
         self.balance(user, asset);
         let Some(amount) = Amount::new(units) else { return Ok(None) };
-        let done = self.booked_anyway(&External {
+        let external = External {
             idem_key: key.clone(),
             op: Op::ExtWithdraw,
             user,
@@ -537,7 +558,8 @@ impl Draft<'_> {
             amount,
             actor: call.actor.clone(),
             order_number: call.order_number,
-        })?;
+        };
+        let done = self.booked_anyway(&external, true)?;
         let sides = (LedgerAccount::User(user), to);
         self.movement_of(payment, key, kind, sides, Some(amount));
         Ok(Some(done))
@@ -560,7 +582,8 @@ impl Draft<'_> {
     }
 
     /// Closes receivables with money that the channel gives back, that of the same taking first,
-    /// then the oldest, and credits the rest in any state of the account.
+    /// then the oldest. The loss of the same taking comes behind them. Credits the rest in any
+    /// state of the account: no user gets more than was paid.
     fn give_to_user(
         &mut self,
         call: &RechargeCall,
@@ -573,6 +596,7 @@ impl Draft<'_> {
         let number = row.number.as_deref().unwrap_or_default();
         let own = ReturnId::of(payment.id, ReturnKind::Taken, number);
         let mut owed = self.receivables_of(payment.id);
+        let lost = self.lost(payment, own, owed.iter().find(|row| row.id == own))?;
         owed.retain(|row| row.open() > 0);
         owed.sort_by_key(|row| (row.id != own, row.at, row.id));
         let (at, actor) = (self.flight.at, call.actor.clone());
@@ -589,9 +613,14 @@ impl Draft<'_> {
             let sides = (clearing(), LedgerAccount::Receivable(payment.channel.clone()));
             self.movement_of(payment, key, MovementKind::Closed, sides, Some(part));
         }
+        let part = Amount::new(min(rest, lost));
+        rest -= part.map_or(0, Amount::units);
+        let (key, kind) = (movement::return_loss(row.id), MovementKind::Loss);
+        let sides = (clearing(), LedgerAccount::Loss(payment.channel.clone()));
+        self.movement_of(payment, key, kind, sides, part);
         let Some(amount) = Amount::new(rest) else { return Ok(None) };
         let key = movement::return_key(row.id);
-        let done = self.booked_anyway(&External {
+        let external = External {
             idem_key: key.clone(),
             op: Op::ExtDeposit,
             user,
@@ -599,12 +628,33 @@ impl Draft<'_> {
             amount,
             actor,
             order_number: call.order_number,
-        })?;
+        };
+        let done = self.booked_anyway(&external, true)?;
         let sides = (clearing(), LedgerAccount::User(user));
         self.movement_of(payment, key, MovementKind::GivenBack, sides, Some(amount));
         let (change, number) = (RechargeChange::PaymentCredited, done.order_number);
-        self.notice(change, Some(user), payment.recharge, Some(payment), number);
+        self.notice_beside(change, user, payment, number);
         Ok(Some(done))
+    }
+
+    /// The part of a taking that its user never paid and does not owe, smallest units: written off,
+    /// or more than was left of the payment.
+    fn lost(
+        &self,
+        payment: &RechargePayment,
+        id: ReturnId,
+        owed: Option<&Receivable>,
+    ) -> Result<u64, Objected> {
+        let here = self.desk.returns.get(&id);
+        let row = here.or_else(|| self.known.recharges.returns.get(&id));
+        let whole = row.and_then(|row| payment.amount_of(row.minor_units)).map_or(0, Amount::units);
+        let key = movement::return_key(id);
+        self.readable(&Key::External(key.clone()))?;
+        let here = self.externals.get(&key).map(|place| &self.flight.externals[*place]);
+        let debit = here.or_else(|| self.known.externals.get(&key));
+        let debit = debit.map_or(0, |row| row.external.amount.units());
+        let (short, written_off) = owed.map_or((0, 0), |row| (row.amount.units(), row.written_off));
+        Ok(written_off + whole.saturating_sub(debit).saturating_sub(short))
     }
 
     /// An operator ends the open part of a receivable.
@@ -702,8 +752,13 @@ impl Draft<'_> {
         }
     }
 
-    /// Books an operation in any state of the account, or finds it booked.
-    fn booked_anyway(&mut self, external: &External) -> Result<ExternalOperation, Objected> {
+    /// Books an operation in any state of the account, or finds it booked. `covered`: it takes no
+    /// more than is available.
+    fn booked_anyway(
+        &mut self,
+        external: &External,
+        covered: bool,
+    ) -> Result<ExternalOperation, Objected> {
         if let Some(done) = self.restored(external)? {
             return Ok(done);
         }
@@ -714,7 +769,8 @@ impl Draft<'_> {
         let effect = op.effect(Decision::Success, amount.units());
         let after = available.checked_add(effect).filter(|after| fits(*after));
         // Nothing is taken from a balance below zero.
-        let after = after.filter(|_| !op.takes() || self.free(user, asset) >= units);
+        let takes = covered && op.takes();
+        let after = after.filter(|_| !takes || self.free(user, asset) >= units);
         let Some(after) = after else {
             let what = format!("{op} of {units} units does not fit the balance {available}");
             return Err(Objected { violation: false, what });

@@ -7,7 +7,7 @@ use crate::recharge::decide::PaymentDecision;
 use crate::recharge::movement::{self, LedgerAccount, MovementKind};
 use crate::recharge::order::Recharge;
 use crate::recharge::payment::{HeldCause, PaymentEvent, RechargePayment};
-use crate::recharge::returned::taken;
+use crate::recharge::returned::{RechargeReturn, ReturnKind, taken};
 use domain::code::Code;
 
 impl Draft<'_> {
@@ -45,10 +45,12 @@ impl Draft<'_> {
         {
             return Ok(RechargeReply::refused(Code::InvalidRequest, Some(why.to_owned())));
         }
-        let in_suspense = payment.in_suspense(&self.returns_of(payment.id));
-        if matches!(how, HeldEnd::Return(_)) && in_suspense == 0 {
-            let why = "The channel has taken all of this payment back.".to_owned();
-            return Ok(RechargeReply::refused(Code::NotReturnable, Some(why)));
+        let returns = self.returns_of(payment.id);
+        let in_suspense = payment.in_suspense(&returns);
+        if matches!(how, HeldEnd::Return(_))
+            && let Some(why) = no_return(&payment, &returns)
+        {
+            return Ok(RechargeReply::refused(Code::NotReturnable, Some(why.to_owned())));
         }
         let mut matter = Matter { payment, recorded: true, order, steps: Vec::new() };
         let mut credit = None;
@@ -107,4 +109,18 @@ impl Draft<'_> {
         }
         Ok(None)
     }
+}
+
+/// Why a HELD payment cannot be sent back; `None`: it can be. `returns`: all of its own.
+fn no_return(payment: &RechargePayment, returns: &[RechargeReturn]) -> Option<&'static str> {
+    if payment.in_suspense(returns) == 0 {
+        return Some("The channel has taken all of this payment back.");
+    }
+    // The channel would be asked for the whole.
+    let is_booked = returns.iter().any(|row| row.kind == ReturnKind::Taken);
+    let in_part = payment.cause == Some(HeldCause::PartReturned);
+    (in_part && !is_booked).then_some(
+        "A part of this payment went back at its channel, and no record says how much: book that \
+         part first, or dismiss the payment.",
+    )
 }
