@@ -163,7 +163,11 @@ impl RechargeTransferBody {
     /// `None`: the order is not PAID, or its money stays in Funding.
     fn of(order: &Recharge) -> Option<RechargeTransferBody> {
         let goes_on = order.state == RechargeState::Paid && order.target == RechargeTarget::Spot;
-        goes_on.then_some(RechargeTransferBody { req_id: None, state: "WAITING", code: None })
+        goes_on.then_some(RechargeTransferBody {
+            req_id: order.follow.req_id.map(|id| id.to_string()),
+            state: order.follow.state.name(),
+            code: order.follow.code.map(Code::name),
+        })
     }
 }
 
@@ -424,9 +428,11 @@ mod tests {
 
     use super::*;
     use crate::recharge::RechargeId;
+    use crate::recharge::order::{Follow, FollowState};
     use crate::recharge::payment::{Disposition, SeenBy};
     use domain::account::UserId;
     use domain::asset::{Asset, AssetId};
+    use domain::transfer::ReqId;
 
     fn catalog() -> Catalog {
         Catalog::new([Asset {
@@ -468,7 +474,7 @@ mod tests {
             updated_at: at,
             paid_at: None,
             version: 1,
-            follow: crate::recharge::order::Follow::default(),
+            follow: Follow::default(),
         }
     }
 
@@ -491,6 +497,35 @@ mod tests {
             "expires_at": "1970-01-01T00:00:00Z", "paid_at": null,
         });
         assert_eq!(body(&order(), &RechargeParts::default(), true), want);
+    }
+
+    /// Goal: the owner learns how far the money has gone on, and why it never does.
+    #[test]
+    fn the_body_says_how_far_the_money_has_gone() {
+        let of = |state, target, follow| {
+            let order = Recharge { state, target, follow, ..order() };
+            body(&order, &RechargeParts::default(), true)["transfer"].clone()
+        };
+        let (paid, spot) = (RechargeState::Paid, RechargeTarget::Spot);
+        let req_id = ReqId::new(9);
+        for (state, req_id, code) in [
+            (FollowState::Waiting, None, None),
+            (FollowState::Waiting, None, Some(Code::TransferNotAllowed)),
+            (FollowState::Arrived, req_id, None),
+            (FollowState::Failed, req_id, Some(Code::AccountFrozen)),
+            (FollowState::GivenUp, None, Some(Code::TransferNotAllowed)),
+        ] {
+            let want = json!({
+                "req_id": req_id.map(|id| id.to_string()),
+                "state": state.name(),
+                "code": code.map(Code::name),
+            });
+            assert_eq!(of(paid, spot, Follow { state, req_id, code }), want);
+        }
+        let arrived = Follow { state: FollowState::Arrived, req_id, code: None };
+        assert_eq!(of(paid, RechargeTarget::Funding, arrived), Value::Null);
+        assert_eq!(of(RechargeState::Paying, spot, Follow::default()), Value::Null);
+        assert_eq!(of(RechargeState::Closed, spot, Follow::default()), Value::Null);
     }
 
     /// Goal: only the owner of an order that can be paid is told how.
