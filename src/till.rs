@@ -22,30 +22,13 @@ mod watch;
 use tokio::sync::mpsc;
 use tracing::debug;
 
-pub use self::parts::{TillOptions, TillParts};
+pub use self::parts::{Nudge, TillOptions, TillParts};
 use crate::adapters::Adapter;
 use crate::recharge::RechargeId;
 use crate::task::Tasks;
 
 /// Orders that wait for the till's next look. A full queue loses nothing: the row has its time.
 const LOOKS_MAX: usize = 1024;
-
-/// Why the till is to look at an order.
-#[derive(Clone, Copy, Debug)]
-pub enum Nudge {
-    /// It was changed here, or its owner waits.
-    Here(RechargeId),
-    /// Its channel says that something may have changed there.
-    There(RechargeId),
-}
-
-impl Nudge {
-    /// The order.
-    pub fn id(self) -> RechargeId {
-        let (Nudge::Here(id) | Nudge::There(id)) = self;
-        id
-    }
-}
 
 /// The till, for everything that changes an order.
 #[derive(Clone, Debug)]

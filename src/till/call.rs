@@ -20,7 +20,7 @@ use crate::gate::Gate;
 use crate::postgres::reads::recharges::DueOrder;
 use crate::recharge::RechargeId;
 
-/// The most orders that are over and wait to be asked about. Bills find what is not.
+/// The most orders that are over and wait to be asked about. Bills find the rest.
 const OVER_MAX: usize = 1024;
 
 /// The parts that all jobs share.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tracing::{debug, info, warn};
 
-use super::Nudge;
 use super::call::Shop;
+use super::parts::Nudge;
 use super::step::{
     Left, TillStep, TillVerdict, first_query, gives_up, is_stuck, left_by, next_try, step, verdict,
 };

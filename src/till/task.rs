@@ -10,10 +10,9 @@ use tokio::sync::mpsc;
 use tokio::task::{Id, JoinSet};
 use tracing::{error, warn};
 
-use super::Nudge;
 use super::call::Shop;
 use super::lane::{Due, Lane, Place};
-use super::parts::TillParts;
+use super::parts::{Nudge, TillParts};
 use crate::adapters::Adapter;
 use crate::coordinator::{Coordinator, Rejection};
 use crate::gate::Gate;
