@@ -22,7 +22,7 @@ mod watch;
 use tokio::sync::mpsc;
 use tracing::debug;
 
-pub use self::parts::{TillOptions, TillParts};
+pub use self::parts::{Nudge, TillOptions, TillParts};
 use crate::adapters::Adapter;
 use crate::recharge::RechargeId;
 use crate::task::Tasks;
@@ -33,20 +33,30 @@ const LOOKS_MAX: usize = 1024;
 /// The till, for everything that changes an order.
 #[derive(Clone, Debug)]
 pub struct Till {
-    looks: mpsc::Sender<RechargeId>,
+    looks: mpsc::Sender<Nudge>,
 }
 
 impl Till {
     /// A handle, and the end that the till's task listens at.
-    pub fn new() -> (Till, mpsc::Receiver<RechargeId>) {
+    pub fn new() -> (Till, mpsc::Receiver<Nudge>) {
         let (looks, heard) = mpsc::channel(LOOKS_MAX);
         (Till { looks }, heard)
     }
 
     /// Has the till look at an order now rather than at its time. It changes nothing but the time.
     pub fn look(&self, id: RechargeId) {
-        if self.looks.try_send(id).is_err() {
-            debug!(%id, "the till is full or stopping: the order is due at its time");
+        self.nudge(Nudge::Here(id));
+    }
+
+    /// The same at a hint of its channel. An order that is over is asked about once: money of it may
+    /// have gone back there.
+    pub fn hint(&self, id: RechargeId) {
+        self.nudge(Nudge::There(id));
+    }
+
+    fn nudge(&self, nudge: Nudge) {
+        if self.looks.try_send(nudge).is_err() {
+            debug!(id = %nudge.id(), "the till is full or stopping: the order is due at its time");
         }
     }
 }
@@ -54,7 +64,7 @@ impl Till {
 /// Starts the till. It ends when every [`Till`] of `heard` is dropped.
 pub fn start<T: Adapter, F: Adapter>(
     parts: TillParts<T, F>,
-    heard: mpsc::Receiver<RechargeId>,
+    heard: mpsc::Receiver<Nudge>,
     tasks: &mut Tasks,
 ) {
     tasks.run("till", task::TillTask::new(parts).run(heard));

@@ -1,7 +1,9 @@
 //! The public routes and the events of recharges, on the binary, with a simulated channel.
 
 use serde_json::{Value, json};
+use ubscore::alert::Alert;
 
+use crate::alerts::{assert_raised, site as alerting};
 use crate::harness::{COIN, Part, Recharging, assert_refused, eventually, recharge, text};
 
 /// Bad input, other users and viewers.
@@ -175,6 +177,84 @@ fn an_order_waits_for_its_channel() {
     let id = text(&made.json()["recharge_id"]).to_owned();
     let paying = server.recharge_is(USER, &id, "PAYING");
     assert!(paying["pay"].is_object(), "{paying}");
+}
+
+/// Goal: the owner and an operator see the money of an order for Spot arrive there, and that it
+/// never does.
+#[test]
+fn rch_029_the_order_says_how_far_its_money_has_gone() {
+    let desk = Recharging::new();
+    let server = desk.start();
+    let for_spot = |key: &str| {
+        let mut body = recharge("100", "wechat", key);
+        body["to"] = json!("SPOT");
+        server.recharge_paying(USER, &body)
+    };
+    let ends = |id: &str, state: &str| {
+        eventually(state, || {
+            let order = server.recharge_of(USER, id);
+            (order["transfer"]["state"] == json!(state)).then_some(order)
+        })
+    };
+    let shown = |id: &str| {
+        let reply = server.admin_get(&format!("/admin/v1/recharges/{id}"));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()["recharge"]["follow"].clone()
+    };
+    let before = server.balances(USER)["CNY"];
+    let id = for_spot("arrives");
+    assert_eq!(server.recharge_of(USER, &id)["transfer"], json!(null), "not yet paid");
+    desk.sim.pay(&id);
+    let order = ends(&id, "ARRIVED");
+    assert_eq!((&order["state"], &order["error"]), (&json!("PAID"), &json!(null)), "{order}");
+    let req_id = text(&order["transfer"]["req_id"]).to_owned();
+    assert_eq!(order["transfer"]["code"], json!(null), "{order}");
+    assert_eq!(shown(&id), json!({"state": "ARRIVED", "req_id": req_id, "code": null}));
+    let transfer = server.get(USER, &format!("/api/v1/transfer/{req_id}")).json();
+    assert_eq!((&transfer["to"], &transfer["amount"]), (&json!("SPOT"), &json!("100")));
+    let after = server.balances(USER)["CNY"];
+    assert_eq!(after.spot.unwrap_or(0) - before.spot.unwrap_or(0), 100 * COIN);
+    assert_eq!(after.funding.unwrap_or(0), before.funding.unwrap_or(0));
+
+    let id = for_spot("stays");
+    server.set_status(USER, "FUNDING", "FROZEN");
+    desk.sim.pay(&id);
+    let order = ends(&id, "FAILED");
+    assert_eq!(order["state"], json!("PAID"), "{order}");
+    assert_eq!(order["transfer"]["code"], json!("ACCOUNT_FROZEN"), "{order}");
+    assert_eq!(shown(&id)["code"], json!("ACCOUNT_FROZEN"));
+    let funding = server.balances(USER)["CNY"].funding.unwrap_or(0);
+    assert_eq!(funding - before.funding.unwrap_or(0), 100 * COIN);
+}
+
+/// Goal: a refund that was made at the channel behind our back calls an operator, and changes
+/// nothing; an order that only was paid does not.
+#[test]
+fn a_refund_behind_our_back_is_said() {
+    let (site, webhook) = alerting();
+    let desk = Recharging::on(site);
+    let server = desk.start();
+    let credited = |channel: &str, key: &str| {
+        let id = server.recharge_paying(USER, &recharge("100", channel, key));
+        desk.sim.pay(&id);
+        let paid = server.recharge_is(USER, &id, "PAID");
+        (id, text(&paid["payments"][0]["payment_id"]).to_owned())
+    };
+    let said = |payment: &str| {
+        let said = server.said();
+        said.lines().any(|line| line.contains("no return of it here") && line.contains(payment))
+    };
+    for channel in ["wechat", "card"] {
+        let (_, paid) = credited(channel, &format!("{channel}-paid"));
+        let (theirs, payment) = credited(channel, &format!("{channel}-theirs"));
+        let before = server.balances(USER)["CNY"].funding;
+        desk.sim.done("POST", &format!("/sim/refund/{theirs}"), &json!({}));
+        eventually("the alert", || said(&payment).then_some(()));
+        assert_raised(&server, &webhook, Alert::RechargeContradiction);
+        assert_eq!(server.recharge_of(USER, &theirs)["state"], json!("PAID"), "it stays");
+        assert_eq!(server.balances(USER)["CNY"].funding, before, "nothing is taken");
+        assert!(!said(&paid));
+    }
 }
 
 /// Goal: a user's list walks over each order once, and shows none of another user.

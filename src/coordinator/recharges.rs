@@ -297,6 +297,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         self.note_failure(terms, facts, answer.is_err());
         let answer = answer?;
         self.report(terms, facts, &answer);
+        self.report_gone(facts, &answer).await;
         if let PaymentDecision::Credit { .. } = answer.decision {
             telemetry::recharges::credits(&terms.name, seen_by.name(), 1);
         }

@@ -167,7 +167,7 @@ impl CallbackDoor {
                 Notice::Payment(facts) => pay(desk, channel, &facts).await,
                 Notice::Hint { merchant_no } => match RechargeId::parse(&merchant_no) {
                     Some(id) => {
-                        desk.till.look(id);
+                        desk.till.hint(id);
                         (CallbackEnd::Success, "success")
                     }
                     None => (CallbackEnd::Success, "foreign"),

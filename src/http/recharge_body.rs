@@ -163,7 +163,7 @@ impl RechargeTransferBody {
     /// `None`: the order is not PAID, or its money stays in Funding.
     fn of(order: &Recharge) -> Option<RechargeTransferBody> {
         let goes_on = order.state == RechargeState::Paid && order.target == RechargeTarget::Spot;
-        goes_on.then(|| RechargeTransferBody {
+        goes_on.then_some(RechargeTransferBody {
             req_id: order.follow.req_id.map(|id| id.to_string()),
             state: order.follow.state.name(),
             code: order.follow.code.map(Code::name),
@@ -428,10 +428,11 @@ mod tests {
 
     use super::*;
     use crate::recharge::RechargeId;
-    use crate::recharge::order::FollowState;
+    use crate::recharge::order::{Follow, FollowState};
     use crate::recharge::payment::{Disposition, SeenBy};
     use domain::account::UserId;
     use domain::asset::{Asset, AssetId};
+    use domain::transfer::ReqId;
 
     fn catalog() -> Catalog {
         Catalog::new([Asset {
@@ -473,7 +474,7 @@ mod tests {
             updated_at: at,
             paid_at: None,
             version: 1,
-            follow: crate::recharge::order::Follow::default(),
+            follow: Follow::default(),
         }
     }
 
@@ -498,20 +499,33 @@ mod tests {
         assert_eq!(body(&order(), &RechargeParts::default(), true), want);
     }
 
-    /// Goal: a PAID order for Spot says how far its money has gone on, by its row.
+    /// Goal: the owner learns how far the money has gone on, and why it never does.
     #[test]
-    fn a_paid_order_for_spot_tells_how_far_its_money_is() {
-        let told =
-            |order: &Recharge| body(order, &RechargeParts::default(), true)["transfer"].clone();
-        let paid = Recharge { state: RechargeState::Paid, ..order() };
-        assert_eq!(told(&paid), json!({"req_id": null, "state": "WAITING", "code": null}));
-        let mut failed = paid.clone();
-        failed.follow.state = FollowState::Failed;
-        failed.follow.code = Some(Code::AccountFrozen);
-        let want = json!({"req_id": null, "state": "FAILED", "code": "ACCOUNT_FROZEN"});
-        assert_eq!(told(&failed), want);
-        let stays = Recharge { target: RechargeTarget::Funding, ..paid };
-        assert_eq!(told(&stays), Value::Null);
+    fn the_body_says_how_far_the_money_has_gone() {
+        let of = |state, target, follow| {
+            let order = Recharge { state, target, follow, ..order() };
+            body(&order, &RechargeParts::default(), true)["transfer"].clone()
+        };
+        let (paid, spot) = (RechargeState::Paid, RechargeTarget::Spot);
+        let req_id = ReqId::new(9);
+        for (state, req_id, code) in [
+            (FollowState::Waiting, None, None),
+            (FollowState::Waiting, None, Some(Code::TransferNotAllowed)),
+            (FollowState::Arrived, req_id, None),
+            (FollowState::Failed, req_id, Some(Code::AccountFrozen)),
+            (FollowState::GivenUp, None, Some(Code::TransferNotAllowed)),
+        ] {
+            let want = json!({
+                "req_id": req_id.map(|id| id.to_string()),
+                "state": state.name(),
+                "code": code.map(Code::name),
+            });
+            assert_eq!(of(paid, spot, Follow { state, req_id, code }), want);
+        }
+        let arrived = Follow { state: FollowState::Arrived, req_id, code: None };
+        assert_eq!(of(paid, RechargeTarget::Funding, arrived), Value::Null);
+        assert_eq!(of(RechargeState::Paying, spot, Follow::default()), Value::Null);
+        assert_eq!(of(RechargeState::Closed, spot, Follow::default()), Value::Null);
     }
 
     /// Goal: only the owner of an order that can be paid is told how.

@@ -1,5 +1,6 @@
 //! One call of a channel, on a thread of its own, and the parts that all jobs of the till share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,6 +17,11 @@ use crate::clock::Clock;
 use crate::coordinator::recharges::Recharges;
 use crate::entropy::Entropy;
 use crate::gate::Gate;
+use crate::postgres::reads::recharges::DueOrder;
+use crate::recharge::RechargeId;
+
+/// The most orders that are over and wait to be asked about. Bills find the rest.
+const OVER_MAX: usize = 1024;
 
 /// The parts that all jobs share.
 pub(super) struct Shop<T, F> {
@@ -27,6 +33,8 @@ pub(super) struct Shop<T, F> {
     silent: Arc<AtomicBool>,
     entropy: Mutex<Box<dyn Entropy>>,
     watch: Watch,
+    /// Orders that are over, to be asked about once.
+    over: Mutex<BTreeMap<RechargeId, DueOrder>>,
 }
 
 impl<T, F> Shop<T, F> {
@@ -41,12 +49,26 @@ impl<T, F> Shop<T, F> {
             silent,
             entropy: Mutex::new(entropy),
             watch: Watch::default(),
+            over: Mutex::default(),
         }
     }
 
     /// Whether nothing may be asked: the service is halted, or the process must end.
     pub(super) fn is_quiet(&self) -> bool {
         self.gate.is_closed() || self.silent.load(Ordering::Acquire)
+    }
+
+    /// Has an order that is over asked about, once there is room.
+    pub(super) fn ask_over(&self, due: DueOrder) {
+        let mut over = self.over.lock();
+        if over.len() < OVER_MAX {
+            over.insert(due.order.id, due);
+        }
+    }
+
+    /// The orders that are over and were to be asked about.
+    pub(super) fn take_over(&self) -> Vec<DueOrder> {
+        std::mem::take(&mut *self.over.lock()).into_values().collect()
     }
 
     /// The time, as exact as PostgreSQL keeps it.

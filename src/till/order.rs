@@ -8,18 +8,20 @@ use jiff::Timestamp;
 use tracing::{debug, info, warn};
 
 use super::call::Shop;
+use super::parts::Nudge;
 use super::step::{
-    TillStep, TillVerdict, first_query, gives_up, is_stuck, next_try, step, verdict,
+    Left, TillStep, TillVerdict, first_query, gives_up, is_stuck, left_by, next_try, step, verdict,
 };
 use super::watch;
 use crate::adapters::Adapter;
 use crate::channels::open::OpenChannel;
 use crate::channels::{ChannelLimits, CreateAsk, OrderAsk};
 use crate::coordinator::Rejection;
+use crate::coordinator::recharges::PaymentAnswer;
 use crate::coordinator::recharges::forward::Forwarding;
 use crate::crash;
 use crate::postgres::reads::recharges::DueOrder;
-use crate::recharge::answers::{Created, Queried};
+use crate::recharge::answers::{Closing, Created, Queried};
 use crate::recharge::order::{ClosingWish, Follow, FollowState, Recharge};
 use crate::recharge::payment::SeenBy;
 use domain::code::Code;
@@ -61,10 +63,10 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         match step {
             TillStep::Create => self.create(channel, &order).await,
             TillStep::Close => {
-                self.close(channel, &order, &references).await;
-                self.query(channel, &limits, &order, references).await
+                let is_closed = self.close(channel, &order, &references).await;
+                self.query(channel, &limits, &order, references, is_closed).await
             }
-            TillStep::Query => self.query(channel, &limits, &order, references).await,
+            TillStep::Query => self.query(channel, &limits, &order, references, false).await,
             TillStep::Follow => self.follow(&order).await,
             TillStep::Wish(_) | TillStep::Nothing(_) => Ok(()),
         }
@@ -106,7 +108,13 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
     }
 
     /// Ends an order at its channel. Its answer alone closes nothing: the question behind it does.
-    async fn close(&self, channel: &Arc<OpenChannel>, order: &Recharge, references: &[String]) {
+    /// Returns whether the channel has answered.
+    async fn close(
+        &self,
+        channel: &Arc<OpenChannel>,
+        order: &Recharge,
+        references: &[String],
+    ) -> bool {
         let (no, references) = (order.id.to_string(), references.to_vec());
         let closing = self.call(channel, "close", move |channel| {
             channel.close(&OrderAsk { merchant_no: &no, references: &references })
@@ -114,6 +122,7 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         let closing = closing.await;
         crash::point("close_after_there");
         debug!(recharge_id = %order.id, ?closing, "a close");
+        closing.is_some_and(|closing| !matches!(closing, Closing::Unknown(_)))
     }
 
     async fn query(
@@ -122,6 +131,7 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         limits: &ChannelLimits,
         order: &Recharge,
         references: Vec<String>,
+        is_closed: bool,
     ) -> Result<(), Rejection> {
         let (no, asked_at) = (order.id.to_string(), self.now());
         let queried = self.call(channel, "query", move |channel| {
@@ -129,7 +139,7 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         });
         let Some(queried) = queried.await else { return Ok(()) };
         match verdict(order, &queried, limits, asked_at) {
-            TillVerdict::Tell => self.tell(channel, queried).await,
+            TillVerdict::Tell => self.tell(channel, order, queried, is_closed).await,
             TillVerdict::End => {
                 self.recharges.closed(order).await?;
                 Ok(())
@@ -141,17 +151,76 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         }
     }
 
-    /// Has each payment of an answer decided. A contradiction of one keeps no other one back.
-    async fn tell(&self, channel: &Arc<OpenChannel>, queried: Queried) -> Result<(), Rejection> {
-        let Queried::Paid(paid) = queried else { return Ok(()) };
-        let mut ended = Ok(());
+    /// Has each payment of an answer decided. An order that is to be closed, and of which every
+    /// payment has ended without it, is over. `is_closed`: the channel has ended it, so no further
+    /// payment can come.
+    async fn tell(
+        &self,
+        channel: &Arc<OpenChannel>,
+        order: &Recharge,
+        queried: Queried,
+        is_closed: bool,
+    ) -> Result<(), Rejection> {
+        let answers = self.decide(channel, queried).await?;
+        match left_by(&answers) {
+            Left::Moved => {}
+            // Its worker looks again: a PAID order, and one with a HELD payment, stays.
+            Left::Over if is_closed && order.is_closing() => {
+                self.recharges.closed(order).await?;
+            }
+            Left::Over | Left::Waits => self.report(order, self.now()),
+        }
+        Ok(())
+    }
+
+    /// The decisions about the payments of an answer. A contradiction of one keeps no other one
+    /// back.
+    async fn decide(
+        &self,
+        channel: &Arc<OpenChannel>,
+        queried: Queried,
+    ) -> Result<Vec<PaymentAnswer>, Rejection> {
+        let Queried::Paid(paid) = queried else { return Ok(Vec::new()) };
+        let mut answers = Vec::with_capacity(paid.len());
+        let mut failed = None;
         for facts in &paid {
-            if let Err(rejection) = self.recharges.told(&channel.terms, facts, SeenBy::Query).await
-            {
-                ended = Err(rejection);
+            match self.recharges.told(&channel.terms, facts, SeenBy::Query).await {
+                Ok(answer) => answers.push(answer),
+                Err(rejection) => failed = Some(rejection),
             }
         }
-        ended
+        failed.map_or(Ok(answers), Err)
+    }
+
+    /// Makes the next question about an order due. One that is over is asked about once, if its
+    /// channel has sent the hint: money of it may have gone back there.
+    ///
+    /// # Errors
+    /// A [`Rejection`]: the order has its time all the same.
+    pub(super) async fn hinted(&self, nudge: Nudge) -> Result<(), Rejection> {
+        self.recharges.hinted(nudge.id()).await?;
+        if let Nudge::There(id) = nudge
+            && let Some(over) = self.recharges.over(id).await?
+        {
+            self.ask_over(over);
+        }
+        Ok(())
+    }
+
+    /// Asks about an order that is over. Its state stays; its payments are decided as always.
+    ///
+    /// # Errors
+    /// A [`Rejection`]: a payment is not decided, and bills find it.
+    pub(super) async fn over(&self, due: DueOrder) -> Result<(), Rejection> {
+        let DueOrder { order, references } = due;
+        let Some(channel) = self.channels.get(&order.channel) else { return Ok(()) };
+        let no = order.id.to_string();
+        let queried = self.call(channel, "query", move |channel| {
+            channel.query(&OrderAsk { merchant_no: &no, references: &references })
+        });
+        let Some(queried) = queried.await else { return Ok(()) };
+        self.decide(channel, queried).await?;
+        Ok(())
     }
 
     fn report(&self, order: &Recharge, now: Timestamp) {

@@ -13,6 +13,24 @@ use crate::coordinator::recharges::Recharges;
 use crate::entropy::Entropy;
 use crate::gate::Gate;
 use crate::postgres::reads::Reads;
+use crate::recharge::RechargeId;
+
+/// Why the till is to look at an order.
+#[derive(Clone, Copy, Debug)]
+pub enum Nudge {
+    /// It was changed here, or its owner waits.
+    Here(RechargeId),
+    /// Its channel says that something may have changed there.
+    There(RechargeId),
+}
+
+impl Nudge {
+    /// The order.
+    pub fn id(self) -> RechargeId {
+        let (Nudge::Here(id) | Nudge::There(id)) = self;
+        id
+    }
+}
 
 /// How the till works; see `[recharge]` in the configuration.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use crate::coordinator::Rejection;
 use crate::crash;
 use crate::postgres::reads::recharges::DueReturn;
 use crate::recharge::answers::Refunded;
-use crate::recharge::payment::HeldCause;
+use crate::recharge::payment::{HeldCause, RechargePayment};
 
 impl<T: Adapter, F: Adapter> Shop<T, F> {
     /// Asks for a return, behind a durable SENT. A channel is asked under one number, and sends no
@@ -32,16 +32,14 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         let (return_no, minor_units) = (back.id.to_string(), back.minor_units);
         let (no, trade_no) = (payment.merchant_no.clone(), payment.trade_no.clone());
         let currency = payment.currency.clone();
-        // Of a discounted payment less has arrived than its price.
-        let discounted = payment.cause == Some(HeldCause::Discounted);
-        let total = asked.filter(|_| discounted).unwrap_or(payment.minor_units);
+        let total = total_of(&payment, asked).max(minor_units);
         let refunded = self.call(channel, "refund", move |channel| {
             channel.refund(&RefundAsk {
                 return_no: &return_no,
                 merchant_no: &no,
                 trade_no: &trade_no,
                 minor_units,
-                total_minor_units: total.max(minor_units),
+                total_minor_units: total,
                 currency: &currency,
             })
         });
@@ -65,5 +63,43 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
             }
         }
         Ok(())
+    }
+}
+
+/// The price of a payment, as its channel has it, in minor units. Of a discounted payment less has
+/// arrived, and the refusal of its first return takes the place of that cause. `asked`: the price
+/// of its order.
+fn total_of(payment: &RechargePayment, asked: Option<i64>) -> i64 {
+    let less = [Some(HeldCause::Discounted), Some(HeldCause::ReturnRefused)];
+    let asked = asked.filter(|_| less.contains(&payment.cause));
+    asked.unwrap_or(0).max(payment.minor_units)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recharge::decide::tests::{facts, recorded};
+    use crate::recharge::facts::Facts;
+    use crate::recharge::payment::Disposition;
+
+    /// Goal: each return of a discounted payment names its price.
+    #[test]
+    fn each_return_of_a_discounted_payment_names_its_price() {
+        let less = Facts { minor_units: 9_000, ..facts() };
+        for (cause, asked, want) in [
+            (Some(HeldCause::Discounted), Some(10_000), 10_000),
+            (Some(HeldCause::ReturnRefused), Some(10_000), 10_000),
+            // More has arrived than was asked for.
+            (Some(HeldCause::ReturnRefused), Some(8_000), 9_000),
+            // There is no order.
+            (Some(HeldCause::Unmatched), None, 9_000),
+            (Some(HeldCause::ReturnRefused), None, 9_000),
+            // Another amount than that of its order is its price.
+            (Some(HeldCause::Amount), Some(10_000), 9_000),
+            (None, Some(9_000), 9_000),
+        ] {
+            let payment = recorded(&less, Disposition::Returning, cause);
+            assert_eq!(total_of(&payment, asked), want, "{cause:?} {asked:?}");
+        }
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::channels::ChannelLimits;
+use crate::coordinator::recharges::PaymentAnswer;
 use crate::recharge::answers::Queried;
+use crate::recharge::decide::PaymentDecision;
 use crate::recharge::order::{ClosingWish, FollowState, Recharge, RechargeState, RechargeTarget};
 use crate::recharge::returned::RechargeReturn;
 
@@ -53,6 +55,17 @@ pub enum TillVerdict {
     End,
     /// It is asked again at its time.
     Again,
+}
+
+/// The effect of the decisions about the payments of an answer on their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// One was decided now.
+    Moved,
+    /// None was, and one has not ended.
+    Waits,
+    /// None was, and each one has ended before.
+    Over,
 }
 
 /// The step that is due for an order at `now`.
@@ -148,6 +161,22 @@ pub fn verdict(
         Queried::Absent if closing == ClosingWish::Refused || unknown_to_payers => TillVerdict::End,
         Queried::Open | Queried::Absent if over => TillVerdict::End,
         Queried::Open | Queried::Absent | Queried::Unknown(_) => TillVerdict::Again,
+    }
+}
+
+/// The effect of the decisions about all payments of an answer. An answer without one waits.
+pub fn left_by(answers: &[PaymentAnswer]) -> Left {
+    let ended = |answer: &PaymentAnswer| {
+        let payment = answer.payment.as_ref();
+        answer.decision == PaymentDecision::Repeat
+            && payment.is_some_and(|payment| payment.disposition.is_terminal())
+    };
+    if answers.iter().any(|answer| answer.decision.writes()) {
+        Left::Moved
+    } else if !answers.is_empty() && answers.iter().all(ended) {
+        Left::Over
+    } else {
+        Left::Waits
     }
 }
 

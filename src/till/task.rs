@@ -12,7 +12,7 @@ use tracing::{error, warn};
 
 use super::call::Shop;
 use super::lane::{Due, Lane, Place};
-use super::parts::TillParts;
+use super::parts::{Nudge, TillParts};
 use crate::adapters::Adapter;
 use crate::coordinator::{Coordinator, Rejection};
 use crate::gate::Gate;
@@ -35,6 +35,8 @@ const SHUN: Duration = Duration::from_secs(30);
 enum Row {
     Order(RechargeId),
     Return(ReturnId),
+    /// An order that is over: beside its own row.
+    Over(RechargeId),
 }
 
 /// A job in hand.
@@ -86,10 +88,7 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
     }
 
     /// Works until no handle is left. Calls under way may end or not: the rows have their times.
-    pub(super) async fn run(
-        mut self,
-        mut heard: mpsc::Receiver<RechargeId>,
-    ) -> Result<(), Superseded> {
+    pub(super) async fn run(mut self, mut heard: mpsc::Receiver<Nudge>) -> Result<(), Superseded> {
         let clock = Arc::clone(&self.shop.clock);
         let mut gate = self.gate.watch();
         let coordinator = Arc::clone(&self.coordinator);
@@ -110,7 +109,7 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
                     self.on_ended(ended);
                 }
                 looked = heard.recv(), if self.hints < HINTS_MAX => match looked {
-                    Some(id) => self.hint(id),
+                    Some(nudge) => self.hint(nudge),
                     None => return Ok(()),
                 },
                 // The gate lives as long as this.
@@ -125,9 +124,9 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
     }
 
     /// A new order is due already; one that is paid for is asked about soon.
-    fn hint(&mut self, id: RechargeId) {
+    fn hint(&mut self, nudge: Nudge) {
         let shop = Arc::clone(&self.shop);
-        let job = self.jobs.spawn(async move { shop.recharges.hinted(id).await });
+        let job = self.jobs.spawn(async move { shop.hinted(nudge).await });
         self.in_hand.insert(job.id(), Job::Hint);
         self.hints += 1;
         self.read_soon();
@@ -190,6 +189,7 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         let (due, odd) = self.due(now).await?;
         // Rows that cannot be read have had the place of others.
         let mut wait = if odd { LOOK_MIN } else { LOOK };
+        self.lanes.values_mut().for_each(Lane::pass);
         for (channel, due) in due {
             if let Some(pause) = self.begin(&channel, due) {
                 wait = wait.min(pause);
@@ -225,6 +225,7 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
             match row {
                 Row::Order(id) => orders.push(*id),
                 Row::Return(id) => returns.push(*id),
+                Row::Over(_) => {}
             }
         }
         let (mut due, mut odd) = (Vec::new(), Vec::new());
@@ -248,6 +249,8 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
                 }
             }
         }
+        let over = self.shop.take_over().into_iter();
+        due.extend(over.map(|over| (over.order.channel.clone(), Due::Over(Box::new(over)))));
         // Stable: within a turn the longest due is first.
         due.sort_by_key(|(_, due)| due.turn());
         for (row, failure) in &odd {
@@ -259,11 +262,17 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
 
     /// Begins a job, if its channel has room. Returns the pause until its rate has.
     fn begin(&mut self, channel: &str, due: Due) -> Option<Duration> {
-        let place = match self.lanes.get_mut(channel)?.take(&due) {
-            Ok(place) => place?,
-            Err(pause) => return Some(pause),
-        };
         let shop = Arc::clone(&self.shop);
+        let place = match self.lanes.get_mut(channel)?.take(&due) {
+            Ok(Some(place)) => place,
+            none => {
+                // It has no row to be found by.
+                if let Due::Over(over) = due {
+                    shop.ask_over(*over);
+                }
+                return none.err();
+            }
+        };
         let (row, job) = match due {
             Due::Order(_, order) => {
                 let row = Row::Order(order.order.id);
@@ -273,6 +282,10 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
                 let row = Row::Return(back.back.id);
                 (row, self.jobs.spawn(async move { shop.refund(*back).await }))
             }
+            Due::Over(over) => {
+                let row = Row::Over(over.order.id);
+                (row, self.jobs.spawn(async move { shop.over(*over).await }))
+            }
         };
         self.passed.insert(row, u64::MAX);
         self.in_hand.insert(job.id(), Job::Due(row, channel.to_owned(), place));
@@ -281,7 +294,7 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
 }
 
 /// Returns when no handle is left.
-async fn ended(heard: &mut mpsc::Receiver<RechargeId>) {
+async fn ended(heard: &mut mpsc::Receiver<Nudge>) {
     // A look is for nothing yet: everything is read once the workers are ready.
     while heard.recv().await.is_some() {}
 }

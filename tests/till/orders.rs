@@ -2,7 +2,9 @@ use super::*;
 
 use domain::code::Code;
 use futures_util::future::join_all;
+use ubscore::recharge::act::HeldEnd;
 use ubscore::recharge::decide::PaymentDecision;
+use ubscore::recharge::payment::HeldCause;
 
 /// Goal: a credit needs no callback. Method: every callback is lost; the questions of the till are
 /// made due by its clock.
@@ -196,5 +198,41 @@ fn a_refused_order_is_closed() {
         let calls = shop.calls(channel);
         assert_eq!((calls.of("create", &order), calls.of("query", &order)), (1, 1), "{channel}");
     }
+    shop.stop();
+}
+
+/// Goal: an order is not asked about for ever where its payment has ended without it. Method: the
+/// order is away while its payment comes and is dismissed, and is there again behind that.
+#[test]
+fn an_order_that_its_payment_has_left_is_closed() {
+    let shop = Shop::new();
+    for channel in BOTH {
+        shop.clock.1.store(0, Ordering::SeqCst);
+        let order = shop.paying(channel, channel);
+        let trade_no = shop.pays(&order, &json!({}));
+        let its = format!("recharge_id = ulid_uuid('{}')", order.id.ulid());
+        shop.site.sql(&format!(
+            "SET session_replication_role = replica; \
+             CREATE TABLE away AS SELECT * FROM recharges_tb WHERE {its}; \
+             DELETE FROM recharges_tb WHERE {its}"
+        ));
+        let held = shop.told(&order, &trade_no);
+        assert_eq!(held.decision, PaymentDecision::Hold(HeldCause::Unmatched));
+        let payment = held.payment.expect("recorded");
+        let dismissed = shop.recharges.ended(&payment, HeldEnd::Dismiss, None, "an operator");
+        block_on(dismissed).expect("dismissed");
+        shop.site.sql(
+            "SET session_replication_role = replica; \
+             INSERT INTO recharges_tb SELECT * FROM away; DROP TABLE away",
+        );
+        shop.later(20, &order);
+        eventually("a question", || (shop.calls(channel).of("query", &order) > 0).then_some(()));
+        assert_eq!(shop.stands(&order).state, RechargeState::Paying, "without a wish it waits");
+        shop.wished(&order, ClosingWish::Cancelled);
+        shop.later(400, &order);
+        let closed = shop.is(&order, RechargeState::Closed);
+        assert_eq!((closed.next_at, closed.payments), (None, 0));
+    }
+    assert_eq!(shop.available(), 10 * COIN);
     shop.stop();
 }

@@ -3,14 +3,17 @@
 use jiff::Timestamp;
 use tracing::warn;
 
-use super::{CHANNEL, Recharges, made, name_of};
+use super::{CHANNEL, PaymentAnswer, Recharges, made, name_of};
 use crate::adapters::Adapter;
+use crate::alert::{Alert, alert_about};
 use crate::coordinator::Rejection;
+use crate::postgres::reads::recharges::DueOrder;
 use crate::recharge::RechargeId;
 use crate::recharge::act::{RechargeAct, RechargeOutcome};
+use crate::recharge::facts::{Facts, Returned};
 use crate::recharge::order::{Follow, Recharge, RechargeState};
-use crate::recharge::payment::RechargePayment;
-use crate::recharge::returned::RechargeReturn;
+use crate::recharge::payment::{Disposition, HeldCause, RechargePayment};
+use crate::recharge::returned::{RechargeReturn, ReturnState};
 use domain::code::Code;
 
 impl<T: Adapter, F: Adapter> Recharges<T, F> {
@@ -49,6 +52,55 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         Ok(())
     }
 
+    /// An order that is over, with the channel's numbers of its payments, if one of them was
+    /// credited: its channel may give that back behind our back.
+    ///
+    /// # Errors
+    /// A [`Rejection`]: PostgreSQL is away.
+    pub async fn over(&self, id: RechargeId) -> Result<Option<DueOrder>, Rejection> {
+        let away = |error| {
+            warn!(%error, "a hint waits for PostgreSQL");
+            Rejection::of(Code::SystemError)
+        };
+        let order = self.reads.recharge(id).await.map_err(away)?;
+        let Some(order) = order.filter(|order| order.state.is_terminal()) else { return Ok(None) };
+        let payments = self.reads.payments_of(&[id]).await.map_err(away)?;
+        if !payments.iter().any(|payment| payment.disposition == Disposition::Credited) {
+            return Ok(None);
+        }
+        let mut references: Vec<String> = order.reference.iter().cloned().collect();
+        references.extend(payments.into_iter().map(|payment| payment.trade_no));
+        references.sort_unstable();
+        references.dedup();
+        Ok(Some(DueOrder { order, references }))
+    }
+
+    /// Raises an alert where the channel has given money of a CREDITED payment back, and nothing
+    /// here explains it: no return that is under way or done, and no taking. Nothing changes.
+    pub(super) async fn report_gone(&self, facts: &Facts, answer: &PaymentAnswer) {
+        let Some(payment) = &answer.payment else { return };
+        if answer.decision.writes() || !is_unexplained(payment, facts, &[]) {
+            return;
+        }
+        let returns = match self.reads.recharge_returns(payment.id).await {
+            Ok(returns) => returns,
+            Err(error) => {
+                warn!(%error, "the returns of a payment cannot be read");
+                return;
+            }
+        };
+        if !is_unexplained(payment, facts, &returns) {
+            return;
+        }
+        let how_much = if facts.returned == Returned::Whole { "all" } else { "a part" };
+        let (id, trade_no, channel) = (payment.id, &payment.trade_no, &payment.channel);
+        let what = format_args!(
+            "payment {id}, {trade_no} of channel {channel}: the channel has given {how_much} of it \
+             back, and there is no return of it here; its user still has the money"
+        );
+        alert_about(Alert::RechargeContradiction, &id, what);
+    }
+
     /// Writes down how far the money of a PAID order has gone on. An end stands.
     ///
     /// # Errors
@@ -76,5 +128,63 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             RechargeOutcome::Return { row, replayed, .. } => Ok((!replayed).then_some(*row)),
             outcome => unreachable!("{outcome:?} answers another act"),
         }
+    }
+}
+
+/// Whether a channel has given money of a credited payment back, and none of its returns explains
+/// that.
+fn is_unexplained(payment: &RechargePayment, facts: &Facts, returns: &[RechargeReturn]) -> bool {
+    let credited = payment.disposition == Disposition::Credited
+        // A part was gone before it was credited.
+        && payment.cause != Some(HeldCause::PartReturned);
+    let explained = returns.iter().any(|row| row.state != ReturnState::Failed);
+    credited && facts.returned != Returned::None && !explained
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recharge::decide::tests::{facts, recorded};
+    use crate::recharge::returned::ReturnKind;
+    use crate::recharge::{PaymentId, ReturnId};
+
+    /// Goal: only what nothing explains calls an operator.
+    #[test]
+    fn a_return_of_ours_explains_what_has_gone_back() {
+        let back = |kind, state| RechargeReturn {
+            id: ReturnId::new(6).expect("not zero"),
+            payment: PaymentId::new(5).expect("not zero"),
+            kind,
+            minor_units: 4_000,
+            state,
+            next_at: None,
+            created_at: facts().paid_at,
+            updated_at: facts().paid_at,
+            version: 1,
+            idem_key: None,
+            number: None,
+            code: None,
+            attempts: 0,
+        };
+        let credited = recorded(&facts(), Disposition::Credited, None);
+        let part = Facts { returned: Returned::Part, ..facts() };
+        let whole = Facts { returned: Returned::Whole, ..facts() };
+        assert!(is_unexplained(&credited, &part, &[]));
+        assert!(is_unexplained(
+            &credited,
+            &whole,
+            &[back(ReturnKind::Refund, ReturnState::Failed)]
+        ));
+        assert!(!is_unexplained(&credited, &facts(), &[]), "nothing has gone back");
+        for state in [ReturnState::Requested, ReturnState::Sent, ReturnState::Done] {
+            assert!(!is_unexplained(&credited, &part, &[back(ReturnKind::Refund, state)]));
+        }
+        let taken = back(ReturnKind::Taken, ReturnState::Done);
+        assert!(!is_unexplained(&credited, &whole, &[taken]));
+        let cause = Some(HeldCause::PartReturned);
+        let late = recorded(&facts(), Disposition::Credited, cause);
+        assert!(!is_unexplained(&late, &part, &[]), "it was credited with that known");
+        let returned = recorded(&facts(), Disposition::Returned, None);
+        assert!(!is_unexplained(&returned, &whole, &[]), "no user has it");
     }
 }

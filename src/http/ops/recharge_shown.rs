@@ -8,7 +8,7 @@ use crate::channels::open::OpenChannel;
 use crate::postgres::reads::recharge_search::{MovementRow, RechargePassage, WholeRecharge};
 use crate::recharge::answers::Queried;
 use crate::recharge::facts::{Facts, Returned};
-use crate::recharge::order::{ClosingWish, Recharge, RechargeState};
+use crate::recharge::order::{ClosingWish, Recharge, RechargeState, RechargeTarget};
 use crate::recharge::payment::RechargePayment;
 use crate::recharge::returned::{Receivable, ReceivableAct, RechargeReturn, ReturnState};
 use domain::account::UserId;
@@ -61,6 +61,27 @@ pub(super) struct OrderBody {
     expires_at: Timestamp,
     updated_at: Timestamp,
     paid_at: Option<Timestamp>,
+    /// Null: it is not PAID, or its money stays in Funding.
+    follow: Option<FollowBody>,
+}
+
+/// How far the money of an order has gone on to Spot.
+#[derive(Serialize)]
+struct FollowBody {
+    state: &'static str,
+    req_id: Option<String>,
+    code: Option<&'static str>,
+}
+
+impl FollowBody {
+    fn of(order: &Recharge) -> Option<FollowBody> {
+        let goes_on = order.state == RechargeState::Paid && order.target == RechargeTarget::Spot;
+        goes_on.then_some(FollowBody {
+            state: order.follow.state.name(),
+            req_id: order.follow.req_id.map(|id| id.to_string()),
+            code: order.follow.code.map(Code::name),
+        })
+    }
 }
 
 impl OrderBody {
@@ -91,6 +112,7 @@ impl OrderBody {
             expires_at: order.expires_at,
             updated_at: order.updated_at,
             paid_at: order.paid_at,
+            follow: FollowBody::of(order),
         }
     }
 }
@@ -425,5 +447,36 @@ impl ChannelBody {
             keys_end: open.channel.keys_end(),
             callback_url: open.callback_url.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::recharge::decide::tests::order;
+    use crate::recharge::order::{Follow, FollowState};
+
+    /// Goal: an operator sees how far the money has gone on, and why it never does.
+    #[test]
+    fn an_order_shows_how_far_its_money_has_gone() {
+        let shown = |target, follow| {
+            let order = Recharge { state: RechargeState::Paid, target, follow, ..order() };
+            let body = OrderBody::new(&order, &Catalog::new([]), Timestamp::UNIX_EPOCH);
+            serde_json::to_value(body).expect("plain values")["follow"].clone()
+        };
+        let failed = Follow {
+            state: FollowState::Failed,
+            req_id: domain::transfer::ReqId::new(9),
+            code: Some(Code::AccountFrozen),
+        };
+        let want = json!({
+            "state": "FAILED",
+            "req_id": failed.req_id.map(|id| id.to_string()),
+            "code": "ACCOUNT_FROZEN",
+        });
+        assert_eq!(shown(RechargeTarget::Spot, failed), want);
+        assert_eq!(shown(RechargeTarget::Funding, failed), Value::Null);
     }
 }
