@@ -29,9 +29,9 @@ pub(super) async fn settle(
             Some(HoldState::Released) | None => return Ok(Repaired::Occupied),
         },
     };
-    // What a special place pays was not apart.
+    // What a special place pays was not apart. What a refused round has apart too goes back.
     let paid = u128::from(taken) + u128::from(withdrawn);
-    if !order.special && paid != u128::from(amount) + u128::from(passed) {
+    if !order.special && paid > u128::from(amount) + u128::from(passed) {
         return Ok(Repaired::Occupied);
     }
     let apart = i128::from(amount);
@@ -61,9 +61,12 @@ pub(super) async fn settle(
     transaction.execute(none, &[&number, &user, &asset, &key, &order.special]).await?;
     let end = "UPDATE funding_holds \
            SET state = 40, taken = $2, brought = $3, deposited = $4, withdrawn = $5, \
-               settled_after = $6, updated_at = clock_timestamp() \
+               settled_after = $6, updated_at = clock_timestamp(), amount = $11 \
          WHERE hold_key = $1 AND order_number = $7 AND user_id = $8 AND asset_id = $9 \
            AND purpose = 0 AND special = $10";
+    let kept = if order.special { 0 } else { paid.saturating_sub(passed.into()) };
+    let kept =
+        bigint(u64::try_from(kept).expect("at most the amount apart, which fits its column"));
     let amounts = [taken, brought, deposited, withdrawn].map(bigint);
     let values: &[&(dyn ToSql + Sync)] = &[
         &key,
@@ -76,6 +79,7 @@ pub(super) async fn settle(
         &user,
         &asset,
         &order.special,
+        &kept,
     ];
     if transaction.execute(end, values).await? != 1 {
         return Ok(Repaired::Occupied);
