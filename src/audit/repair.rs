@@ -410,7 +410,13 @@ async fn externals(
             Some(there) if same(&there) => {
                 plan.numbers.extend([*number, there.order_number]);
                 let (time_ns, way) = (logged.time_ns, Way::Renumber);
-                plan.repairs.push(ExternalRepair { operation, time_ns, way, hold: None });
+                plan.repairs.push(ExternalRepair {
+                    operation,
+                    time_ns,
+                    way,
+                    hold: None,
+                    look: None,
+                });
             }
             Some(there) => {
                 plan.numbers.insert(there.order_number);
@@ -442,7 +448,7 @@ async fn externals(
             plan.numbers.insert(operation.order_number);
             plan.accounts.insert((user, asset));
             let time_ns = logged.time_ns;
-            plan.repairs.push(ExternalRepair { operation, time_ns, way, hold: None });
+            plan.repairs.push(ExternalRepair { operation, time_ns, way, hold: None, look: None });
         }
     }
     plan.repairs.sort_by_key(|repair| repair.operation.order_number);

@@ -59,9 +59,8 @@ pub(super) struct TransactionsPlan {
 
 impl TransactionsPlan {
     /// How a transaction is brought back, if it is.
-    pub(super) fn bring_of(&self, transaction: ReqId) -> Option<Bring> {
-        let mut repairs = self.repairs.iter();
-        repairs.find(|repair| repair.transaction == transaction).map(|repair| repair.bring)
+    pub(super) fn repair_of(&self, transaction: ReqId) -> Option<&TransactionRepair> {
+        self.repairs.iter().find(|repair| repair.transaction == transaction)
     }
 
     /// Whether this plan has an answer to the finding.

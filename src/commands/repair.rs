@@ -30,6 +30,7 @@ use crate::format::Format;
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
+use crate::postgres::repair_writer::external::ExternalRepair;
 use crate::postgres::repair_writer::transaction::TransactionRepair;
 use crate::postgres::repair_writer::{
     Author, CutRepair, Fates, Repaired, Repairs, carry_out, fence, refuse_other_cause, renumber,
@@ -135,6 +136,9 @@ async fn repair(
             for line in lines(&planned) {
                 say(verb, line)?;
             }
+            for repair in &planned.externals {
+                print_look(repair, &mut say)?;
+            }
             for repair in &planned.transactions {
                 print_looks(repair, &mut say)?;
             }
@@ -189,7 +193,10 @@ fn print_fates(
     }
     for (repair, repaired) in planned.externals.iter().zip(&fates.externals) {
         match repaired {
-            Repaired::Done => say(verb, repair)?,
+            Repaired::Done => {
+                say(verb, repair)?;
+                print_look(repair, &mut say)?;
+            }
             Repaired::Short | Repaired::Occupied => failed[1] += 1,
         }
     }
@@ -214,6 +221,15 @@ fn print_looks(
         say("look", &format_args!("transaction {}: {look}", repair.transaction))?;
     }
     Ok(())
+}
+
+/// Prints the part of an external operation that only people can end.
+fn print_look(
+    repair: &ExternalRepair,
+    mut say: impl FnMut(&str, &dyn Display) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let name = repair.operation.idem_key.as_str();
+    repair.look.as_ref().map_or(Ok(()), |look| say("look", &format_args!("{name}: {look}")))
 }
 
 /// Prints the venues that must send first, and the next step.

@@ -201,10 +201,14 @@ pub fn fix_special(
             _ => None,
         })
     };
-    let fixed = |place: LegPlace, asset: AssetId| match place {
-        LegPlace::Available { store: FUNDING, user }
-            if earlier(user, asset).unwrap_or_else(|| is_special(user, asset)) =>
-        {
+    // Once for each place: the accounts that are special may change between two legs.
+    let mut decided = BTreeMap::new();
+    let mut is_fixed = |user: UserId, asset: AssetId| {
+        let decide = || earlier(user, asset).unwrap_or_else(|| is_special(user, asset));
+        *decided.entry((user, asset)).or_insert_with(decide)
+    };
+    let mut fixed = |place: LegPlace, asset: AssetId| match place {
+        LegPlace::Available { store: FUNDING, user } if is_fixed(user, asset) => {
             LegPlace::Special { user }
         }
         place => place,
@@ -502,6 +506,10 @@ mod tests {
         row.branches[0].state = BranchState::Refused;
         fix_special(Some(&row), &mut round, |_, _| true);
         assert_eq!(round.legs[0].to, place(3), "a refused round has set its hold too");
+        let asked = std::cell::Cell::new(0);
+        round.legs = vec![between(place(6), place(7), 5), between(place(7), place(6), 5)];
+        fix_special(None, &mut round, |_, _| asked.replace(asked.get() + 1) > 1);
+        assert_eq!(round.legs, [leg(6, 7, 5), leg(7, 6, 5)], "the accounts changed between both");
     }
 
     /// The legs of Spot are those of the accepted rounds; a failing leg is counted in its round.

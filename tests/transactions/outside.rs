@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::desk::{Desk, amount, crossing, legs, place};
+use super::special::{available, set_special};
 use super::{A, B, C};
 use crate::harness::{Site, repair};
 
@@ -135,6 +136,58 @@ fn gtx_013_a_restored_decision_is_booked_once() {
     assert_eq!(desk.site().sql_value(CROSSED), format!("4 {A} 700, 5 {B} 700"));
     adds_up(&desk);
     desk.close();
+}
+
+/// GTX-014, RCV-005. Goal: a place that becomes special and negative behind its try is booked, and
+/// a restored PostgreSQL gets a payout of it back below zero. People are told of all that the log
+/// cannot show. Method: a plain payout and a plain passage are prepared, the place becomes special
+/// and pays; a copy is taken before a payout of the special place, and another transaction.
+#[test]
+fn gtx_014_a_payout_of_a_place_that_becomes_special_is_booked_and_restored() {
+    let mut desk = desk();
+    let all = amount(desk.balance(A, "FUNDING"));
+    let passage =
+        [crossing(&outside(), &funding(A), "100"), crossing(&funding(A), &funding(B), "100")];
+    prepared(&desk, "through", &passage);
+    prepared(&desk, "plain", &[crossing(&funding(A), &outside(), &all)]);
+    assert_eq!(available(&desk, A), "0");
+    assert_eq!(set_special(&desk, A, true).status, 200);
+    prepared(&desk, "below", &[crossing(&funding(A), &funding(B), "30")]);
+    for tx_id in ["below", "through", "plain"] {
+        committed(&desk, tx_id);
+        assert_eq!(available(&desk, A), "-30", "{tx_id}");
+    }
+    prepared(&desk, "fee", &[crossing(&funding(A), &outside(), "5")]);
+    desk.kill();
+    let restored = desk.site().with_copied_database();
+    desk.start();
+    committed(&desk, "fee");
+    prepared(&desk, "new", &[crossing(&outside(), &funding(B), "3")]);
+    committed(&desk, "new");
+    assert_eq!(available(&desk, A), "-35");
+    adds_up(&desk);
+    desk.kill();
+    let (code, done, why) = repair(&restored, &APPLY);
+    assert_eq!(code, Some(0), "{done}{why}");
+    let end = "repaired transfers=0 external=2 transactions=1 left=0\n";
+    assert!(done.ends_with(end), "{done}");
+    for look in ["lost rounds behind round 1", "is lost; its service must not repeat it"] {
+        let is_it = |line: &&str| line.starts_with("look ") && line.contains(look);
+        assert_eq!(done.lines().filter(is_it).count(), 1, "{look}: {done}");
+        let audited = format!("SELECT count(*) FROM admin_audit WHERE detail LIKE '%{look}%'");
+        assert_eq!(restored.sql_value(&audited), "1", "{look}");
+    }
+    desk.moves_to(restored);
+    desk.ends("fee", "DONE");
+    assert_eq!(available(&desk, A), "-35");
+    let after = format!(
+        "SELECT trunc(balance_after / 1000000) FROM external_operations \
+          WHERE user_id = {A} AND op = 5 ORDER BY order_number DESC LIMIT 1"
+    );
+    assert_eq!(desk.site().sql_value(&after), "-3500");
+    adds_up(&desk);
+    desk.site().assert_verified();
+    desk.kill();
 }
 
 /// GTX-013. Goal: a death between the commit of a Settle and its record in the log, and one behind

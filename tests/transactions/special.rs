@@ -13,13 +13,13 @@ use crate::harness::signed_units;
 use crate::harness::{Reply, Way, cli, said};
 
 /// An operator makes an account special, or ends that.
-fn set_special(desk: &Desk, user: u64, special: bool) -> Reply {
+pub(super) fn set_special(desk: &Desk, user: u64, special: bool) -> Reply {
     let body = json!({"user_id": user, "asset": "USDT", "special": special, "reason": "fees"});
     desk.server().admin("POST", "/admin/v1/specials", &body)
 }
 
 /// The available balance of an account on Funding as operators see it.
-fn available(desk: &Desk, user: u64) -> String {
+pub(super) fn available(desk: &Desk, user: u64) -> String {
     let shown = desk.server().admin_get(&format!("/admin/v1/accounts/{user}")).json();
     let rows = shown["balances"].as_array().expect("a list");
     let row = rows.iter().find(|row| row["asset"] == json!("USDT")).expect("USDT");

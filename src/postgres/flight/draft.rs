@@ -754,12 +754,20 @@ impl<'a> Draft<'a> {
         if opens {
             self.account(user).after = Some(AccountStatus::Active);
         }
+        // Only the end of a special place takes a balance below zero, or further below it. A step
+        // of an act may: the place may have become special behind its first round.
+        let least = if order.special { i128::MIN } else { self.available(user, asset).min(0) };
         let deposit = self.cross(order, Op::ExtDeposit)?;
         let sum = self.set_apart(order, available, frozen)?;
         let settled_after = (after.state == HoldState::Settled).then_some(sum);
         let row = HoldRow { key: key.clone(), before: recorded, after, settled_after };
         self.holds.insert(key.clone(), row);
         let withdrawal = self.cross(order, Op::ExtWithdraw)?;
+        let left = self.available(user, asset);
+        if left < least {
+            let what = format!("hold {key}: {left} would be left, and {least} is the least");
+            return Err(Objected { violation: false, what });
+        }
         let order = order.clone();
         self.flight.acts.push(Acted { order, decision, available, frozen });
         let operations: Vec<_> = deposit.into_iter().chain(withdrawal).collect();
@@ -800,9 +808,6 @@ impl<'a> Draft<'a> {
             return Ok(stands.available.saturating_add(signed(stands.frozen)));
         }
         let after = stands.available.checked_add(available).filter(|after| fits(*after));
-        // Only the end of a special place takes a balance below zero, or further below it.
-        let least = if order.special { i128::MIN } else { stands.available.min(0) };
-        let after = after.filter(|after| *after >= least);
         let Some((after, apart)) = after.zip(stands.frozen.checked_add_signed(frozen)) else {
             let (key, stands) = (&order.key, (stands.available, stands.frozen));
             let what = format!("hold {key}: {available} and {frozen} do not fit {stands:?}");

@@ -29,6 +29,8 @@ pub struct ExternalRepair {
     /// The Settle of the hold that it belongs to, if the hold is not settled any more: the money is
     /// apart, and its service has booked all of it.
     pub hold: Option<Box<HoldOrder>>,
+    /// The part that only people can end, a sentence.
+    pub look: Option<String>,
 }
 
 /// How an external operation is brought back.
@@ -66,7 +68,7 @@ pub(super) async fn write_repair(
     catalog: &Catalog,
     author: Author<'_>,
 ) -> Result<Repaired, Error> {
-    let ExternalRepair { operation, way, hold, .. } = repair;
+    let ExternalRepair { operation, way, hold, look, .. } = repair;
     // Money that goes is apart before, and money that comes may go on.
     if let Some(order) = hold.as_deref().filter(|_| operation.op.takes()) {
         let settled = super::hold::settle((&*transaction, &mut *flight), order).await?;
@@ -100,6 +102,9 @@ pub(super) async fn write_repair(
         }
         let detail = repair.to_string();
         author.audit(transaction, operation.idem_key.as_str(), &detail).await?;
+        if let Some(look) = look {
+            author.audit(transaction, operation.idem_key.as_str(), look).await?;
+        }
         if let Some(order) = hold.as_deref().filter(|_| !operation.op.takes()) {
             return super::hold::settle((&*transaction, &mut *flight), order).await;
         }
@@ -147,21 +152,33 @@ async fn write(
     if operation.decision == Decision::Success && *way == Way::Carry {
         let function = match op.row().available {
             Effect::More => "SELECT funding_credit($1, $2, $3)",
-            Effect::Less => "SELECT funding_debit($1, $2, $3)",
+            // As its decision: it takes a special balance below zero, and no transfer does.
+            Effect::Less => {
+                "UPDATE balances_tb SET available = available - $3, version = version + 1 \
+                  WHERE user_id = $1 AND asset_id = $2 AND (special OR available >= $3) \
+                 RETURNING available"
+            }
             Effect::Same => "SELECT NULL::numeric, $1, $2, $3",
         };
         let types = [Type::INT8, Type::INT4, Type::INT8];
         let statement = transaction.prepare_typed(function, &types).await?;
-        let row = transaction.query_one(&statement, &[&user, &asset, &amount]).await?;
-        if row.try_get::<_, Option<Numeric>>(0)?.is_none() {
+        let row = transaction.query_opt(&statement, &[&user, &asset, &amount]).await?;
+        let after = row.map(|row| row.try_get::<_, Option<Numeric>>(0)).transpose()?;
+        if after.flatten().is_none() {
             return Ok(Repaired::Short);
         }
     }
     let code = operation.decision.code().map(code_number);
     let after = told(operation);
+    // The log has 0 for a balance below zero.
     let insert = "INSERT INTO external_operations (idem_key, op, code, user_id, asset_id, amount, \
            balance_after, at, order_number) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8::double precision), $9) \
+         VALUES ($1, $2, $3, $4, $5, $6, \
+           CASE WHEN $7::numeric = 0 \
+                THEN COALESCE((SELECT LEAST(available + frozen, 0) FROM balances_tb \
+                                WHERE user_id = $4 AND asset_id = $5), 0) \
+                ELSE $7::numeric END, \
+           to_timestamp($8::double precision), $9) \
          ON CONFLICT DO NOTHING";
     let seconds = std::time::Duration::from_nanos(*time_ns).as_secs_f64();
     let (name, op) = (idem_key.as_str(), i16::from(*op as u8));
