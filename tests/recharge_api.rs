@@ -210,7 +210,7 @@ fn rch_029_the_order_says_how_far_its_money_has_gone() {
     let req_id = text(&order["transfer"]["req_id"]).to_owned();
     assert_eq!(order["transfer"]["code"], json!(null), "{order}");
     assert_eq!(shown(&id), json!({"state": "ARRIVED", "req_id": req_id, "code": null}));
-    let transfer = server.get(USER, &format!("/api/v1/transfer/{req_id}")).json();
+    let transfer = server.get(USER, &format!("/api/v1/internal_transfer/{req_id}")).json();
     assert_eq!((&transfer["to"], &transfer["amount"]), (&json!("SPOT"), &json!("100")));
     let after = server.balances(USER)["CNY"];
     assert_eq!(after.spot.unwrap_or(0) - before.spot.unwrap_or(0), 100 * COIN);
