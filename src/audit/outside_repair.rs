@@ -121,7 +121,7 @@ pub(super) async fn plan(
     let rows = reader.transactions(names.iter().copied()).await?;
     for transaction in names.into_iter().collect::<BTreeSet<_>>() {
         let found = records.get(&transaction).map(Vec::as_slice).unwrap_or_default();
-        let operations: Vec<_> = found.iter().map(|(operation, _)| (*operation).clone()).collect();
+        let operations: Vec<_> = found.iter().map(|(operation, _)| operation.clone()).collect();
         let bring = transactions.repair_of(transaction).map(|repair| repair.bring);
         let (holds, asked, alone) = match rows.get(&transaction) {
             // It is written again, with sentences of its own.
