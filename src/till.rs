@@ -48,7 +48,7 @@ impl Till {
         self.nudge(Nudge::Here(id));
     }
 
-    /// The same at a hint of its channel. An order that is over is asked about once: money of it may
+    /// The same at a hint of its channel. An order that is over is asked about once: its money may
     /// have gone back there.
     pub fn hint(&self, id: RechargeId) {
         self.nudge(Nudge::There(id));

@@ -18,7 +18,7 @@ use self::client::{Client, Story};
 use crate::harness::{COIN, Part, Recharging, Server, Site, eventually};
 
 const USER: u64 = 1001;
-/// The amount of each order, smallest units.
+/// The amount of each order, as the harness reads balances: with 8 decimals.
 const PRICE: u128 = 100 * COIN;
 /// Both channels, by the names of their configuration.
 const BOTH: [&str; 2] = ["wechat", "card"];
@@ -240,8 +240,8 @@ impl Kills {
         self.door.leads_to(None);
     }
 
-    /// Both visits of a point: the first of one channel's order alone, the second behind that of the
-    /// other channel.
+    /// Both visits of a point: the first of one channel's order alone, the second behind that of
+    /// the other channel.
     fn both_visits(&mut self, point: &Point, story: Story, turn: usize) {
         let mut channels = BOTH;
         channels.rotate_left(turn % 2);

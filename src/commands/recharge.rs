@@ -273,7 +273,7 @@ fn end(
     attend(&args.operator, clock, &format!("payments/{}", args.id), action, payment_stands, out)
 }
 
-/// Posts an action with a body of its own, and prints what became of it.
+/// Posts an action with a body of its own, and prints its result.
 fn act(
     operator: &OperatorArgs,
     clock: &impl Clock,

@@ -49,7 +49,7 @@ pub(super) struct Lane {
     threads: usize,
     /// Jobs in hand that ask the channel, and those that do not.
     in_hand: [usize; 2],
-    /// In this pass a row found no room in the rate: none behind it takes what it waits for.
+    /// In this pass a row found no room in the rate: none behind it is handed out.
     is_full: bool,
 }
 

@@ -1,8 +1,10 @@
 use serde_json::{Value, json};
 
-use super::{BOTH, PRICE, USER};
+use super::{BOTH, USER};
 use crate::harness::{Recharging, Reply, Server, recharge, text};
 
+/// The amount of each order, smallest units of CNY.
+const FEN: u64 = 10_000;
 /// The states of an order, in the order in which it passes them. One of the last two is its end.
 const STATES: [&str; 4] = ["INIT", "PAYING", "PAID", "CLOSED"];
 /// The fields of an answer that never change.
@@ -192,7 +194,7 @@ impl Client {
     pub(super) fn assert_once(&self, desk: &Recharging, server: &Server) {
         let id = self.id.as_ref().expect("answered");
         let ulid = id.strip_prefix("wrc_").expect("an id of an order");
-        let (key, price) = (&self.key, PRICE.to_string());
+        let (key, price) = (&self.key, FEN.to_string());
         let rows = |statement: String| -> Vec<String> {
             desk.site.sql(&statement).into_iter().map(|row| row.join(" ")).collect()
         };

@@ -53,7 +53,7 @@ fn acted(desk: &Recharging) -> Vec<String> {
     desk.site.sql(rows).into_iter().map(|row| row.join(" ")).collect()
 }
 
-/// A command of an operator: its exit code and what it says.
+/// A command of an operator: its exit code and its words.
 fn command(server: &Server, words: &[&str]) -> (i32, String) {
     let ops = format!("http://{}", server.ops);
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
@@ -160,7 +160,7 @@ fn rch_031_a_refund_names_its_payment() {
     desk.site.assert_verified();
 }
 
-/// An order of a card whose money is taken while its user has 40 CNY: the order, the number of the
+/// An order of a card: its money is taken while its user has 40 CNY. The order, the number of the
 /// dispute, and the return of its receivable of 60.
 fn taken(desk: &Recharging, server: &Server, user: u64, key: &str) -> (String, String, String) {
     let order = paid(desk, server, user, "card", key);

@@ -29,7 +29,7 @@ use domain::code::Code;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ReceivableWay {
-    /// Its user pays what is available now.
+    /// Its user pays, as far as money is available now.
     Recover,
     /// The open part is a loss.
     WriteOff,
