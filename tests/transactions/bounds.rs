@@ -240,8 +240,8 @@ fn rcv_008_a_recharge_counts_once_though_its_participant_is_silent() {
     desk.ends("recharge", "DONE");
     counts(&desk, "of a DONE one");
     // Its outside is an external operation, and is counted as that alone.
-    let legs = "SELECT COALESCE(sum(transaction_deposited), 0) FROM watermark_totals";
-    assert_eq!(desk.site().sql_value(legs), "0");
+    let of_legs = "SELECT COALESCE(sum(transaction_deposited), 0) FROM watermark_totals";
+    assert_eq!(desk.site().sql_value(of_legs), "0");
     let recount = "SELECT count(*) FROM watermark_recount() WHERE difference <> 0";
     assert_eq!(desk.site().sql_value(recount), "0");
     desk.site().assert_verified();
