@@ -1,4 +1,4 @@
-//! One look at one return that is due. Its money is in suspense, and touches no user.
+//! One look at one return that is due. Its money is in suspense, or in a hold of its user.
 
 use tracing::warn;
 
