@@ -9,12 +9,14 @@ use tracing::{info, warn};
 use super::Error;
 
 /// Tables with their checks.
-const ADDED: [(&str, &str); 5] = [
+const ADDED: [(&str, &str); 7] = [
     ("balances_tb", "balances_special_check"),
     ("funding_holds", "funding_holds_purpose_check"),
     ("funding_holds", "funding_holds_special_check"),
     ("funding_holds", "funding_holds_outside_check"),
     ("funding_holds", "funding_holds_settled_check"),
+    ("recharge_movements", "recharge_movements_kind_check"),
+    ("recharge_movements", "recharge_movements_of_payment_check"),
 ];
 
 /// Validates those that are not valid yet. A row that breaks one is older than it, and only warned

@@ -25,6 +25,12 @@ pub enum LedgerAccount {
     Receivable(String),
     /// Money of a channel that is lost.
     Loss(String),
+    /// The fees of a channel.
+    Fees(String),
+    /// Money of a channel that has reached the bank.
+    Bank(String),
+    /// A promotion.
+    Promotion(String),
     /// Not ours.
     Outside,
 }
@@ -37,6 +43,9 @@ impl fmt::Display for LedgerAccount {
             LedgerAccount::Suspense(channel) => write!(out, "{channel}/suspense"),
             LedgerAccount::Receivable(channel) => write!(out, "{channel}/receivable"),
             LedgerAccount::Loss(channel) => write!(out, "{channel}/loss"),
+            LedgerAccount::Fees(channel) => write!(out, "{channel}/fees"),
+            LedgerAccount::Bank(channel) => write!(out, "{channel}/bank"),
+            LedgerAccount::Promotion(name) => write!(out, "promotion/{name}"),
             LedgerAccount::Outside => out.write_str("outside"),
         }
     }
@@ -70,6 +79,16 @@ pub enum MovementKind {
     WrittenOff = 11,
     /// The channel has moved money of a payment that has no owner here any more.
     Loss = 12,
+    /// Out of a promotion, to a user.
+    Bonus = 13,
+    /// A bonus that goes with a refund, or with taken money.
+    BonusBack = 14,
+    /// Into a promotion, or out of it again.
+    Funded = 15,
+    /// The fees of a channel for one day.
+    Fees = 16,
+    /// Money of a channel that has reached the bank.
+    Bank = 17,
 }
 
 impl MovementKind {

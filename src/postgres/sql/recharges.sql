@@ -358,7 +358,8 @@ LANGUAGE sql STABLE AS $$
           FROM recharge_movements m
          CROSS JOIN LATERAL (VALUES (m.debit, m.amount), (m.credit, -m.amount))
                AS side (account, units)
-         WHERE side.account NOT LIKE 'user/%' AND side.account <> 'outside'
+         WHERE side.account NOT LIKE 'user/%' AND side.account NOT LIKE 'promotion/%'
+           AND side.account <> 'outside'
       ) AS parts GROUP BY channel, asset_id
 $$;
 
