@@ -20,18 +20,27 @@ pub(crate) struct Server {
     process: Child,
     pub(crate) http: SocketAddr,
     pub(crate) ops: SocketAddr,
+    /// The listener of callbacks; `None`: it has no channels.
+    pub(crate) callbacks: Option<SocketAddr>,
     /// Kept open: the server's later output must find a reader.
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Server {
-    /// Serves on new addresses, with its data in `data_dir` and its Funding in `postgres`.
-    pub(crate) fn start(data_dir: &Path, postgres: &Embedded) -> anyhow::Result<Server> {
+    /// Serves on new addresses, with its data in `data_dir` and its Funding in `postgres`. `more`:
+    /// further arguments.
+    pub(crate) fn start(
+        data_dir: &Path,
+        postgres: &Embedded,
+        more: &[&str],
+    ) -> anyhow::Result<Server> {
         let log = data_dir.join("serve.log");
         let mut process = Command::new(env!("CARGO_BIN_EXE_ubscore"))
             .args(["serve", "--dev", "--postgres", &postgres.url()])
             .args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--data-dir"])
             .arg(data_dir)
+            .args(more)
+            .env("UBSCORE__CALLBACKS__LISTEN", "127.0.0.1:0")
             // All clients of a bench have one address.
             .env("UBSCORE__HTTP__CONNECTIONS_PER_ADDRESS_MAX", "1024")
             .stdout(Stdio::piped())
@@ -40,17 +49,26 @@ impl Server {
             .context("start ubscore")?;
         let mut stdout = BufReader::new(process.stdout.take().expect("piped"));
         let mut line = String::new();
-        stdout.read_line(&mut line)?;
+        // The channels of a simulator are announced first.
+        while stdout.read_line(&mut line)? > 0 && line.starts_with("ubscore channel-sim") {
+            line.clear();
+        }
         let addresses = line
             .trim_end()
             .strip_prefix("ubscore ready http=")
             .and_then(|rest| rest.split_once(" ops="))
-            .and_then(|(http, ops)| Some((http.parse().ok()?, ops.parse().ok()?)));
-        let Some((http, ops)) = addresses else {
+            .and_then(|(http, rest)| {
+                let (ops, callbacks) = match rest.split_once(" callbacks=") {
+                    Some((ops, callbacks)) => (ops, Some(callbacks.parse().ok()?)),
+                    None => (rest, None),
+                };
+                Some((http.parse().ok()?, ops.parse().ok()?, callbacks))
+            });
+        let Some((http, ops, callbacks)) = addresses else {
             let status = process.wait()?;
             bail!("ubscore serve: {status}\n{}", fs::read_to_string(log)?);
         };
-        Ok(Server { process, http, ops, _stdout: stdout })
+        Ok(Server { process, http, ops, callbacks, _stdout: stdout })
     }
 
     /// The server's process.

@@ -11,6 +11,7 @@
 //! release binary with `serve --dev`, and a PostgreSQL with the settings of the embedded one; both
 //! are new. The final balances are read over HTTP.
 
+mod base;
 mod environment;
 mod server;
 mod usage;
@@ -70,7 +71,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn run(data_dir: &Path, embedded: &Embedded, transfers: u64) -> anyhow::Result<()> {
-    let server = &Server::start(data_dir, embedded)?;
+    let server = &Server::start(data_dir, embedded, &[])?;
     let postgres = connect_postgres(&embedded.config()).await?;
     let environment = Environment::probe(data_dir, Some(&settings(&postgres).await?))?;
 

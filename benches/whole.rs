@@ -19,6 +19,7 @@ use serde_json::Value;
 use ubscore::clock::{Clock, NS_PER_S, SystemClock};
 use ubscore::postgres::embedded::Embedded;
 
+use crate::base::{figure, pgbench, scripts};
 use crate::environment::{Environment, probes, ratio};
 use crate::server::Server;
 use crate::usage::{CLIENTS, LOAD, Meter, SERVICE, TICK, Usage};
@@ -200,10 +201,7 @@ impl Bench<'_> {
         // So that a sample is behind the counted time.
         thread::sleep(2 * TICK);
         let said = String::from_utf8_lossy(&said);
-        let figure = |name: &str| {
-            let line = said.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim_start().split(['.', ' ', '/']).next()?.parse().ok()
-        };
+        let figure = |name: &str| figure(&said, name);
         let rate = figure("tps =").context("pgbench printed no rate")?;
         let transfers = figure("number of transactions actually processed:");
         // The clients connect one after the other.
@@ -340,21 +338,6 @@ fn texts(usage: &Usage) -> String {
     let parts = usage.iter().filter(|(part, ns)| **ns >= 1_000 || **part == CLIENTS);
     let parts: Vec<String> = parts.map(|(part, ns)| format!("{part} {}", ns / 1_000)).collect();
     format!("PostgreSQL {postgres}: {}", parts.join(", "))
-}
-
-/// The folder of the base cases.
-fn scripts() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches").join("pgbench")
-}
-
-/// PostgreSQL's own load generator, beside its server.
-fn pgbench() -> anyhow::Result<PathBuf> {
-    let output = Command::new("pg_config").arg("--bindir").output().ok();
-    let given = output.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
-    let debian = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let candidates = given.into_iter().chain(debian.map(|entry| entry.path().join("bin")));
-    let found = candidates.map(|bin| bin.join("pgbench")).find(|path| path.is_file());
-    found.context("pgbench is not there; on Debian it comes with the package postgresql")
 }
 
 fn number(row: &Value, name: &str) -> anyhow::Result<u64> {
