@@ -108,7 +108,7 @@ fn rch_013_over_http_keys_change_under_load_and_no_payment_is_lost() {
     shop.site.assert_verified();
 }
 
-/// A desk whose orders can be taken away by hand.
+/// A desk; the rows of its orders can be taken away by hand.
 struct Office {
     desk: Recharging,
     server: Server,
