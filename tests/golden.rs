@@ -373,7 +373,7 @@ fn assert_rows(site: &Site, folder: &Path) {
     }
 }
 
-/// RCV-010. Goal: an upgrade reads everything. Method: the files of each earlier version after a
+/// RCV-010 and RCH-043. Goal: an upgrade reads everything. Method: the files of each earlier version after a
 /// kill, with a transfer under way; the dump to the byte; a start, which migrates; rest; the
 /// balances, every answer once more, and every row; the sums of both stores; new transfers; another
 /// start.
