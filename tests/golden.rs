@@ -373,10 +373,10 @@ fn assert_rows(site: &Site, folder: &Path) {
     }
 }
 
-/// RCV-010 and RCH-043. Goal: an upgrade reads everything. Method: the files of each earlier version after a
-/// kill, with a transfer under way; the dump to the byte; a start, which migrates; rest; the
-/// balances, every answer once more, and every row; the sums of both stores; new transfers; another
-/// start.
+/// RCV-010 and RCH-043. Goal: an upgrade reads everything. Method: the files of each earlier
+/// version after a kill, with a transfer under way; the dump to the byte; a start, which migrates;
+/// rest; the balances, every answer once more, and every row; the sums of both stores; new
+/// transfers; another start.
 #[test]
 fn what_any_version_left_behind_is_read_for_ever() {
     if let Ok(version) = std::env::var("UBSCORE_GOLDEN") {

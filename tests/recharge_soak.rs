@@ -298,7 +298,7 @@ impl Soak {
         let strike = Strike::ALL[self.random.below(Strike::ALL.len())];
         *self.strikes.entry(strike).or_default() += 1;
         // A serial that nothing knows is asked for once a minute.
-        if self.is_long && self.random.once_in(6) {
+        if self.is_long && self.random.once_in(3) {
             self.keys += 1;
             self.desk.sim.done("POST", "/sim/keys", &json!({"kind": "certificate"}));
         }
