@@ -9,6 +9,8 @@
 #                FAMILY=trades alone: ROUNDS=200 kills under a book's load, as many of a book with its server inside, as many
 #                power cuts; CONNECTIONS=10000 broken ones beside a venue
 #                FAMILY=transactions alone: ROUNDS=200 kills under a crowd of transactions and a venue, PostgreSQL struck in most
+#                FAMILY=recharges alone: chaos of payment channels, server and PostgreSQL for MINUTES=60; 10,000 broken
+#                callbacks, CONNECTIONS=10000 broken connections
 #   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
 #   make instructions  counts what orders, lookups, records and commands of venues take, by callgrind; installs valgrind and gungraun-runner
@@ -71,7 +73,9 @@ soak: need-rust need-postgres
 	    export UBSCORE_SOAK_ROUNDS=$(ROUNDS) UBSCORE_SOAK_CONNECTIONS=$(CONNECTIONS)
 	    $(CARGO) build --profile soak --features crash --locked --example book ;;
 	  transactions) tests=(payments:: rcv_006_no_round); export UBSCORE_SOAK_ROUNDS=$(ROUNDS) ;;
-	  *) echo "no family $(FAMILY): faults, growth, takeovers, reads, trades or transactions" >&2; exit 1 ;;
+	  recharges) tests=(recharge_soak:: rch_040)
+	    export UBSCORE_SOAK_MINUTES=$(MINUTES) UBSCORE_SOAK_CONNECTIONS=$(CONNECTIONS) ;;
+	  *) echo "no family $(FAMILY): faults, growth, takeovers, reads, trades, transactions or recharges" >&2; exit 1 ;;
 	esac
 	RUST_TEST_THREADS=1 $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture "$${tests[@]}"
 

@@ -1,6 +1,8 @@
 //! The listener of payment channels on the real binary: `serve --dev --channel-sim`, with callbacks
 //! of the simulator and callbacks that a test signs with its keys.
 
+/// Keys, secrets and certificates that change under load.
+mod changed;
 /// Messages that are not believed, and others that are broken.
 mod forged;
 /// The bounds of the listener.
@@ -44,8 +46,6 @@ const WECHAT: &str = "/callbacks/v1/wechat";
 const CARD: &str = "/callbacks/v1/card";
 const MCHID: &str = "1900000001";
 const APPID: &str = "wx0000000000000001";
-/// The serial of the simulator's first key.
-const SERIAL: &str = "4A01";
 /// Of one payment, in minor units.
 const FEN: i64 = 10_000;
 
@@ -154,6 +154,11 @@ impl Shop {
     }
 
     fn wechat_at(&self, transaction: &Value, time_s: i64) -> Letter {
+        self.wechat_by(1, transaction, time_s)
+    }
+
+    /// The same by the n-th key of the simulator.
+    fn wechat_by(&self, n: u8, transaction: &Value, time_s: i64) -> Letter {
         let key = self.file("api_v3_key");
         let cipher = Aes256Gcm::new_from_slice(key.as_bytes()).expect("32 bytes");
         let text = transaction.to_string();
@@ -170,13 +175,14 @@ impl Shop {
         .to_string();
         let nonce = "c5ac7061fccab6bf3e254dcf98995b8c";
         let text = format!("{time_s}\n{nonce}\n{body}\n");
-        let key = RsaPrivateKey::from_pkcs8_pem(&self.file("platform_1_key.pem")).expect("a key");
+        let key = self.file(&format!("platform_{n}_key.pem"));
+        let key = RsaPrivateKey::from_pkcs8_pem(&key).expect("a key");
         let signature = key.sign(Pkcs1v15Sign::new::<Sha256>(), &Sha256::digest(text));
         let head = vec![
             ("content-type", "application/json".to_owned()),
             ("wechatpay-timestamp", time_s.to_string()),
             ("wechatpay-nonce", nonce.to_owned()),
-            ("wechatpay-serial", SERIAL.to_owned()),
+            ("wechatpay-serial", format!("4A{n:02X}")),
             ("wechatpay-signature", STANDARD.encode(signature.expect("a signature"))),
         ];
         Letter { head, body }

@@ -6,7 +6,10 @@
 //! released version is never edited. A new one is added for each schema and each format, by
 //! `UBSCORE_GOLDEN=schema-N cargo test --features crash --test main -- golden`. With the name
 //! `venues-N` it holds venues with their holds, and few transfers; with `transactions-N` it holds
-//! transactions in each state.
+//! transactions in each state, and with `recharges-N` recharges in each state.
+
+/// Recharges in each state.
+mod recharges;
 
 /// Transactions in each state.
 mod transactions;
@@ -25,8 +28,8 @@ use serde_json::{Value, json};
 use ubscore::postgres::flights;
 
 use crate::harness::{
-    Endpoint, Server, Site, Way, block_on, eventually, external, force, forgetful, refused,
-    segments, snapshots, wait_for_all_below,
+    Endpoint, Recharging, Server, Site, Way, block_on, eventually, external, force, forgetful,
+    refused, segments, snapshots, wait_for_all_below,
 };
 use crate::operator::resolve_and_release;
 use crate::schema::committed;
@@ -357,7 +360,8 @@ fn assert_rows(site: &Site, folder: &Path) {
         let found: Vec<Value> = found.iter().map(|row| standing(&row[0])).collect();
         let kept = rows.lines().filter_map(|line| line.strip_prefix(&format!("{table} ")));
         let kept: Vec<Value> = kept.map(standing).collect();
-        let is_small = [venues::TOLD, transactions::TOLD].iter().any(|f| folder.join(f).exists());
+        let small = [venues::TOLD, transactions::TOLD, recharges::TOLD];
+        let is_small = small.iter().any(|file| folder.join(file).exists());
         assert!(is_small || !kept.is_empty(), "{} holds no row of {table}", folder.display());
         for row in kept {
             // A later version may have given the table more columns.
@@ -369,10 +373,10 @@ fn assert_rows(site: &Site, folder: &Path) {
     }
 }
 
-/// RCV-010. Goal: an upgrade reads everything. Method: the files of each earlier version after a
-/// kill, with a transfer under way; the dump to the byte; a start, which migrates; rest; the
-/// balances, every answer once more, and every row; the sums of both stores; new transfers; another
-/// start.
+/// RCV-010 and RCH-043. Goal: an upgrade reads everything. Method: the files of each earlier
+/// version after a kill, with a transfer under way; the dump to the byte; a start, which migrates;
+/// rest; the balances, every answer once more, and every row; the sums of both stores; new
+/// transfers; another start.
 #[test]
 fn what_any_version_left_behind_is_read_for_ever() {
     if let Ok(version) = std::env::var("UBSCORE_GOLDEN") {
@@ -380,6 +384,7 @@ fn what_any_version_left_behind_is_read_for_ever() {
         match version.split('-').next() {
             Some("venues") => venues::write(&folder),
             Some("transactions") => transactions::write(&folder),
+            Some("recharges") => recharges::write(&folder),
             _ => write(&folder),
         }
     }
@@ -387,13 +392,23 @@ fn what_any_version_left_behind_is_read_for_ever() {
         let (site, socket) = venues::with_socket(site());
         let has_transactions = folder.join(transactions::TOLD).exists();
         let site = if has_transactions { transactions::with_services(site) } else { site };
-        let site = restore(&folder, site.with("UBSCORE__OUTCOMES__KEEP_HOURS", 24));
+        let site = site.with("UBSCORE__OUTCOMES__KEEP_HOURS", 24);
+        let has_recharges = folder.join(recharges::TOLD).exists();
+        let desk = has_recharges.then(|| recharges::desk(&folder, site.clone()));
+        let site = desk.as_ref().map_or(site, |desk| desk.site.clone());
+        let site = restore(&folder, site);
         let text = |name: &str| fs::read_to_string(folder.join(name)).expect("text");
         assert_eq!(dump(&site), text("dump.txt"), "{}", folder.display());
         let kept: Value = serde_json::from_str(&text("told.json")).expect("JSON");
 
-        let server = site.start();
+        if let Some(desk) = &desk {
+            recharges::pay(&folder, desk);
+        }
+        let server = desk.as_ref().map_or_else(|| site.start(), Recharging::start);
         site.wait_for_rest();
+        if let Some(desk) = &desk {
+            recharges::assert_ends(&folder, desk, &server);
+        }
         if has_transactions {
             transactions::assert_ends(&folder, &site, &server);
         }
@@ -418,14 +433,14 @@ fn what_any_version_left_behind_is_read_for_ever() {
         let has_venues = folder.join(venues::TOLD).exists();
         match has_venues {
             true => venues::assert_kept(&folder, &server, &socket),
-            false if has_transactions => venues::assert_whole(&site, &server),
+            false if has_transactions || has_recharges => venues::assert_whole(&site, &server),
             false => site.assert_in_order(&server),
         }
         assert_eq!(server.transfer(USER, Way::ToSpot, "1").status, 200);
         site.wait_for_rest();
         server.kill();
         let server = site.start();
-        match has_venues || has_transactions {
+        match has_venues || has_transactions || has_recharges {
             true => venues::assert_whole(&site, &server),
             false => site.assert_in_order(&server),
         }

@@ -8,6 +8,7 @@ mod browser;
 mod client;
 mod cluster;
 mod credentials;
+mod door;
 mod endpoint;
 mod load;
 mod log;
@@ -41,6 +42,7 @@ pub(crate) use self::browser::{Browser, Screen};
 pub(crate) use self::client::{Reply, Request, assert_refused, exchange, send, send_text};
 pub(crate) use self::cluster::Cluster;
 pub(crate) use self::credentials::{Certificate, Issuer, curl, now_s, replace, token};
+pub(crate) use self::door::Door;
 pub(crate) use self::endpoint::{Delivered, Endpoint, Webhook, read_request};
 #[cfg(feature = "crash")]
 pub(crate) use self::load::plan_of_round;

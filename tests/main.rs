@@ -200,11 +200,15 @@ mod recharges;
 
 /// The public routes and the events of recharges, with a simulated channel.
 mod recharge_api;
+/// The walk of the guide to recharges, line by line.
+mod recharge_guide;
 /// SIGKILL at each named point of a recharge, with a simulated channel.
 #[cfg(feature = "crash")]
 mod recharge_kills;
 /// The operators' side of recharges, with a simulated channel.
 mod recharge_ops;
+/// Recharges of a crowd while their channels, the server and its PostgreSQL fail by chance.
+mod recharge_soak;
 /// The till: orders and returns at their channels, from their rows, against the simulator.
 mod till;
 

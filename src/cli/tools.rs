@@ -101,6 +101,10 @@ pub struct ChannelSimArgs {
     /// Directory of its keys and books. Keys are made at the first start.
     #[arg(long, value_name = "DIR")]
     pub data_dir: PathBuf,
+    /// Certificates of the issuers that callbacks over TLS trust, PEM; default: those of the public
+    /// web.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// End when standard input ends, as it does with the process that holds its other side.
     #[arg(long, hide = true)]
     pub until_stdin_ends: bool,

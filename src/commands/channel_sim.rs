@@ -64,7 +64,8 @@ pub fn run(args: &ChannelSimArgs, out: &mut impl Write) -> anyhow::Result<Exit> 
         clock: SystemClock::new(),
         base: format!("http://{address}"),
     });
-    courier::start(&sim)?;
+    let agent = courier::agent(args.ca.as_deref()).context("read the issuers of --ca")?;
+    courier::start(&sim, agent)?;
     if args.until_stdin_ends {
         end_with_stdin()?;
     }

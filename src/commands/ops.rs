@@ -185,7 +185,7 @@ impl Ops {
 }
 
 /// The certificates of a PEM file.
-fn certificates(path: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {
+pub(super) fn certificates(path: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {
     let what = || format!("read the certificates of {}", path.display());
     let pem = read_key_file(path).with_context(what)?;
     let mut certificates = Vec::new();

@@ -135,6 +135,17 @@ impl RechargeSection {
         Ok(())
     }
 
+    /// This section with the files of its secrets read again (blocks).
+    ///
+    /// # Errors
+    /// [`Error`]: a file cannot be read, or it holds no secret.
+    pub fn read_again(&self) -> Result<RechargeSection, Error> {
+        let mut section = self.clone();
+        section.read_secrets()?;
+        section.validate()?;
+        Ok(section)
+    }
+
     /// Checks the keys that are not whole numbers.
     pub(super) fn validate(&self) -> Result<(), Error> {
         let sane = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';

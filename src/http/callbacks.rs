@@ -21,8 +21,8 @@ use super::refusal::{Outcome, RETRY_AFTER_S};
 use super::request::Call;
 use super::route::{Matched, Route, Routes};
 use super::service::{BodyLimits, RechargeDesk, Service};
-use crate::channels::CallbackEnd;
 use crate::channels::open::OpenChannel;
+use crate::channels::{CallbackEnd, Renewal};
 use crate::clock::NS_PER_S;
 use crate::config::Config;
 use crate::coordinator::Rejection;
@@ -38,8 +38,9 @@ use domain::code::Code;
 /// The time from the head of a callback to its answer. Channels wait for five seconds.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 
-/// The pause between two renewals of a channel's keys that callbacks ask for, seconds.
-const RENEW_EVERY_S: u64 = 60;
+/// The pause between two renewals of a channel's keys that callbacks ask for, seconds. The adapter
+/// fetches once a minute: with its pause here too, a new key could be unknown for two.
+const RENEW_EVERY_S: u64 = 10;
 
 /// The outcomes of callbacks beside the reasons of rejections, as they are counted.
 const OUTCOMES: [&str; 6] = ["success", "foreign", "missing", "contradiction", "later", "busy"];
@@ -138,14 +139,17 @@ impl CallbackDoor {
                 // It asks the channel, and blocks. The callback comes again.
                 tokio::task::spawn_blocking(move || {
                     let renewal = channel.channel.renew();
-                    info!(channel = channel.terms.name, ?renewal, "asked for the channel's keys");
+                    if renewal != Renewal::TooSoon {
+                        let channel = &channel.terms.name;
+                        info!(channel, ?renewal, "asked for the channel's keys");
+                    }
                 });
             }
         }
         verified
     }
 
-    /// Whether keys may be renewed now: once a minute.
+    /// Whether keys may be renewed now: every ten seconds.
     fn may_renew(&self, name: &str) -> bool {
         let second = self.service.intake.clock.monotonic_ns() / NS_PER_S;
         let mut renewed = self.renewed_s.lock();

@@ -5,6 +5,9 @@
 //! at most [`PROOF_BYTES_MAX`] bytes. The mac is 128 bits of HMAC-SHA256 over the text before it,
 //! the channel and the merchant number, in the form of a ULID.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use ring::hmac;
 use ulid::Ulid;
 
@@ -48,20 +51,25 @@ pub struct ProvenOrder {
     pub target: RechargeTarget,
 }
 
-/// The keys of proofs: the present one signs, and both verify.
+/// The keys of proofs: the present one signs, and both verify. A clone has the same keys, also
+/// behind a change.
 #[derive(Clone)]
 pub struct ProofKeys {
     deployment: String,
-    keys: Vec<hmac::Key>,
+    keys: Arc<ArcSwap<Vec<hmac::Key>>>,
 }
 
 impl ProofKeys {
     /// The keys of a deployment. `deployment`: 1..=[`DEPLOYMENT_BYTES_MAX`] bytes of `[a-z0-9-]`.
     /// `previous`: the secret before this one, for proofs that are still on their way.
     pub fn new(deployment: &str, secret: &[u8], previous: Option<&[u8]>) -> ProofKeys {
-        let key = |secret: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, secret);
-        let keys = [Some(secret), previous].into_iter().flatten().map(key).collect();
+        let keys = Arc::new(ArcSwap::from_pointee(keys(secret, previous)));
         ProofKeys { deployment: deployment.to_owned(), keys }
+    }
+
+    /// Puts other secrets in force, for every clone.
+    pub fn replace(&self, secret: &[u8], previous: Option<&[u8]>) {
+        self.keys.store(Arc::new(keys(secret, previous)));
     }
 
     /// The proof of an order.
@@ -74,7 +82,7 @@ impl ProofKeys {
             order.bonus,
             order.target.number(),
         );
-        let mac = mac(&self.keys[0], &body, &order.channel, &order.id.to_string());
+        let mac = mac(&self.keys.load()[0], &body, &order.channel, &order.id.to_string());
         format!("{body}.{}", Ulid(mac))
     }
 
@@ -95,7 +103,8 @@ impl ProofKeys {
         }
         let body = &text[..text.len() - sent.len() - 1];
         let sent = Ulid::from_string(sent).map(|ulid| ulid.0);
-        let mut macs = self.keys.iter().map(|key| mac(key, body, channel, merchant_no));
+        let known = self.keys.load();
+        let mut macs = known.iter().map(|key| mac(key, body, channel, merchant_no));
         // The parts that differ are added up before anything is compared: the time tells nothing.
         let holds = sent
             .is_ok_and(|sent| macs.by_ref().fold(false, |holds, mac| holds | ((mac ^ sent) == 0)));
@@ -104,6 +113,12 @@ impl ProofKeys {
             None => (Proven::Broken, None),
         }
     }
+}
+
+/// The keys of two secrets, the one that signs first.
+fn keys(secret: &[u8], previous: Option<&[u8]>) -> Vec<hmac::Key> {
+    let key = |secret: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, secret);
+    [Some(secret), previous].into_iter().flatten().map(key).collect()
 }
 
 /// The order in the fields of a proof.
@@ -163,6 +178,21 @@ mod tests {
         assert_eq!(old.verify(Some(&proof), "card", &no).0, Proven::Broken);
         assert_eq!(old.verify(Some(&proof), &order.channel, "wrc_1").0, Proven::Broken);
         assert_eq!(old.verify(None, &order.channel, &no).0, Proven::Nothing);
+    }
+
+    /// Goal: a change of the secrets reaches every clone.
+    #[test]
+    fn a_change_of_secrets_holds_for_every_clone() {
+        let (kept, order) = (keys("live", "old", None), order());
+        let clone = kept.clone();
+        let proven = |proof: &str| clone.verify(Some(proof), &order.channel, &order.id.to_string());
+        let old = kept.sign(&order);
+        kept.replace(b"new", Some(b"old"));
+        assert_eq!(proven(&old).0, Proven::Ours);
+        assert_eq!(proven(&kept.sign(&order)).0, Proven::Ours);
+        assert_ne!(clone.sign(&order), old);
+        kept.replace(b"new", None);
+        assert_eq!(proven(&old).0, Proven::Broken);
     }
 
     #[test]

@@ -1,5 +1,10 @@
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use super::*;
-use crate::harness::{Way, crowd, exchange};
+use crate::harness::{SetAtEnd, Way, crowd, exchange, soak_connections};
 
 /// Goal: a callback that is not signed by its channel, or not for us, is refused without a word of
 /// why, and leaves no row. Method: each forged part over the real listener, both formats; then the
@@ -85,7 +90,8 @@ fn rch_012_over_http_a_callback_for_another_is_refused() {
 }
 
 /// Goal: noise at the listener harms no user and leaves no row. Method: a crowd sends broken, half
-/// and rightly signed senseless messages while a user moves money.
+/// and rightly signed senseless messages while a user moves money; in `make soak FAMILY=recharges`
+/// 10,000 of them.
 #[test]
 fn rch_040_noise_harms_no_user_and_leaves_no_row() {
     let shop = Shop::open();
@@ -106,10 +112,11 @@ fn rch_040_noise_harms_no_user_and_leaves_no_row() {
         },
     ];
     let address = shop.callbacks();
+    let each = if soak_connections().is_some() { 2_500 } else { 25 };
     let statuses: Vec<u16> = crowd(4, |index| {
         let mut statuses = Vec::new();
-        for round in 0..25 {
-            let number = index * 25 + round;
+        for round in 0..each {
+            let number = index * each + round;
             let reply = match number % 5 {
                 0 => shop.post(CARD, &shop.card(&senseless[round % senseless.len()])),
                 1 => shop.post(WECHAT, &Letter { head: vec![("content-type", "application/json".into())], body: "{".into() }),
@@ -121,7 +128,7 @@ fn rch_040_noise_harms_no_user_and_leaves_no_row() {
                 }
             };
             statuses.push(reply.status);
-            if number % 10 == 0 {
+            if round % (each / 3) == 0 {
                 shop.server.transfer_committed(USER, Way::ToSpot, "1");
             }
         }
@@ -131,4 +138,66 @@ fn rch_040_noise_harms_no_user_and_leaves_no_row() {
     assert!(statuses.iter().all(|status| (400..500).contains(status)), "{statuses:?}");
     assert_eq!(shop.rows(), ["0", "0", "0", "0"]);
     assert_eq!(shop.server.ready(), 200);
+}
+
+/// Goal: slow, half, huge and silent connections harm no user, no callback, and leave nothing
+/// open. Method: 300 of seven kinds, in `make soak FAMILY=recharges` as many as it says, while a
+/// user moves money and a channel calls back; afterwards the process has as many files open as
+/// before.
+#[test]
+fn rch_040_broken_connections_harm_no_callback_and_leave_nothing_open() {
+    let shop = Shop::open();
+    shop.server.deposit(USER, "USDT", "100");
+    let address = shop.callbacks();
+    let files =
+        || fs::read_dir(format!("/proc/{}/fd", shop.server.pid())).expect("a process").count();
+    let callback = || {
+        let right = shop.card(&succeeded("pi_1", "shop-1"));
+        // A place may be taken for a moment.
+        eventually("a right callback", || {
+            let reply = shop.try_post(CARD, &right).ok()?;
+            (reply.status == 204).then_some(())
+        });
+    };
+    callback();
+    shop.server.transfer_committed(USER, Way::ToSpot, "1");
+    let before = files();
+    let head = format!("POST {CARD} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n");
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let steady = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                callback();
+                shop.server.transfer_committed(USER, Way::ToSpot, "0.01");
+            }
+        });
+        let end = SetAtEnd(&done);
+        let mut kept = Vec::new();
+        for number in 0..soak_connections().unwrap_or(300) {
+            let mut stream = TcpStream::connect(address).expect("connected");
+            let sent = match number % 7 {
+                0 => stream.write_all(&head.as_bytes()[..40]),
+                1 => stream.write_all(format!("{head}x-noise: {}", "x".repeat(20_000)).as_bytes()),
+                2 => stream
+                    .write_all(format!("{head}Content-Length: 9999999999\r\n\r\n{{").as_bytes()),
+                3 => stream
+                    .write_all(format!("{head}Content-Length: 100\r\n\r\n{{\"id\"").as_bytes()),
+                4 => stream.write_all(&[0xff; 5_000]),
+                5 => stream.shutdown(Shutdown::Write),
+                _ => Ok(()),
+            };
+            // The server may close it at any time.
+            drop(sent);
+            kept.push(stream);
+            if kept.len() > 200 {
+                kept.drain(..150);
+            }
+        }
+        drop(end);
+        steady.join().expect("callbacks and transfers");
+    });
+    // Meanwhile the log may have a further segment, and the pool a further connection.
+    eventually("as many open files as before", || (files() <= before + 10).then_some(()));
+    assert!(!shop.server.said().contains("panicked"), "{}", shop.server.said());
+    assert_eq!(shop.rows(), ["0", "0", "0", "0"]);
 }

@@ -43,7 +43,7 @@ impl Shop {
 }
 
 /// No query before the test is over: each credit here comes by a callback.
-fn unasked(site: Site) -> Site {
+pub(super) fn unasked(site: Site) -> Site {
     on(site)
         .with("UBSCORE__RECHARGE__QUERY_AFTER_MS", 3_600_000)
         .with("UBSCORE__RECHARGE__QUERY_CAP_MS", 3_600_000)

@@ -1,7 +1,8 @@
 use serde_json::{Value, json};
+use ubscore::http::auth::Role;
 
 use super::{BOTH, USER};
-use crate::harness::{Recharging, Reply, Server, recharge, text};
+use crate::harness::{ADMIN, Recharging, Reply, Request, Server, recharge, send, text, token};
 
 /// The amount of each order, smallest units of CNY.
 const FEN: u64 = 10_000;
@@ -22,6 +23,8 @@ pub(super) enum Story {
     Cancels,
     /// Pays twice, and gets the second payment back.
     PaysTwice,
+    /// Pays, and an operator gives all of it back.
+    Refunds,
 }
 
 /// A client with one order. Over a death of the server it asks again, under its key.
@@ -90,7 +93,12 @@ impl Client {
                 self.pay(desk, &id);
                 false
             }
-            "PAID" => self.has_all(&order),
+            "PAID" => {
+                if self.story == Story::Refunds && order["returns"] == json!([]) {
+                    self.refund(server, &id);
+                }
+                self.has_all(&order)
+            }
             "CLOSED" => true,
             _ => false,
         }
@@ -107,6 +115,17 @@ impl Client {
         }
         self.sees(&order);
         self.id = Some(text(&order["recharge_id"]).to_owned());
+    }
+
+    /// An operator asks for a refund, and again over a death.
+    fn refund(&self, server: &Server, id: &str) {
+        let operator = token(ADMIN, Some(Role::Admin));
+        let body = json!({"reason": "a test", "idem_key": self.key});
+        let path = format!("/admin/v1/recharges/{id}/refund");
+        let request = Request { body: Some(&body), ..Request::new(&operator, "POST", &path) };
+        if let Ok(reply) = send(server.ops, &request) {
+            assert!([200, 503].contains(&reply.status), "{reply:?}");
+        }
     }
 
     /// No answer takes an earlier one back.
@@ -147,6 +166,7 @@ impl Client {
         match self.story {
             Story::GoesOn => order["transfer"]["state"] == json!("ARRIVED"),
             Story::PaysTwice => ends == ["CREDITED", "RETURNED"],
+            Story::Refunds => order["returns"][0]["state"] == json!("DONE"),
             Story::Pays | Story::Cancels => ends == ["CREDITED"],
         }
     }
@@ -165,7 +185,9 @@ impl Client {
         let row = desk.site.sql(&format!(
             "SELECT state, closing IS NOT NULL, follow_state, \
                     (SELECT count(*) FROM channel_payments p \
-                      WHERE p.recharge_id = r.recharge_id AND disposition = -30) \
+                      WHERE p.recharge_id = r.recharge_id AND disposition = -30), \
+                    (SELECT count(*) FROM recharge_returns b JOIN channel_payments USING (payment_id) \
+                      WHERE recharge_id = r.recharge_id AND b.state <> 40) \
                FROM recharges_tb r WHERE idem_key = '{}'",
             self.key
         ));
@@ -179,6 +201,8 @@ impl Client {
             ("10", _) => row[1] == "f" && !self.paid,
             ("40", Story::GoesOn) => row[2] == "40",
             ("40", Story::PaysTwice) => row[3] == "1",
+            // Without a return its operator asks again.
+            ("40", Story::Refunds) => row[4] == "0",
             _ => true,
         }
     }
@@ -210,6 +234,7 @@ impl Client {
             Story::GoesOn => ("40", &["40 1"], &["2 1", "7 1"], &[]),
             Story::Cancels => ("-10", &[], &["3 1"], &[]),
             Story::PaysTwice => ("40", &["-30 1", "40 1"], &["2 1", "6 1"], &["40 1"]),
+            Story::Refunds => ("40", &["40 1"], &["2 1", "6 1"], &["40 1"]),
         };
         let orders =
             rows(format!("SELECT state FROM recharges_tb WHERE idem_key = '{}'", self.key));
@@ -234,6 +259,15 @@ impl Client {
             assert_eq!(booked, [format!("recharge/{ulid}/credit 4 {price} ")], "{key}");
             assert_eq!(credited, [format!("user/{USER} 1")], "{key}");
         }
+        if self.story == Story::Refunds {
+            let left = rows(format!(
+                "SELECT e.op, e.amount, e.code FROM external_operations e JOIN recharge_returns b \
+                   ON e.idem_key = 'return/' || ulid_text(b.return_id) \
+                 JOIN channel_payments USING (payment_id) \
+                  WHERE recharge_id = ulid_uuid('{ulid}')"
+            ));
+            assert_eq!(left, [format!("5 {price} ")], "{key}");
+        }
         match self.story {
             Story::GoesOn => assert_eq!(moved, [format!("40 {price}")], "{key}"),
             _ => assert_eq!(moved, Vec::<String>::new(), "{key}"),
@@ -255,7 +289,8 @@ impl Client {
         numbers.dedup();
         assert_eq!(numbers.len(), backs.len(), "{key}: a number twice: {backs:?}");
         let is_twice = self.story == Story::PaysTwice;
-        assert_eq!(backs.len(), usize::from(is_twice), "{key}: {backs:?}");
+        let is_back = is_twice || self.story == Story::Refunds;
+        assert_eq!(backs.len(), usize::from(is_back), "{key}: {backs:?}");
         // A second payment by card is one of a second intent, which its payer has made.
         let orders = if is_twice && self.channel == "card" { 2 } else { 1 };
         assert_eq!(there.len(), orders, "{key}: {there:?}");

@@ -1,16 +1,19 @@
 //! Sends callbacks, signed, and again until each is answered with success.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use ureq::tls::{RootCerts, TlsConfig};
 
 use super::books::{Format, Line, Parcel};
 use super::fault::CallbackFault;
 use super::{Sim, crypto, keys};
 use crate::clock::Clock;
+use crate::commands::ops::certificates;
 
 /// The pause between two looks at the parcels.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -21,15 +24,26 @@ const WAIT_MAX_NS: u64 = 2_000_000_000;
 /// The age of a forged time, seconds.
 const STALE_S: i64 = 301;
 
-/// Starts the thread that sends callbacks.
-pub(super) fn start(sim: &Arc<Sim>) -> std::io::Result<()> {
-    let sim = Arc::clone(sim);
-    let agent: ureq::Agent = ureq::Agent::config_builder()
+/// The client that sends callbacks. `ca`: a file of issuers, the only ones that it trusts.
+pub(super) fn agent(ca: Option<&Path>) -> anyhow::Result<ureq::Agent> {
+    let mut tls = TlsConfig::builder();
+    if let Some(path) = ca {
+        tls = tls.root_certs(RootCerts::new_with_certs(&certificates(path)?));
+    }
+    Ok(ureq::Agent::config_builder()
         .timeout_global(Some(PATIENCE))
         .max_redirects(0)
         .http_status_as_error(false)
+        // Each callback meets the certificate of its moment.
+        .max_idle_connections(0)
+        .tls_config(tls.build())
         .build()
-        .into();
+        .into())
+}
+
+/// Starts the thread that sends callbacks.
+pub(super) fn start(sim: &Arc<Sim>, agent: ureq::Agent) -> std::io::Result<()> {
+    let sim = Arc::clone(sim);
     let run = move || {
         let mut due: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
         loop {

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
+use arc_swap::ArcSwap;
 use domain::amount::{Amount, UNITS_MAX};
 use domain::asset::Catalog;
 use tokio::net::TcpListener;
@@ -21,8 +22,7 @@ use crate::channels::open::{OpenChannel, OpenChannels};
 use crate::channels::{Channel, Renewal};
 use crate::clock::Clock;
 use crate::config::channels::ChannelSection;
-use crate::config::recharge::{DifferingRule, DuplicateRule, LateRule};
-use crate::config::secret::Secret;
+use crate::config::recharge::{DifferingRule, DuplicateRule, LateRule, RechargeSection};
 use crate::config::{self, Config};
 use crate::coordinator::Coordinator;
 use crate::coordinator::recharges::{RechargeRules, Recharges};
@@ -48,6 +48,7 @@ type Workers = Arc<Coordinator<Spot, Funding<FlightStore<Database>>>>;
 pub(super) struct Opening {
     clock: Arc<dyn Clock>,
     channels: Vec<Arc<KeyedChannel>>,
+    proofs: Arc<ProofSecrets>,
     tls: Option<Arc<Tls>>,
     listener: Option<TcpListener>,
 }
@@ -65,6 +66,40 @@ impl Rotating for ChannelKeys {
     }
 }
 
+/// The secrets of proofs, read again and again.
+struct ProofSecrets {
+    /// As it was last read.
+    section: ArcSwap<RechargeSection>,
+    keys: ProofKeys,
+}
+
+impl ProofSecrets {
+    fn new(section: &RechargeSection) -> ProofSecrets {
+        let deployment = section.deployment.as_deref().unwrap_or_default();
+        let (secret, previous) = secrets(section);
+        let keys = ProofKeys::new(deployment, secret, previous);
+        ProofSecrets { section: ArcSwap::from_pointee(section.clone()), keys }
+    }
+}
+
+impl Rotating for ProofSecrets {
+    fn name(&self) -> String {
+        "secrets of proofs".to_owned()
+    }
+
+    fn reload(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
+        let known = self.section.load_full();
+        let section = known.read_again()?;
+        if section == *known {
+            return Ok(false);
+        }
+        let (secret, previous) = secrets(&section);
+        self.keys.replace(secret, previous);
+        self.section.store(Arc::new(section));
+        Ok(true)
+    }
+}
+
 impl Opening {
     /// Reads the channels' keys and binds the listener; nothing of it if recharges are off.
     ///
@@ -72,8 +107,10 @@ impl Opening {
     /// A key of the configuration, by its name; the address cannot be bound.
     pub(super) async fn new(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Opening> {
         let clock = Arc::clone(clock);
+        let proofs = Arc::new(ProofSecrets::new(&config.recharge));
         if !config.recharge.enabled {
-            return Ok(Opening { clock, channels: Vec::new(), tls: None, listener: None });
+            let channels = Vec::new();
+            return Ok(Opening { clock, channels, proofs, tls: None, listener: None });
         }
         let timeout = Duration::from_millis(config.recharge.call_timeout_ms);
         let mut channels = Vec::new();
@@ -86,7 +123,7 @@ impl Opening {
         let tls = config.callbacks.tls_files().map(|files| Tls::new(files, HTTP_1_1)).transpose();
         let tls = tls.context("read a certificate")?.map(Arc::new);
         let listener = process::listen(config.callbacks.listen, "callbacks.listen").await?;
-        Ok(Opening { clock, channels, tls, listener: Some(listener) })
+        Ok(Opening { clock, channels, proofs, tls, listener: Some(listener) })
     }
 
     /// The address of the listener; `None`: recharges are off.
@@ -100,7 +137,8 @@ impl Opening {
             Arc::new(ChannelKeys(Arc::clone(channel)))
         };
         let tls = self.tls.iter().map(|tls| Arc::clone(tls) as Arc<dyn Rotating>);
-        self.channels.iter().map(keys).chain(tls).collect()
+        let proofs = self.address().map(|_| Arc::clone(&self.proofs) as Arc<dyn Rotating>);
+        self.channels.iter().map(keys).chain(tls).chain(proofs).collect()
     }
 
     /// The desk of the service; `None`: recharges are off.
@@ -125,7 +163,7 @@ impl Opening {
         }
         let entropy = Box::new(SystemEntropy::default());
         let (workers, clock) = (Arc::clone(coordinator), Arc::clone(&self.clock));
-        let (reads, proofs) = (admin.reads().clone(), proofs(config));
+        let (reads, proofs) = (admin.reads().clone(), self.proofs.keys.clone());
         let recharges = Recharges::new(workers, reads, proofs, rules(config), clock, entropy);
         let recharges = Arc::new(recharges);
         let (till, heard) = Till::new();
@@ -210,15 +248,11 @@ impl Opening {
     }
 }
 
-/// The keys of proofs.
-fn proofs(config: &Config) -> ProofKeys {
-    let section = &config.recharge;
-    let bytes =
-        |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.expose().as_bytes().to_vec());
-    let deployment = section.deployment.as_deref().unwrap_or_default();
-    let present = bytes(&section.proof_secret).unwrap_or_default();
-    let previous = bytes(&section.previous_proof_secret);
-    ProofKeys::new(deployment, &present, previous.as_deref())
+/// The secret that signs proofs, and the one before it.
+fn secrets(section: &RechargeSection) -> (&[u8], Option<&[u8]>) {
+    let present = section.proof_secret.as_ref().map(|secret| secret.expose().as_bytes());
+    let previous = section.previous_proof_secret.as_ref().map(|secret| secret.expose().as_bytes());
+    (present.unwrap_or_default(), previous)
 }
 
 /// Fetches the keys of a channel.
