@@ -26,9 +26,9 @@ pub use self::operator::{
     WebhookListArgs, WebhookResendArgs,
 };
 pub use self::recharge::{
-    ChannelCommand, ChannelPauseArgs, PaymentAttendArgs, ReceivableArgs, RechargeAttendArgs,
-    RechargeCloseArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs,
-    RechargeShowArgs,
+    ChannelCommand, ChannelPauseArgs, PaymentAttendArgs, ReceivableArgs, ReceivableListArgs,
+    RechargeAttendArgs, RechargeCloseArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs,
+    RechargeRefundArgs, RechargeShowArgs, RechargeTakenArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,

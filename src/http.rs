@@ -16,6 +16,7 @@ pub mod answer;
 pub mod auth;
 mod balances;
 pub mod callbacks;
+pub mod channel_sums;
 mod event_id;
 pub mod idempotency;
 pub mod listener;

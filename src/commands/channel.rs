@@ -22,6 +22,7 @@ pub fn run(
 ) -> anyhow::Result<Exit> {
     match command {
         ChannelCommand::List(access) => list(access, clock, out)?,
+        ChannelCommand::Totals(access) => totals(access, clock, out)?,
         ChannelCommand::Pause(args) => pause(args, clock, ("pause", "paused"), out)?,
         ChannelCommand::Unpause(args) => pause(args, clock, ("unpause", "goes on"), out)?,
     }
@@ -34,6 +35,29 @@ fn list(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow
     let keys = ["name", "asset", "currency", "min", "max", "paused", "keys_end"];
     let row = |channel: &Value| keys.iter().map(|key| text(&channel[*key])).collect();
     write_rows(rows(&answer, "channels"), access.format, "no channels", (&head, row), out)
+}
+
+fn totals(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let answer = Ops::new(access, clock)?.get("totals", "totals")?;
+    if answer["channels"].is_null() {
+        anyhow::bail!("the accounts of channels cannot be added up now: try again");
+    }
+    let keys = [
+        "channel",
+        "asset",
+        "paid",
+        "returned",
+        "taken",
+        "given_back",
+        "clearing",
+        "suspense",
+        "receivable",
+        "loss",
+    ];
+    let head = keys.map(str::to_uppercase);
+    let head = head.each_ref().map(String::as_str);
+    let row = |sums: &Value| keys.iter().map(|key| text(&sums[*key])).collect();
+    write_rows(rows(&answer, "channels"), access.format, "no payments", (&head, row), out)
 }
 
 fn pause(

@@ -31,6 +31,7 @@ mod routes;
 mod session;
 mod snapshots;
 mod specials;
+mod takings;
 mod totals;
 mod transactions;
 mod transfers;
@@ -132,9 +133,11 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::QueryRecharge => detached(recharges::query_now(service, parameters, call)).await,
             Ops::CloseRecharge => detached(recharges::close(service, parameters, call)).await,
             Ops::Refund => detached(refunds::refund(service, parameters, call)).await,
+            Ops::Receivables => receivables::list(&service, &call).await,
             Ops::EndReceivable(how) => {
                 detached(receivables::end(service, how, parameters, call)).await
             }
+            Ops::TakePayment => detached(takings::take(service, parameters, call)).await,
             Ops::EndPayment(how) => {
                 detached(held_payments::end(service, how, parameters, call)).await
             }

@@ -9,6 +9,8 @@ pub mod holds;
 pub mod lists;
 pub mod own_recharges;
 pub mod pauses;
+pub mod receivables;
+pub mod recharge_deliveries;
 pub mod recharge_gauges;
 pub mod recharge_search;
 pub mod recharges;

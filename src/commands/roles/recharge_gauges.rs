@@ -55,6 +55,7 @@ fn before(now: Timestamp, age: Duration) -> Timestamp {
 /// `failing`: verified payments that are not committed.
 fn set(backlog: &RechargeBacklog, failing: u64) {
     let RechargeBacklog { overdue, held, following, events_pending, dead_letters, .. } = backlog;
+    telemetry::recharges::receivables_open(backlog.receivables);
     let failing = following + failing;
     telemetry::recharges::recharge_backlog(*overdue, *events_pending, *dead_letters, failing);
     for cause in HeldCause::ALL {

@@ -29,6 +29,7 @@ use crate::coordinator::recharges::{RechargeRules, Recharges};
 use crate::entropy::SystemEntropy;
 use crate::gate::Gate;
 use crate::http::callbacks::{self, CallbackDoor};
+use crate::http::channel_sums::ChannelSums;
 use crate::http::listener::Limits;
 use crate::http::rotation::Rotating;
 use crate::http::service::{RechargeDesk, Service};
@@ -145,6 +146,7 @@ impl Opening {
             recharges,
             channels,
             till,
+            sums: ChannelSums::default(),
             create_wait: Duration::from_millis(section.create_wait_ms),
             open_max: section.open_max,
             creates_per_minute_max: section.user_creates_per_minute_max,

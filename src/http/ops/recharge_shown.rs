@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::channels::open::OpenChannel;
+use crate::postgres::reads::recharge_deliveries::{RechargeDelivery, RechargeEventRow};
 use crate::postgres::reads::recharge_search::{MovementRow, RechargePassage, WholeRecharge};
 use crate::recharge::answers::Queried;
 use crate::recharge::facts::{Facts, Returned};
@@ -328,6 +329,47 @@ impl From<&RechargePassage> for PassageBody {
     }
 }
 
+/// An event that the user of a recharge has of it.
+#[derive(Serialize)]
+struct EventShownBody {
+    /// Text: many JSON readers lose digits of a number this large.
+    event_id: String,
+    r#type: &'static str,
+    at: Timestamp,
+    payment_id: Option<String>,
+    deliveries: Vec<DeliveryShownBody>,
+}
+
+#[derive(Serialize)]
+struct DeliveryShownBody {
+    endpoint: String,
+    /// PENDING, DELIVERED or DEAD.
+    state: &'static str,
+    attempts: u32,
+    /// Null: it has ended, or waits for an earlier one.
+    next_at: Option<Timestamp>,
+    error: Option<String>,
+}
+
+impl From<&RechargeEventRow> for EventShownBody {
+    fn from(event: &RechargeEventRow) -> EventShownBody {
+        let delivery = |row: &RechargeDelivery| DeliveryShownBody {
+            endpoint: row.endpoint.clone(),
+            state: row.state,
+            attempts: row.attempts,
+            next_at: row.next_at,
+            error: row.last_error.clone(),
+        };
+        EventShownBody {
+            event_id: event.id.to_string(),
+            r#type: event.change.event_type(),
+            at: event.at,
+            payment_id: event.payment.map(|id| id.to_string()),
+            deliveries: event.deliveries.iter().map(delivery).collect(),
+        }
+    }
+}
+
 /// The word of a channel about an order, at this moment.
 #[derive(Serialize)]
 pub(super) struct AskedBody {
@@ -387,6 +429,8 @@ pub(super) struct WholeBody {
     receivables: Vec<ReceivableBody>,
     movements: Vec<MovementBody>,
     history: Vec<PassageBody>,
+    /// The newest events of its user, oldest first.
+    events: Vec<EventShownBody>,
     /// The word of its channel; null: it was not asked.
     channel_says: Option<AskedBody>,
 }
@@ -398,7 +442,8 @@ impl WholeBody {
         catalog: &Catalog,
         now: Timestamp,
     ) -> WholeBody {
-        let WholeRecharge { order, history, payments, returns, receivables, movements } = whole;
+        let WholeRecharge { order, history, payments, returns, receivables, movements, events } =
+            whole;
         let owner = order.as_ref().map(|order| order.user);
         let payment = |payment| PaymentBody::new(payment, owner, catalog, now);
         let back = |row: &RechargeReturn| {
@@ -412,6 +457,7 @@ impl WholeBody {
             receivables: receivables.iter().map(|row| ReceivableBody::new(row, catalog)).collect(),
             movements: movements.iter().map(|row| MovementBody::new(row, catalog)).collect(),
             history: history.iter().map(PassageBody::from).collect(),
+            events: events.iter().map(EventShownBody::from).collect(),
             channel_says: asked.map(AskedBody::from),
         }
     }

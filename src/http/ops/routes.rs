@@ -70,7 +70,9 @@ pub(super) enum Ops {
     QueryRecharge,
     CloseRecharge,
     Refund,
+    Receivables,
     EndReceivable(ReceivableWay),
+    TakePayment,
     EndPayment(PaymentEnd),
     Channels,
     /// Whether it is paused from then on.
@@ -219,6 +221,7 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             method: Method::POST,
             route: Ops::Refund,
         },
+        Route { pattern: "/admin/v1/receivables", method: Method::GET, route: Ops::Receivables },
         Route {
             pattern: "/admin/v1/receivables/{return_id}/recover",
             method: Method::POST,
@@ -248,6 +251,11 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/payments/{payment_id}/rematch",
             method: Method::POST,
             route: Ops::EndPayment(PaymentEnd::Rematch),
+        },
+        Route {
+            pattern: "/admin/v1/payments/{payment_id}/taken",
+            method: Method::POST,
+            route: Ops::TakePayment,
         },
         Route { pattern: "/admin/v1/channels", method: Method::GET, route: Ops::Channels },
         Route {
