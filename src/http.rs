@@ -19,6 +19,7 @@ pub mod callbacks;
 pub mod channel_sums;
 mod event_id;
 pub mod idempotency;
+pub mod kept_notices;
 pub mod listener;
 pub mod openapi;
 pub mod ops;

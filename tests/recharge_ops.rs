@@ -1,7 +1,9 @@
 //! The operators' side of recharges, over a simulated channel: held payments and their ends, by one
-//! operator and by two; refunds and receivables; orders; channels; alerts; chapters of the runbook.
+//! operator and by two; refunds and receivables; orders; channels; alerts; chapters of the runbook;
+//! the things that are watched.
 
 mod refunds;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::fs;

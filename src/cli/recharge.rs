@@ -3,10 +3,10 @@
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
-use super::operator::{AccessArgs, OperatorArgs};
+use super::operator::{AccessArgs, OperatorArgs, PageArgs};
 use super::values::{
-    parse_channel, parse_cursor, parse_held, parse_payment, parse_recharge, parse_recharge_payment,
-    parse_return, parse_trade_no, user_id_parser,
+    parse_channel, parse_held, parse_payment, parse_recharge, parse_recharge_payment, parse_return,
+    parse_trade_no, user_id_parser,
 };
 use crate::format::Format;
 
@@ -93,12 +93,9 @@ pub struct RechargeListArgs {
     /// Only this channel.
     #[arg(long, value_name = "NAME", value_parser = parse_channel)]
     pub channel: Option<String>,
-    /// At most this many; default: 100.
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
-    pub limit: Option<u64>,
-    /// Cursor from the end of an earlier list.
-    #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
-    pub cursor: Option<String>,
+    /// The part of the list.
+    #[command(flatten)]
+    pub page: PageArgs,
     /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -221,12 +218,9 @@ pub struct ReceivableListArgs {
     /// Only this user.
     #[arg(long, value_name = "ID", value_parser = user_id_parser())]
     pub user: Option<u64>,
-    /// At most this many; default: 100.
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
-    pub limit: Option<u64>,
-    /// Cursor from the end of an earlier list.
-    #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
-    pub cursor: Option<String>,
+    /// The part of the list.
+    #[command(flatten)]
+    pub page: PageArgs,
     /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -253,10 +247,25 @@ pub enum ChannelCommand {
     List(AccessArgs),
     /// Print the accounts of each channel: its debt to us, suspense, receivables, losses.
     Totals(AccessArgs),
+    /// Print the kept callbacks of a payment as they came; they may name the payer.
+    ///
+    /// They are kept of a payment that is held, not here, or contradicts its record.
+    Notices(ChannelNoticesArgs),
     /// Have a channel take no new orders; everything else goes on.
     Pause(ChannelPauseArgs),
     /// Have a channel take new orders again.
     Unpause(ChannelPauseArgs),
+}
+
+/// Arguments of `ubscore channel notices`.
+#[derive(Debug, Args)]
+pub struct ChannelNoticesArgs {
+    /// The payment.
+    #[arg(value_name = "PAYMENT_ID", value_parser = parse_payment)]
+    pub id: String,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 /// Arguments of `ubscore channel pause` and `unpause`.

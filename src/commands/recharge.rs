@@ -57,14 +57,15 @@ fn list(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
+    let [limit, cursor] = args.page.parameters();
     let parameters = [
         ("held", args.held.clone()),
         ("overdue", args.overdue.then(|| "true".to_owned())),
         ("user", args.user.map(|user| user.to_string())),
         ("trade_no", args.trade_no.clone()),
         ("channel", args.channel.clone()),
-        ("limit", args.limit.map(|limit| limit.to_string())),
-        ("cursor", args.cursor.clone()),
+        limit,
+        cursor,
     ];
     let answer = Ops::new(&args.access, clock)?.get("list", &path("recharges", parameters))?;
     if args.held.is_some() || args.trade_no.is_some() {
@@ -85,11 +86,12 @@ fn receivables(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
+    let [limit, cursor] = args.page.parameters();
     let parameters = [
         ("open", args.open.then(|| "true".to_owned())),
         ("user", args.user.map(|user| user.to_string())),
-        ("limit", args.limit.map(|limit| limit.to_string())),
-        ("cursor", args.cursor.clone()),
+        limit,
+        cursor,
     ];
     let answer = Ops::new(&args.access, clock)?.get("list", &path("receivables", parameters))?;
     let found = rows(&answer, "receivables");
@@ -221,6 +223,12 @@ fn show(args: &RechargeShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
         writeln!(out, "events")?;
         let head = ["EVENT_ID", "TYPE", "AT", "DELIVERIES"];
         write!(out, "{}", aligned("  ", &head, rows(&whole, "events").iter().map(event_row)))?;
+    }
+    if !rows(&whole, "notices").is_empty() {
+        writeln!(out, "kept callbacks: ubscore channel notices")?;
+        let keys = ["payment_id", "trade_no", "outcome", "bytes", "at"];
+        let head = ["PAYMENT_ID", "TRADE_NO", "OUTCOME", "BYTES", "AT"];
+        write!(out, "{}", aligned("  ", &head, table("notices", &keys)))?;
     }
     says(&whole["channel_says"], out)
 }

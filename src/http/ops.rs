@@ -20,6 +20,7 @@ mod halts;
 mod health;
 mod held_payments;
 mod holds;
+mod notices;
 mod page;
 mod pauses;
 mod receivables;
@@ -137,6 +138,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::EndReceivable(how) => {
                 detached(receivables::end(service, how, parameters, call)).await
             }
+            Ops::Notices => notices::show(&service, &parameters[0], &call).await,
             Ops::TakePayment => detached(takings::take(service, parameters, call)).await,
             Ops::EndPayment(how) => {
                 detached(held_payments::end(service, how, parameters, call)).await

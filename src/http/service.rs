@@ -16,6 +16,7 @@ use ulid::Ulid;
 
 use super::auth::{Claims, Owner, Role, Verifier};
 use super::channel_sums::ChannelSums;
+use super::kept_notices::KeptNotices;
 use super::readiness::{Part, Readiness};
 use super::refusal::{Refusal, invalid};
 use super::request::{BodyError, Call, is_json, parse, read_body};
@@ -160,6 +161,8 @@ pub struct RechargeDesk {
     pub till: Till,
     /// The accounts of the channels.
     pub sums: ChannelSums,
+    /// Callbacks that are kept for operators.
+    pub notices: KeptNotices,
     /// How long POST waits for the channel.
     pub create_wait: Duration,
     /// The most open orders of all users.

@@ -7,6 +7,7 @@ pub mod assets;
 pub mod freezes;
 pub mod holds;
 pub mod lists;
+pub mod notices;
 pub mod own_recharges;
 pub mod pauses;
 pub mod receivables;

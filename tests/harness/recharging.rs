@@ -15,7 +15,7 @@ const PROOF_SECRET: &str = "a test's secret of proofs, of more than 32 bytes";
 /// Long enough for the answer of a channel on a slow machine, ms.
 const WAIT_MS: u32 = 60_000;
 
-/// A running `ubscore channel-sim`. Dropping it kills it.
+/// A running `ubscore channel-sim`. Dropping it kills it; its directory stays for a successor.
 pub(crate) struct ChannelSim {
     child: Child,
     address: SocketAddr,
@@ -31,10 +31,13 @@ impl Drop for ChannelSim {
 }
 
 impl ChannelSim {
-    fn start() -> ChannelSim {
-        let directory = run_directory("channel-sim");
+    pub(crate) fn start() -> ChannelSim {
+        ChannelSim::start_in(run_directory("channel-sim"), "127.0.0.1:0")
+    }
+
+    fn start_in(directory: PathBuf, listen: &str) -> ChannelSim {
         let mut child = Command::new(env!("CARGO_BIN_EXE_ubscore"))
-            .args(["channel-sim", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["channel-sim", "--listen", listen, "--data-dir"])
             .arg(&directory)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -48,19 +51,34 @@ impl ChannelSim {
         ChannelSim { child, address, directory }
     }
 
+    /// SIGKILL, and a successor with the same directory and address.
+    pub(crate) fn kill_and_restart(&mut self) {
+        self.child.kill().expect("running");
+        self.child.wait().expect("a child");
+        let (directory, listen) = (self.directory.clone(), self.address.to_string());
+        *self = ChannelSim::start_in(directory, &listen);
+    }
+
+    /// Where it listens.
+    pub(crate) fn base(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     fn path(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }
 
-    fn file(&self, name: &str) -> String {
-        fs::read_to_string(self.directory.join(name)).expect(name)
+    /// The text of one of its files.
+    pub(crate) fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.directory.join(name))
+            .unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
     /// A request of a person or a test: its status and its answer as JSON.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let agent: ureq::Agent =
             ureq::Agent::config_builder().http_status_as_error(false).build().into();
-        let url = format!("http://{}{path}", self.address);
+        let url = format!("{}{path}", self.base());
         let answer = match method {
             "GET" => agent.get(url).call(),
             "PUT" => agent.put(url).send(body.to_string()),
@@ -103,7 +121,7 @@ impl Recharging {
     /// The same on a site with more configuration.
     pub(crate) fn on(site: Site) -> Recharging {
         let sim = ChannelSim::start();
-        let base = format!("http://{}", sim.address);
+        let base = sim.base();
         let site = site
             .with("UBSCORE__RECHARGE__ENABLED", true)
             .with("UBSCORE__RECHARGE__DEPLOYMENT", "test")

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::channels::open::OpenChannel;
+use crate::postgres::reads::notices::NoticeHead;
 use crate::postgres::reads::recharge_deliveries::{RechargeDelivery, RechargeEventRow};
 use crate::postgres::reads::recharge_search::{MovementRow, RechargePassage, WholeRecharge};
 use crate::recharge::answers::Queried;
@@ -370,6 +371,33 @@ impl From<&RechargeEventRow> for EventShownBody {
     }
 }
 
+/// A kept callback, without its words.
+#[derive(Serialize)]
+pub(super) struct NoticeHeadBody {
+    notice_id: String,
+    payment_id: Option<String>,
+    channel: String,
+    trade_no: String,
+    /// HELD, MISSING or CONTRADICTION.
+    outcome: String,
+    bytes: u32,
+    at: Timestamp,
+}
+
+impl From<&NoticeHead> for NoticeHeadBody {
+    fn from(head: &NoticeHead) -> NoticeHeadBody {
+        NoticeHeadBody {
+            notice_id: head.id.to_string(),
+            payment_id: head.payment.map(|id| id.to_string()),
+            channel: head.channel.clone(),
+            trade_no: head.trade_no.clone(),
+            outcome: head.outcome.clone(),
+            bytes: head.bytes,
+            at: head.at,
+        }
+    }
+}
+
 /// The word of a channel about an order, at this moment.
 #[derive(Serialize)]
 pub(super) struct AskedBody {
@@ -431,6 +459,8 @@ pub(super) struct WholeBody {
     history: Vec<PassageBody>,
     /// The newest events of its user, oldest first.
     events: Vec<EventShownBody>,
+    /// The kept callbacks of its payments; `payments/{payment_id}/notices` has their words.
+    notices: Vec<NoticeHeadBody>,
     /// The word of its channel; null: it was not asked.
     channel_says: Option<AskedBody>,
 }
@@ -442,8 +472,8 @@ impl WholeBody {
         catalog: &Catalog,
         now: Timestamp,
     ) -> WholeBody {
-        let WholeRecharge { order, history, payments, returns, receivables, movements, events } =
-            whole;
+        let WholeRecharge { order, history, payments, returns, .. } = whole;
+        let WholeRecharge { receivables, movements, events, notices, .. } = whole;
         let owner = order.as_ref().map(|order| order.user);
         let payment = |payment| PaymentBody::new(payment, owner, catalog, now);
         let back = |row: &RechargeReturn| {
@@ -458,6 +488,7 @@ impl WholeBody {
             movements: movements.iter().map(|row| MovementBody::new(row, catalog)).collect(),
             history: history.iter().map(PassageBody::from).collect(),
             events: events.iter().map(EventShownBody::from).collect(),
+            notices: notices.iter().map(NoticeHeadBody::from).collect(),
             channel_says: asked.map(AskedBody::from),
         }
     }

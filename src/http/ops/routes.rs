@@ -72,6 +72,7 @@ pub(super) enum Ops {
     Refund,
     Receivables,
     EndReceivable(ReceivableWay),
+    Notices,
     TakePayment,
     EndPayment(PaymentEnd),
     Channels,
@@ -251,6 +252,11 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/payments/{payment_id}/rematch",
             method: Method::POST,
             route: Ops::EndPayment(PaymentEnd::Rematch),
+        },
+        Route {
+            pattern: "/admin/v1/payments/{payment_id}/notices",
+            method: Method::GET,
+            route: Ops::Notices,
         },
         Route {
             pattern: "/admin/v1/payments/{payment_id}/taken",

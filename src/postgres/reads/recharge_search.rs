@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::notices::{self, NoticeHead};
 use super::recharge_deliveries::{RechargeEventRow, events_of};
 use super::{Reads, snapshot};
 use crate::postgres::Error;
@@ -128,6 +129,8 @@ pub struct WholeRecharge {
     pub movements: Vec<MovementRow>,
     /// The events that its user has of it, in the order of their ids.
     pub events: Vec<RechargeEventRow>,
+    /// The kept callbacks of its payments, oldest first, without their words.
+    pub notices: Vec<NoticeHead>,
 }
 
 /// Conditions of a statement, with their values.
@@ -351,7 +354,8 @@ async fn parts_of(
         Ok(MovementRow { key, debit, credit, asset, amount, at })
     };
     let movements = rows.iter().map(movement).collect::<Result<Vec<_>, Error>>()?;
-    Ok(WholeRecharge { returns, receivables, movements, ..WholeRecharge::default() })
+    let notices = notices::of_payments(&**transaction, &ids).await?;
+    Ok(WholeRecharge { returns, receivables, movements, notices, ..WholeRecharge::default() })
 }
 
 fn passage_from_row(row: &Row, id: RechargeId) -> Result<RechargePassage, Error> {
