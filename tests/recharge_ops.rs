@@ -461,6 +461,9 @@ fn rch_042_the_console_credits_a_held_payment() {
     approver.press("#action-do");
     maker.wait_for("#recharge", "CREDITED");
     maker.wait_for("#held", "Nothing is held.");
+    maker.wait_for("#recharge", "recharge.paid");
+    maker.wait_for("#channel-sums", "wechat");
+    maker.wait_for("#receivables", "No taken money is owed.");
     server.recharge_is(USER, &order, "PAID");
     maker.press_button("#channels", "Pause");
     maker.wait_for("#action-title", "Pause channel card");

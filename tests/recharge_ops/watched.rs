@@ -6,7 +6,7 @@ use super::*;
 use crate::harness::{Endpoint, Site};
 
 /// The secret of the webhook.
-const SECRET: &str = "a test's secret of webhooks, more than 32 bytes";
+const SECRET: &str = "whsec_YW4gZW5kcG9pbnQncyBzZWNyZXQsIDMyIGJ5dGVzLi4=";
 /// So long that the till asks nothing by itself, ms.
 const LATE_MS: u32 = 3_600_000;
 
@@ -179,7 +179,7 @@ fn rch_042_a_held_payment_shows_its_callback_as_it_came() {
          UPDATE channel_payments SET currency = 'CNY' WHERE channel = 'card'; \
          ALTER TABLE channel_payments ENABLE TRIGGER USER",
     );
-    let site = desk.site.clone().with("UBSCORE__RECHARGE__NOTICES_KEEP_HOURS", "0.00001");
+    let site = desk.site.clone().with("UBSCORE__RECHARGE__NOTICES_KEEP_HOURS", "0.0001");
     let _server = site.start();
     eventually("the end of the kept", || {
         (site.sql_value("SELECT count(*) FROM channel_notices") == "0").then_some(())

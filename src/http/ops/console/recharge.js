@@ -173,8 +173,8 @@ function showAgain(whole) {
 
 /// All of an order that may change.
 function stateText({ recharge, payments, returns, events }) {
-  const told = events.flatMap(({ event_id: id, deliveries }) => [id, ...deliveries.map(({ state }) => state)]);
-  const states = [...returns.map(({ state }) => state), ...told];
+  const passed = events.flatMap(({ event_id: id, deliveries }) => [id, ...deliveries.map(({ state }) => state)]);
+  const states = [...returns.map(({ state }) => state), ...passed];
   return [recharge?.state, recharge?.closing, ...payments.map(({ disposition }) => disposition), ...states].join(", ");
 }
 
