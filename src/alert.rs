@@ -69,6 +69,8 @@ pub enum Alert {
     PostgresUnreachable,
     /// An operation was repeated with another body, or refunded without a withdrawal.
     ProtocolViolation,
+    /// A user owes money that a channel has taken.
+    ReceivableOpened,
     /// A payment came again with other facts.
     RechargeContradiction,
     /// A payment of an order is held for an operator.
@@ -104,7 +106,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 36] = [
+    pub const ALL: [Alert; 37] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::ChannelAway,
@@ -126,6 +128,7 @@ impl Alert {
         Alert::PostgresChanged,
         Alert::PostgresUnreachable,
         Alert::ProtocolViolation,
+        Alert::ReceivableOpened,
         Alert::RechargeContradiction,
         Alert::RechargeHeld,
         Alert::RechargeStuck,
@@ -167,6 +170,7 @@ impl Alert {
             Alert::PostgresChanged => "postgres_changed",
             Alert::PostgresUnreachable => "postgres_unreachable",
             Alert::ProtocolViolation => "protocol_violation",
+            Alert::ReceivableOpened => "receivable_opened",
             Alert::RechargeContradiction => "recharge_contradiction",
             Alert::RechargeHeld => "recharge_held",
             Alert::RechargeStuck => "recharge_stuck",
@@ -217,6 +221,7 @@ impl Alert {
             | Alert::JournalFilling
             | Alert::PlacesLow
             | Alert::PostgresUnreachable
+            | Alert::ReceivableOpened
             | Alert::RechargeHeld
             | Alert::SnapshotFailed
             | Alert::SpecialNegative
@@ -261,6 +266,9 @@ impl Alert {
             }
             Alert::RechargeHeld | Alert::RechargeUnmatched => {
                 "ubscore recharge list --held; runbook, \"A payment is held\""
+            }
+            Alert::ReceivableOpened => {
+                "ubscore recharge receivables --open; runbook, \"A user owes taken money\""
             }
             Alert::RechargeContradiction => {
                 "ubscore recharge list --trade-no NUMBER; runbook, \"A payment contradicts its record\""

@@ -20,15 +20,15 @@ pub use self::operator::{
     AccessArgs, AccountArgs, AccountCommand, ApprovalCommand, ApprovalDecideArgs, ApprovalListArgs,
     AssetAddArgs, AssetCommand, AssetSetArgs, BranchAbandonArgs, ExternalArgs, FreezeArgs,
     FreezesArgs, HaltArgs, HoldCommand, HoldListArgs, HoldReleaseArgs, HoldShowArgs, OperatorArgs,
-    PauseArgs, SpecialArgs, TransactionAttendArgs, TransactionCommand, TransactionGrantArgs,
-    TransactionListArgs, TransactionShowArgs, TransferAttendArgs, TransferCommand,
-    TransferListArgs, TransferShowArgs, VenueAddArgs, VenueArgs, VenueCommand, WebhookCommand,
-    WebhookListArgs, WebhookResendArgs,
+    PageArgs, PauseArgs, SpecialArgs, TransactionAttendArgs, TransactionCommand,
+    TransactionGrantArgs, TransactionListArgs, TransactionShowArgs, TransferAttendArgs,
+    TransferCommand, TransferListArgs, TransferShowArgs, VenueAddArgs, VenueArgs, VenueCommand,
+    WebhookCommand, WebhookListArgs, WebhookResendArgs,
 };
 pub use self::recharge::{
-    ChannelCommand, ChannelPauseArgs, PaymentAttendArgs, ReceivableArgs, RechargeAttendArgs,
-    RechargeCloseArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs,
-    RechargeShowArgs,
+    ChannelCommand, ChannelNoticesArgs, ChannelPauseArgs, PaymentAttendArgs, ReceivableArgs,
+    ReceivableListArgs, RechargeAttendArgs, RechargeCloseArgs, RechargeCommand, RechargeCreditArgs,
+    RechargeListArgs, RechargeRefundArgs, RechargeShowArgs, RechargeTakenArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -242,7 +242,10 @@ impl Command {
                 }
             },
             Command::Recharge(command) => command.format(),
-            Command::Channel(ChannelCommand::List(access)) => access.format,
+            Command::Channel(ChannelCommand::List(access) | ChannelCommand::Totals(access)) => {
+                access.format
+            }
+            Command::Channel(ChannelCommand::Notices(args)) => args.access.format,
             Command::Channel(ChannelCommand::Pause(args) | ChannelCommand::Unpause(args)) => {
                 args.operator.access.format
             }

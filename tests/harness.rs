@@ -50,7 +50,7 @@ pub(crate) use self::load::{Planned, USERS, assert_kept, endow, plan, post_to};
 pub(crate) use self::log::{force, numbered_files, segments, snapshots};
 pub(crate) use self::money::{Balance, COIN, Way, external, signed_units, units};
 pub(crate) use self::proxy::{COMMIT, Flights, Passing, Proxy, Speaker, place, tells_of_a_commit};
-pub(crate) use self::recharging::{Recharging, recharge};
+pub(crate) use self::recharging::{ChannelSim, Recharging, recharge};
 pub(crate) use self::server::{Server, cli, cut_log, refused, repair, said};
 pub(crate) use self::site::{DECISION, Hold, Session, Site, decides, patient};
 pub(crate) use self::store::{LIMITS, catalog, database, store_over};

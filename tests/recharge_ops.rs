@@ -1,7 +1,9 @@
 //! The operators' side of recharges, over a simulated channel: held payments and their ends, by one
-//! operator and by two; refunds and receivables; orders; channels; alerts; chapters of the runbook.
+//! operator and by two; refunds and receivables; orders; channels; alerts; chapters of the runbook;
+//! the things that are watched.
 
 mod refunds;
+mod watched;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -459,6 +461,9 @@ fn rch_042_the_console_credits_a_held_payment() {
     approver.press("#action-do");
     maker.wait_for("#recharge", "CREDITED");
     maker.wait_for("#held", "Nothing is held.");
+    maker.wait_for("#recharge", "recharge.paid");
+    maker.wait_for("#channel-sums", "wechat");
+    maker.wait_for("#receivables", "No taken money is owed.");
     server.recharge_is(USER, &order, "PAID");
     maker.press_button("#channels", "Pause");
     maker.wait_for("#action-title", "Pause channel card");

@@ -110,6 +110,7 @@ fn recharge_scrape() -> String {
     callbacks::expect_callbacks("wechat", "success");
     recharges::recharge_backlog(0, 0, 0, 0);
     recharges::payments_held(HeldCause::Amount.name(), 0);
+    recharges::receivables_open(0);
     recharges::channel_key_end("wechat", 1);
     telemetry::channel_call("wechat", "query", "paid", Duration::from_millis(3));
     metrics.upkeep();

@@ -166,15 +166,30 @@ pub enum WebhookCommand {
     Resend(WebhookResendArgs),
 }
 
-/// Arguments of `ubscore webhook list`.
+/// The part of a list that is printed.
 #[derive(Debug, Args)]
-pub struct WebhookListArgs {
+pub struct PageArgs {
     /// At most this many; default: 100.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
     pub limit: Option<u64>,
     /// Cursor from the end of an earlier list.
     #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
     pub cursor: Option<String>,
+}
+
+impl PageArgs {
+    /// The same as parameters of a route.
+    pub fn parameters(&self) -> [(&'static str, Option<String>); 2] {
+        [("limit", self.limit.map(|limit| limit.to_string())), ("cursor", self.cursor.clone())]
+    }
+}
+
+/// Arguments of `ubscore webhook list`.
+#[derive(Debug, Args)]
+pub struct WebhookListArgs {
+    /// The part of the list.
+    #[command(flatten)]
+    pub page: PageArgs,
     /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -316,12 +331,9 @@ pub struct HoldListArgs {
     /// Only older ones, such as 90s or 2h.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub older: Option<Duration>,
-    /// At most this many; default: 100.
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
-    pub limit: Option<u64>,
-    /// Cursor from the end of an earlier list.
-    #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
-    pub cursor: Option<String>,
+    /// The part of the list.
+    #[command(flatten)]
+    pub page: PageArgs,
     /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,

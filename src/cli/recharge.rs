@@ -3,10 +3,10 @@
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
-use super::operator::{AccessArgs, OperatorArgs};
+use super::operator::{AccessArgs, OperatorArgs, PageArgs};
 use super::values::{
-    parse_channel, parse_cursor, parse_held, parse_payment, parse_recharge, parse_recharge_payment,
-    parse_return, parse_trade_no, user_id_parser,
+    parse_channel, parse_held, parse_payment, parse_recharge, parse_recharge_payment, parse_return,
+    parse_trade_no, user_id_parser,
 };
 use crate::format::Format;
 
@@ -32,11 +32,18 @@ pub enum RechargeCommand {
     Dismiss(PaymentAttendArgs),
     /// Ask the channel of a held payment, and decide it again.
     Rematch(PaymentAttendArgs),
+    /// Book money of a payment that went back at its channel, without us.
+    ///
+    /// It is booked as taken, once for the channel's own number: of a credited payment its user
+    /// pays. Exit code 3: another operator must approve it.
+    Taken(RechargeTakenArgs),
     /// Give money of a credited payment back through its channel.
     ///
     /// It is set apart at once, and leaves when the channel has paid it. Exit code 3: another
     /// operator must approve it.
     Refund(RechargeRefundArgs),
+    /// Print receivables, oldest first: taken money that its user did not have.
+    Receivables(ReceivableListArgs),
     /// Debit the user that owes taken money with all that is available now.
     Recover(ReceivableArgs),
     /// Give up the open part of taken money that a user owes.
@@ -55,7 +62,9 @@ impl RechargeCommand {
             RechargeCommand::Return(args)
             | RechargeCommand::Dismiss(args)
             | RechargeCommand::Rematch(args) => args.operator.access.format,
+            RechargeCommand::Taken(args) => args.operator.access.format,
             RechargeCommand::Refund(args) => args.operator.access.format,
+            RechargeCommand::Receivables(args) => args.access.format,
             RechargeCommand::Recover(args) | RechargeCommand::WriteOff(args) => {
                 args.operator.access.format
             }
@@ -84,12 +93,9 @@ pub struct RechargeListArgs {
     /// Only this channel.
     #[arg(long, value_name = "NAME", value_parser = parse_channel)]
     pub channel: Option<String>,
-    /// At most this many; default: 100.
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1_000))]
-    pub limit: Option<u64>,
-    /// Cursor from the end of an earlier list.
-    #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
-    pub cursor: Option<String>,
+    /// The part of the list.
+    #[command(flatten)]
+    pub page: PageArgs,
     /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,
@@ -162,6 +168,27 @@ pub struct RechargeCreditArgs {
     pub operator: OperatorArgs,
 }
 
+/// Arguments of `ubscore recharge taken`.
+#[derive(Debug, Args)]
+#[group(id = "part", required = true, multiple = false, args = ["amount", "minor_units"])]
+pub struct RechargeTakenArgs {
+    /// The payment.
+    #[arg(value_name = "PAYMENT_ID", value_parser = parse_payment)]
+    pub id: String,
+    /// How much went back.
+    #[arg(long, value_name = "AMOUNT")]
+    pub amount: Option<String>,
+    /// The same in the channel's minor units.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=i64::MAX as u64))]
+    pub minor_units: Option<u64>,
+    /// The channel's own number of that refund.
+    #[arg(long, value_name = "NUMBER", value_parser = parse_trade_no)]
+    pub number: String,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
 /// Arguments of `ubscore recharge refund`.
 #[derive(Debug, Args)]
 pub struct RechargeRefundArgs {
@@ -180,6 +207,23 @@ pub struct RechargeRefundArgs {
     /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore recharge receivables`.
+#[derive(Debug, Args)]
+pub struct ReceivableListArgs {
+    /// Only those of which a part is still owed.
+    #[arg(long)]
+    pub open: bool,
+    /// Only this user.
+    #[arg(long, value_name = "ID", value_parser = user_id_parser())]
+    pub user: Option<u64>,
+    /// The part of the list.
+    #[command(flatten)]
+    pub page: PageArgs,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 /// Arguments of `ubscore recharge recover` and `write-off`.
@@ -201,10 +245,27 @@ pub struct ReceivableArgs {
 pub enum ChannelCommand {
     /// Print the channels, with the ends of their keys.
     List(AccessArgs),
+    /// Print the accounts of each channel: its debt to us, suspense, receivables, losses.
+    Totals(AccessArgs),
+    /// Print the kept callbacks of a payment as they came; they may name the payer.
+    ///
+    /// They are kept of a payment that is held, not here, or contradicts its record.
+    Notices(ChannelNoticesArgs),
     /// Have a channel take no new orders; everything else goes on.
     Pause(ChannelPauseArgs),
     /// Have a channel take new orders again.
     Unpause(ChannelPauseArgs),
+}
+
+/// Arguments of `ubscore channel notices`.
+#[derive(Debug, Args)]
+pub struct ChannelNoticesArgs {
+    /// The payment.
+    #[arg(value_name = "PAYMENT_ID", value_parser = parse_payment)]
+    pub id: String,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 /// Arguments of `ubscore channel pause` and `unpause`.

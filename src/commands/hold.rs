@@ -44,6 +44,7 @@ fn list(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
+    let [limit, cursor] = args.page.parameters();
     let parameters = [
         ("account", args.account.as_ref().map(|account| account.to_uppercase())),
         ("user", args.user.map(|user| user.to_string())),
@@ -51,8 +52,8 @@ fn list(
         ("venue", args.venue.map(|venue| venue.to_string())),
         ("purpose", args.purpose.map(|purpose| purpose.to_string())),
         ("older_ms", args.older.map(|older| older.as_millis().to_string())),
-        ("limit", args.limit.map(|limit| limit.to_string())),
-        ("cursor", args.cursor.clone()),
+        limit,
+        cursor,
     ];
     let answer = Ops::new(&args.access, clock)?.get("list", &path("holds", parameters))?;
     let holds = rows(&answer, "holds");

@@ -9,8 +9,8 @@ use super::listing::{attend, note_cursor, path, rows, write_rows};
 use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{
-    OperatorArgs, PaymentAttendArgs, ReceivableArgs, RechargeCommand, RechargeCreditArgs,
-    RechargeListArgs, RechargeRefundArgs, RechargeShowArgs,
+    OperatorArgs, PaymentAttendArgs, ReceivableArgs, ReceivableListArgs, RechargeCommand,
+    RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs, RechargeShowArgs, RechargeTakenArgs,
 };
 use crate::clock::Clock;
 use crate::exit::Exit;
@@ -42,7 +42,9 @@ pub fn run(
         RechargeCommand::Return(args) => end(args, clock, ("return", "on its way back"), out)?,
         RechargeCommand::Dismiss(args) => end(args, clock, ("dismiss", "dismissed"), out)?,
         RechargeCommand::Rematch(args) => end(args, clock, ("rematch", "decided again"), out)?,
+        RechargeCommand::Taken(args) => taken(args, clock, out)?,
         RechargeCommand::Refund(args) => refund(args, clock, out)?,
+        RechargeCommand::Receivables(args) => receivables(args, clock, out, notes)?,
         RechargeCommand::Recover(args) => owed(args, clock, "recover", out)?,
         RechargeCommand::WriteOff(args) => owed(args, clock, "write-off", out)?,
     }
@@ -55,14 +57,15 @@ fn list(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
+    let [limit, cursor] = args.page.parameters();
     let parameters = [
         ("held", args.held.clone()),
         ("overdue", args.overdue.then(|| "true".to_owned())),
         ("user", args.user.map(|user| user.to_string())),
         ("trade_no", args.trade_no.clone()),
         ("channel", args.channel.clone()),
-        ("limit", args.limit.map(|limit| limit.to_string())),
-        ("cursor", args.cursor.clone()),
+        limit,
+        cursor,
     ];
     let answer = Ops::new(&args.access, clock)?.get("list", &path("recharges", parameters))?;
     if args.held.is_some() || args.trade_no.is_some() {
@@ -75,6 +78,38 @@ fn list(
         write_rows(orders, args.access.format, "no recharges", (&head, order_row), out)?;
     }
     note_cursor(&answer, notes)
+}
+
+fn receivables(
+    args: &ReceivableListArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    let [limit, cursor] = args.page.parameters();
+    let parameters = [
+        ("open", args.open.then(|| "true".to_owned())),
+        ("user", args.user.map(|user| user.to_string())),
+        limit,
+        cursor,
+    ];
+    let answer = Ops::new(&args.access, clock)?.get("list", &path("receivables", parameters))?;
+    let found = rows(&answer, "receivables");
+    let table = (&OWED_HEAD[..], |row: &Value| cells(row, &OWED_KEYS));
+    write_rows(found, args.access.format, "no receivables", table, out)?;
+    note_cursor(&answer, notes)
+}
+
+/// The columns of receivables.
+const OWED_HEAD: [&str; 8] =
+    ["RETURN_ID", "USER", "AMOUNT", "ASSET", "RECOVERED", "WRITTEN_OFF", "OPEN", "AT"];
+/// The keys of the same.
+const OWED_KEYS: [&str; 8] =
+    ["return_id", "user_id", "amount", "asset", "recovered", "written_off", "open", "at"];
+
+/// The values of these keys as cells.
+fn cells(row: &Value, keys: &[&str]) -> Vec<String> {
+    keys.iter().map(|key| text(&row[*key])).collect()
 }
 
 fn order_row(order: &Value) -> Vec<String> {
@@ -106,19 +141,33 @@ fn payment_row(payment: &Value) -> Vec<String> {
 
 fn return_row(row: &Value) -> Vec<String> {
     let of = |key: &str| text(&row[key]);
-    let amount = match row["amount"].as_str() {
-        Some(amount) => format!("{amount} {}", of("asset")),
-        None => format!("{} minor units", of("minor_units")),
-    };
     vec![
         of("return_id"),
         of("payment_id"),
         of("kind"),
-        amount,
+        part_of(row),
         of("state"),
         of("code"),
         of("updated_at"),
     ]
+}
+
+fn event_row(event: &Value) -> Vec<String> {
+    let delivery = |row: &Value| {
+        let error = row["error"].as_str().map(|error| format!(", {error}")).unwrap_or_default();
+        format!("{} after {} tries{error}", text(&row["state"]), text(&row["attempts"]))
+    };
+    let deliveries: Vec<String> = rows(event, "deliveries").iter().map(delivery).collect();
+    let deliveries = if deliveries.is_empty() { "-".to_owned() } else { deliveries.join("; ") };
+    [cells(event, &["event_id", "type", "at"]), vec![deliveries]].concat()
+}
+
+/// The amount of a return with its asset; without one, the channel's minor units.
+fn part_of(row: &Value) -> String {
+    match row["amount"].as_str() {
+        Some(amount) => format!("{amount} {}", text(&row["asset"])),
+        None => format!("{} minor units", text(&row["minor_units"])),
+    }
 }
 
 /// An amount with its asset; without one, the channel's minor units.
@@ -148,8 +197,7 @@ fn show(args: &RechargeShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
         writeln!(out, "  next look {}, closing {}", of("next_at"), of("closing"))?;
     }
     let table = |list: &str, keys: &[&str]| {
-        let row = |row: &Value| keys.iter().map(|key| text(&row[*key])).collect();
-        rows(&whole, list).iter().map(row).collect::<Vec<Vec<String>>>()
+        rows(&whole, list).iter().map(|row| cells(row, keys)).collect::<Vec<Vec<String>>>()
     };
     writeln!(out, "payments")?;
     let head = ["PAYMENT_ID", "CHANNEL", "TRADE_NO", "AMOUNT", "STATE", "CAUSE", "USER", "AT"];
@@ -162,9 +210,7 @@ fn show(args: &RechargeShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
     }
     if !rows(&whole, "receivables").is_empty() {
         writeln!(out, "receivables")?;
-        let keys = ["return_id", "user_id", "amount", "asset", "recovered", "written_off", "open"];
-        let head = ["RETURN_ID", "USER", "AMOUNT", "ASSET", "RECOVERED", "WRITTEN_OFF", "OPEN"];
-        write!(out, "{}", aligned("  ", &head, table("receivables", &keys)))?;
+        write!(out, "{}", aligned("  ", &OWED_HEAD, table("receivables", &OWED_KEYS)))?;
     }
     writeln!(out, "movements")?;
     let movements = table("movements", &["at", "debit", "credit", "amount", "asset", "key"]);
@@ -173,6 +219,17 @@ fn show(args: &RechargeShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
     writeln!(out, "history")?;
     let passed = table("history", &["state", "at", "by", "reason"]);
     write!(out, "{}", aligned("  ", &["STATE", "AT", "BY", "REASON"], passed))?;
+    if !rows(&whole, "events").is_empty() {
+        writeln!(out, "events")?;
+        let head = ["EVENT_ID", "TYPE", "AT", "DELIVERIES"];
+        write!(out, "{}", aligned("  ", &head, rows(&whole, "events").iter().map(event_row)))?;
+    }
+    if !rows(&whole, "notices").is_empty() {
+        writeln!(out, "kept callbacks: ubscore channel notices")?;
+        let keys = ["payment_id", "trade_no", "outcome", "bytes", "at"];
+        let head = ["PAYMENT_ID", "TRADE_NO", "OUTCOME", "BYTES", "AT"];
+        write!(out, "{}", aligned("  ", &head, table("notices", &keys)))?;
+    }
     says(&whole["channel_says"], out)
 }
 
@@ -212,7 +269,7 @@ fn payment_stands(payment: &Value) -> String {
 fn return_stands(row: &Value) -> String {
     let of = |key: &str| text(&row[key]);
     let (id, payment, state) = (of("return_id"), of("payment_id"), of("state"));
-    format!("{id}: {state}, {} {} of {payment}", of("amount"), of("asset"))
+    format!("{id}: {state}, {} of {payment}", part_of(row))
 }
 
 /// The same of a receivable.
@@ -236,6 +293,19 @@ fn refund(
     }
     let thing = format!("recharges/{id}/refund");
     act(operator, clock, ("refund", &thing), &body, return_stands, out)
+}
+
+fn taken(args: &RechargeTakenArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let RechargeTakenArgs { id, amount, minor_units, number, operator } = args;
+    let mut body = json!({"reason": operator.reason, "number": number});
+    if let Some(amount) = amount {
+        body["amount"] = json!(amount);
+    }
+    if let Some(minor_units) = minor_units {
+        body["minor_units"] = json!(minor_units);
+    }
+    let thing = format!("payments/{id}/taken");
+    act(operator, clock, ("taken", &thing), &body, return_stands, out)
 }
 
 fn owed(

@@ -44,9 +44,8 @@ fn list(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let parameters =
-        [("limit", args.limit.map(|limit| limit.to_string())), ("cursor", args.cursor.clone())];
-    let answer = Ops::new(&args.access, clock)?.get("list", &path("webhooks/dead", parameters))?;
+    let path = path("webhooks/dead", args.page.parameters());
+    let answer = Ops::new(&args.access, clock)?.get("list", &path)?;
     let head = ["EVENT_ID", "ENDPOINT", "ABOUT", "STATE", "AT", "TRIES", "DIED AT", "WHY"];
     let row = |letter: &Value| {
         let abouts = ["req_id", "transaction_id", "recharge_id"];

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::bound::{Bound, DAY_MS, FIVE_MINUTES_MS, HOUR_MS, MINUTE_MS, bound};
 use super::file::read_secret;
+use super::hours::Hours;
 use super::secret::Secret;
 use super::{Error, range};
 
@@ -54,6 +55,8 @@ pub struct RechargeSection {
     pub open_max: u64,
     /// How long a refused transfer to SPOT is tried again, hours.
     pub follow_hours: u64,
+    /// How long callbacks are kept for operators, hours.
+    pub notices_keep_hours: Hours,
     /// The rule for another amount than that of the order.
     pub differing: DifferingRule,
     /// The rule for a second payment of an order that is PAID.
@@ -116,6 +119,7 @@ impl Default for RechargeSection {
             user_creates_per_minute_max: 10,
             open_max: 100_000,
             follow_hours: 24,
+            notices_keep_hours: Hours::from(720.0),
             differing: DifferingRule::Hold,
             duplicate: DuplicateRule::Return,
             late: LateRule::Credit,
@@ -172,6 +176,7 @@ impl RechargeSection {
                 return Err(range(key, secret, format!("at least {SECRET_BYTES_MIN} bytes")));
             }
         }
+        self.notices_keep_hours.check("recharge.notices_keep_hours")?;
         if self.query_cap_ms < self.query_after_ms {
             let allowed = format!("recharge.query_after_ms or more: {}", self.query_after_ms);
             return Err(range("recharge.query_cap_ms", self.query_cap_ms, allowed));
@@ -218,6 +223,7 @@ mod tests {
             ("[recharge]\ndeployment = \"a.b\"", "recharge.deployment = "),
             ("[recharge]\nproof_secret = \"short\"", "recharge.proof_secret = ***"),
             ("[recharge]\nduplicate = \"credit\"", "recharge.duplicate"),
+            ("[recharge]\nnotices_keep_hours = 0", "recharge.notices_keep_hours = 0: must be "),
             ("[recharge]\nquery_cap_ms = 14999", "recharge.query_cap_ms = 14999: must be "),
         ]);
         let (new, old) = (file(OWN_SECRET), file(""));

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, error, info, warn};
 
 use super::answer::{Answer, text};
+use super::kept_notices::Letter;
 use super::refusal::{Outcome, RETRY_AFTER_S};
 use super::request::Call;
 use super::route::{Matched, Route, Routes};
@@ -31,7 +32,7 @@ use crate::recharge::RechargeId;
 use crate::recharge::answers::Rejected;
 use crate::recharge::decide::{PaymentDecision, PaymentTold};
 use crate::recharge::facts::{Facts, Notice, Taking};
-use crate::recharge::payment::SeenBy;
+use crate::recharge::payment::{Disposition, RechargePayment, SeenBy};
 use crate::telemetry::callbacks::{callback, expect_callbacks};
 use domain::code::Code;
 
@@ -99,8 +100,9 @@ impl CallbackDoor {
             }
         };
         let (door, of) = (Arc::clone(&self), Arc::clone(&channel));
+        let letter = Letter { head, body };
         let deciding = async move {
-            let end = door.decide(&of, notices).await;
+            let end = door.decide(&of, notices, &letter).await;
             drop(place);
             end
         };
@@ -162,14 +164,25 @@ impl CallbackDoor {
         }
     }
 
-    /// Has each notice decided, and returns the worst end.
-    async fn decide(&self, channel: &OpenChannel, notices: Vec<Notice>) -> CallbackEnd {
+    /// Has each notice decided, and returns the worst end. The letter is kept of one that an
+    /// operator must look at.
+    async fn decide(
+        &self,
+        channel: &OpenChannel,
+        notices: Vec<Notice>,
+        letter: &Letter,
+    ) -> CallbackEnd {
         let desk = self.service.recharges.as_ref().expect("the listener stands before a desk");
         let mut worst = CallbackEnd::Success;
         for notice in notices {
-            let (end, outcome) = match notice {
-                Notice::Payment(facts) => pay(desk, channel, &facts).await,
-                Notice::Hint { merchant_no } => match RechargeId::parse(&merchant_no) {
+            let mut is_held = false;
+            let (end, outcome) = match &notice {
+                Notice::Payment(facts) => {
+                    let (end, outcome, held) = pay(desk, channel, facts).await;
+                    is_held = held;
+                    (end, outcome)
+                }
+                Notice::Hint { merchant_no } => match RechargeId::parse(merchant_no) {
                     Some(id) => {
                         desk.till.hint(id);
                         (CallbackEnd::Success, "success")
@@ -177,21 +190,43 @@ impl CallbackDoor {
                     None => (CallbackEnd::Success, "foreign"),
                 },
                 Notice::Taken(taking) => {
-                    let booked = desk.recharges.taken(&channel.terms, &taking).await;
-                    booked_as(channel, &taking, booked)
+                    let booked = desk.recharges.taken(&channel.terms, taking).await;
+                    booked_as(channel, taking, booked)
                 }
                 Notice::GivenBack(taking) => {
-                    let booked = desk.recharges.given_back(&channel.terms, &taking).await;
-                    booked_as(channel, &taking, booked)
+                    let booked = desk.recharges.given_back(&channel.terms, taking).await;
+                    booked_as(channel, taking, booked)
                 }
                 Notice::Nothing => (CallbackEnd::Success, "success"),
             };
             callback(&channel.terms.name, outcome);
+            if let (Some(trade_no), Some(kept)) = (trade_no(&notice), kept_as(end, is_held)) {
+                desk.notices.keep(&channel.terms.name, trade_no, kept, letter);
+            }
             if rank(end) > rank(worst) {
                 worst = end;
             }
         }
         worst
+    }
+}
+
+/// The payment that a notice is about.
+fn trade_no(notice: &Notice) -> Option<&str> {
+    match notice {
+        Notice::Payment(facts) => Some(&facts.trade_no),
+        Notice::Taken(taking) | Notice::GivenBack(taking) => Some(&taking.trade_no),
+        Notice::Hint { .. } | Notice::Nothing => None,
+    }
+}
+
+/// The name of the outcome for which a letter is kept; `None`: it is not kept.
+fn kept_as(end: CallbackEnd, is_held: bool) -> Option<&'static str> {
+    match end {
+        CallbackEnd::Contradiction => Some("CONTRADICTION"),
+        CallbackEnd::Missing => Some("MISSING"),
+        CallbackEnd::Success if is_held => Some("HELD"),
+        CallbackEnd::Success | CallbackEnd::Rejected(_) | CallbackEnd::Later => None,
     }
 }
 
@@ -233,18 +268,18 @@ fn told(told: PaymentTold) -> (CallbackEnd, &'static str) {
     }
 }
 
-/// Has a payment decided.
+/// Has a payment decided. Returns also whether it is held.
 async fn pay(
     desk: &RechargeDesk,
     channel: &OpenChannel,
     facts: &Facts,
-) -> (CallbackEnd, &'static str) {
+) -> (CallbackEnd, &'static str, bool) {
     let (name, trade_no) = (&channel.terms.name, &facts.trade_no);
     let order = RechargeId::parse(&facts.merchant_no);
     match desk.recharges.told(&channel.terms, facts, SeenBy::Callback).await {
         Ok(answer) if answer.decision == PaymentDecision::Foreign => {
             debug!(channel = name, trade_no, "a callback is about a foreign payment");
-            (CallbackEnd::Success, "foreign")
+            (CallbackEnd::Success, "foreign", false)
         }
         Ok(answer) => {
             let recharge_id = order.map(|id| id.to_string());
@@ -253,12 +288,14 @@ async fn pay(
             if let Some(id) = order {
                 desk.till.look(id);
             }
-            told(answer.told)
+            let is_held = |payment: RechargePayment| payment.disposition == Disposition::Held;
+            let (end, outcome) = told(answer.told);
+            (end, outcome, answer.payment.is_some_and(is_held))
         }
         Err(rejection) => {
             let (recharge_id, code) = (order.map(|id| id.to_string()), rejection.code.name());
             warn!(channel = name, recharge_id, trade_no, code, "a payment is not decided yet");
-            (CallbackEnd::Later, "later")
+            (CallbackEnd::Later, "later", false)
         }
     }
 }

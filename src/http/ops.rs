@@ -20,6 +20,7 @@ mod halts;
 mod health;
 mod held_payments;
 mod holds;
+mod notices;
 mod page;
 mod pauses;
 mod receivables;
@@ -31,6 +32,7 @@ mod routes;
 mod session;
 mod snapshots;
 mod specials;
+mod takings;
 mod totals;
 mod transactions;
 mod transfers;
@@ -43,8 +45,9 @@ use hyper::Request;
 use hyper::body::Incoming;
 
 use self::detached::detached;
-use self::routes::{Ops, ROUTES};
+use self::routes::{Ops, ROUTES, RechargeOps};
 use super::answer::Answer;
+use super::refusal::Outcome;
 use super::request::Call;
 use super::route::Matched;
 use super::service::Service;
@@ -127,21 +130,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::Grants => grants::list(intake, reads, &call).await,
             Ops::Grant => detached(grants::change(service, true, call)).await,
             Ops::Revoke => detached(grants::change(service, false, call)).await,
-            Ops::Recharges => recharges::list(&service, &call).await,
-            Ops::Recharge => detached(recharges::show(service, parameters, call)).await,
-            Ops::QueryRecharge => detached(recharges::query_now(service, parameters, call)).await,
-            Ops::CloseRecharge => detached(recharges::close(service, parameters, call)).await,
-            Ops::Refund => detached(refunds::refund(service, parameters, call)).await,
-            Ops::EndReceivable(how) => {
-                detached(receivables::end(service, how, parameters, call)).await
-            }
-            Ops::EndPayment(how) => {
-                detached(held_payments::end(service, how, parameters, call)).await
-            }
-            Ops::Channels => recharges::channels(&service, &call),
-            Ops::PauseChannel(paused) => {
-                detached(recharges::pause(service, paused, parameters, call)).await
-            }
+            Ops::Recharging(route) => of_recharges(service, route, parameters, call).await,
             Ops::AddVenue | Ops::CloseVenue | Ops::OpenVenue => {
                 let change = match matched.route {
                     Ops::AddVenue => venues::Change::Add,
@@ -153,4 +142,31 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
         }
     };
     ROUTES.answer(call, handler).await
+}
+
+/// Answers one request about recharges.
+async fn of_recharges(
+    service: Arc<Service>,
+    route: RechargeOps,
+    parameters: Vec<String>,
+    call: Call,
+) -> Outcome {
+    match route {
+        RechargeOps::List => recharges::list(&service, &call).await,
+        RechargeOps::Show => detached(recharges::show(service, parameters, call)).await,
+        RechargeOps::Query => detached(recharges::query_now(service, parameters, call)).await,
+        RechargeOps::Close => detached(recharges::close(service, parameters, call)).await,
+        RechargeOps::Refund => detached(refunds::refund(service, parameters, call)).await,
+        RechargeOps::Receivables => receivables::list(&service, &call).await,
+        RechargeOps::EndReceivable(how) => {
+            detached(receivables::end(service, how, parameters, call)).await
+        }
+        RechargeOps::Notices => notices::show(&service, &parameters[0], &call).await,
+        RechargeOps::Take => detached(takings::take(service, parameters, call)).await,
+        RechargeOps::End(how) => detached(held_payments::end(service, how, parameters, call)).await,
+        RechargeOps::Channels => recharges::channels(&service, &call),
+        RechargeOps::PauseChannel(paused) => {
+            detached(recharges::pause(service, paused, parameters, call)).await
+        }
+    }
 }

@@ -15,6 +15,8 @@ use tracing::info;
 use ulid::Ulid;
 
 use super::auth::{Claims, Owner, Role, Verifier};
+use super::channel_sums::ChannelSums;
+use super::kept_notices::KeptNotices;
 use super::readiness::{Part, Readiness};
 use super::refusal::{Refusal, invalid};
 use super::request::{BodyError, Call, is_json, parse, read_body};
@@ -157,6 +159,10 @@ pub struct RechargeDesk {
     pub channels: Arc<OpenChannels>,
     /// Drives orders at their channels.
     pub till: Till,
+    /// The accounts of the channels.
+    pub sums: ChannelSums,
+    /// Callbacks that are kept for operators.
+    pub notices: KeptNotices,
     /// How long POST waits for the channel.
     pub create_wait: Duration,
     /// The most open orders of all users.

@@ -9,6 +9,7 @@ pub mod callers;
 pub mod channel_pauses;
 pub mod channels;
 pub mod halts;
+pub mod notices;
 pub mod pauses;
 pub mod special;
 pub mod venues;

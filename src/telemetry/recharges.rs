@@ -8,6 +8,8 @@ use super::{CHANNEL_CALLS_TOTAL, WEBHOOK_DEAD};
 pub const RECHARGES_OVERDUE: &str = "ubscore_recharges_overdue";
 /// Gauge: HELD payments, by `cause`.
 pub const RECHARGE_PAYMENTS_HELD: &str = "ubscore_recharge_payments_held";
+/// Gauge: receivables of which a part is owed.
+pub const RECEIVABLES_OPEN: &str = "ubscore_recharge_receivables_open";
 /// Gauge: events about recharges that are not delivered.
 pub const RECHARGE_EVENTS_PENDING: &str = "ubscore_recharge_events_pending";
 /// Gauge: verified payments that are not committed for a minute, and transfers to Spot that do not
@@ -46,6 +48,11 @@ pub fn payments_held(cause: &'static str, count: u64) {
     metrics::gauge!(RECHARGE_PAYMENTS_HELD, "cause" => cause).set(count as f64);
 }
 
+/// Sets the number of receivables of which a part is owed.
+pub fn receivables_open(count: u64) {
+    metrics::gauge!(RECEIVABLES_OPEN).set(count as f64);
+}
+
 /// Counts credited payments.
 pub fn credits(channel: &str, seen_by: &'static str, count: u64) {
     let channel = channel.to_owned();
@@ -65,6 +72,7 @@ pub(super) fn describe() {
 
     describe_gauge!(RECHARGES_OVERDUE, Unit::Count, "Orders that are PAYING for more than 30 minutes.");
     describe_gauge!(RECHARGE_PAYMENTS_HELD, Unit::Count, "Payments that are held for an operator.");
+    describe_gauge!(RECEIVABLES_OPEN, Unit::Count, "Receivables of which a part is owed.");
     describe_gauge!(RECHARGE_EVENTS_PENDING, Unit::Count, "Events about recharges that are not delivered.");
     describe_gauge!(RECHARGE_CREDITS_FAILING, Unit::Count, "Payments and transfers of recharges that cannot be committed.");
     describe_counter!(RECHARGE_CREDITS_TOTAL, Unit::Count, "Payments that were credited.");

@@ -1,11 +1,9 @@
 /// Faults of the simulator, each by itself.
 mod faults;
 
-use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -27,82 +25,31 @@ use ubscore::recharge::answers::{
 use ubscore::recharge::facts::{Facts, Notice, Returned};
 
 use super::{now, stripe, wechat, wechat_settings};
-use crate::harness::{eventually, read_request, run_directory};
+use crate::harness::{ChannelSim, eventually, read_request, run_directory};
 
 /// Long enough for any answer that comes.
 pub(crate) const PATIENT: Duration = Duration::from_secs(60);
 
-/// A running simulator. Dropping it kills it; its directory stays for a successor.
-pub(crate) struct Simulator {
-    child: Child,
-    address: SocketAddr,
-    directory: PathBuf,
+/// A running simulator with the adapters that speak with it.
+pub(crate) struct Simulator(ChannelSim);
+
+impl Deref for Simulator {
+    type Target = ChannelSim;
+
+    fn deref(&self) -> &ChannelSim {
+        &self.0
+    }
 }
 
-impl Drop for Simulator {
-    fn drop(&mut self) {
-        // It may have ended before.
-        drop(self.child.kill());
-        drop(self.child.wait());
+impl DerefMut for Simulator {
+    fn deref_mut(&mut self) -> &mut ChannelSim {
+        &mut self.0
     }
 }
 
 impl Simulator {
     pub(crate) fn start() -> Simulator {
-        Simulator::start_in(run_directory("channel-sim"), "127.0.0.1:0")
-    }
-
-    fn start_in(directory: PathBuf, listen: &str) -> Simulator {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_ubscore"))
-            .args(["channel-sim", "--listen", listen, "--data-dir"])
-            .arg(&directory)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the binary");
-        let mut line = String::new();
-        let out = child.stdout.take().expect("piped");
-        BufReader::new(out).read_line(&mut line).expect("a line");
-        let address = line.trim().strip_prefix("ubscore channel-sim ready http=");
-        let address = address.unwrap_or_else(|| panic!("{line}")).parse().expect("an address");
-        Simulator { child, address, directory }
-    }
-
-    /// SIGKILL, and a successor with the same directory and address.
-    fn kill_and_restart(&mut self) {
-        self.child.kill().expect("running");
-        self.child.wait().expect("a child");
-        let (directory, listen) = (self.directory.clone(), self.address.to_string());
-        *self = Simulator::start_in(directory, &listen);
-    }
-
-    pub(crate) fn file(&self, name: &str) -> String {
-        fs::read_to_string(self.directory.join(name))
-            .unwrap_or_else(|error| panic!("{name}: {error}"))
-    }
-
-    /// A request of a person or a test, as JSON.
-    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
-        let agent: ureq::Agent =
-            ureq::Agent::config_builder().http_status_as_error(false).build().into();
-        let url = format!("http://{}{path}", self.address);
-        let answer = match method {
-            "GET" => agent.get(url).call(),
-            "PUT" => agent.put(url).send(body.to_string()),
-            _ => agent.post(url).send(body.to_string()),
-        };
-        let mut answer = answer.expect("an answer");
-        let text = answer.body_mut().read_to_string().expect("text");
-        (answer.status().as_u16(), serde_json::from_str(&text).expect("JSON"))
-    }
-
-    pub(crate) fn done(&self, method: &str, path: &str, body: &Value) -> Value {
-        let (status, answer) = self.ask(method, path, body);
-        assert_eq!(status, 200, "{method} {path}: {answer}");
-        answer
-    }
-
-    pub(crate) fn faults(&self, faults: &Value) {
-        self.done("PUT", "/sim/faults", faults);
+        Simulator(ChannelSim::start(&[]))
     }
 
     pub(crate) fn pay(&self, no: &str, how: &Value) -> Value {
@@ -110,7 +57,7 @@ impl Simulator {
     }
 
     pub(crate) fn wire(&self, timeout: Duration) -> Arc<dyn Wire> {
-        let base = format!("http://{}", self.address);
+        let base = self.base();
         Arc::new(HttpWire::new(&base, timeout, timeout).expect("loopback"))
     }
 
@@ -343,7 +290,7 @@ fn the_simulator_keeps_its_books_over_a_kill() {
             reference(create(&**channel, &number(currency, 1), &listener.url(), currency));
         simulator.faults(&json!({"callbacks": "hold"}));
         simulator.pay(&number(currency, 1), &json!({}));
-        simulator.kill_and_restart();
+        simulator.dies_and_returns();
         let references = [known];
         let order = OrderAsk { merchant_no: &number(currency, 1), references: &references };
         // A connection to the dead one may be met first.
@@ -354,7 +301,7 @@ fn the_simulator_keeps_its_books_over_a_kill() {
         // The fault is over with the process that had it.
         let told = eventually("a callback", || listener.payments().pop());
         assert_eq!(told.trade_no, asked.trade_no);
-        simulator.kill_and_restart();
+        simulator.dies_and_returns();
         // The kill may have come between the answer to the callback and the note of it.
         let parcels = || simulator.done("GET", "/sim/parcels", &json!({}));
         eventually("no callback is open", || (parcels()["open"] == 0).then_some(()));

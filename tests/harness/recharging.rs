@@ -19,7 +19,7 @@ const SECRETS: [&str; 2] = ["test_proof_secret", "test_previous_proof_secret"];
 /// Long enough for the answer of a channel on a slow machine, ms.
 const WAIT_MS: u32 = 60_000;
 
-/// A running `ubscore channel-sim`. Dropping it kills it.
+/// A running `ubscore channel-sim`. Dropping it kills it; its directory stays for a successor.
 pub(crate) struct ChannelSim {
     child: Mutex<Child>,
     address: SocketAddr,
@@ -33,7 +33,7 @@ impl Drop for ChannelSim {
 }
 
 impl ChannelSim {
-    fn start(more: &[&OsStr]) -> ChannelSim {
+    pub(crate) fn start(more: &[&OsStr]) -> ChannelSim {
         ChannelSim::start_in(run_directory("channel-sim"), more)
     }
 
@@ -73,13 +73,19 @@ impl ChannelSim {
         *self.child.lock().expect("no panic") = child;
     }
 
+    /// Where it listens.
+    pub(crate) fn base(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     fn path(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }
 
     /// The text of one of its files.
     pub(crate) fn file(&self, name: &str) -> String {
-        fs::read_to_string(self.directory.join(name)).expect(name)
+        fs::read_to_string(self.directory.join(name))
+            .unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
     /// A request of a person or a test: its status and its answer as JSON.
@@ -91,7 +97,7 @@ impl ChannelSim {
     pub(crate) fn try_ask(&self, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
         let agent: ureq::Agent =
             ureq::Agent::config_builder().http_status_as_error(false).build().into();
-        let url = format!("http://{}{path}", self.address);
+        let url = format!("{}{path}", self.base());
         let answer = match method {
             "GET" => agent.get(url).call(),
             "PUT" => agent.put(url).send(body.to_string()),
@@ -152,7 +158,7 @@ impl Recharging {
     fn beside(site: Site, sim: ChannelSim) -> Recharging {
         fs::write(sim.path(SECRETS[0]), PROOF_SECRET).expect("written");
         fs::write(sim.path(SECRETS[1]), "").expect("written");
-        let base = format!("http://{}", sim.address);
+        let base = sim.base();
         let site = site
             .with("UBSCORE__RECHARGE__ENABLED", true)
             .with("UBSCORE__RECHARGE__DEPLOYMENT", "test")

@@ -6,14 +6,20 @@ use super::*;
 use crate::harness::Balance;
 
 /// An order of 100 CNY that is PAID.
-fn paid(desk: &Recharging, server: &Server, user: u64, channel: &str, key: &str) -> String {
+pub(super) fn paid(
+    desk: &Recharging,
+    server: &Server,
+    user: u64,
+    channel: &str,
+    key: &str,
+) -> String {
     let id = server.recharge_paying(user, &recharge("100", channel, key));
     desk.sim.pay(&id);
     server.recharge_is(user, &id, "PAID");
     id
 }
 
-fn refund(server: &Server, id: &str, amount: Option<&str>, key: &str) -> Reply {
+pub(super) fn refund(server: &Server, id: &str, amount: Option<&str>, key: &str) -> Reply {
     let mut body = json!({"reason": "a test", "idem_key": key});
     if let Some(amount) = amount {
         body["amount"] = json!(amount);
@@ -33,7 +39,7 @@ fn assert_refund(reply: &Reply, amount: &str, replayed: bool) -> String {
 }
 
 /// Waits until a return is in a state.
-fn return_is(server: &Server, id: &str, return_id: &str, state: &str) {
+pub(super) fn return_is(server: &Server, id: &str, return_id: &str, state: &str) {
     eventually(state, || {
         let shown = get(server, &format!("recharges/{id}"));
         let rows = shown["returns"].as_array().expect("a list").clone();
@@ -54,7 +60,7 @@ fn acted(desk: &Recharging) -> Vec<String> {
 }
 
 /// A command of an operator: its exit code and its words.
-fn command(server: &Server, words: &[&str]) -> (i32, String) {
+pub(super) fn command(server: &Server, words: &[&str]) -> (i32, String) {
     let ops = format!("http://{}", server.ops);
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
     let output = command
@@ -162,7 +168,12 @@ fn rch_031_a_refund_names_its_payment() {
 
 /// An order of a card: its money is taken while its user has 40 CNY. The order, the number of the
 /// dispute, and the return of its receivable of 60.
-fn taken(desk: &Recharging, server: &Server, user: u64, key: &str) -> (String, String, String) {
+pub(super) fn taken(
+    desk: &Recharging,
+    server: &Server,
+    user: u64,
+    key: &str,
+) -> (String, String, String) {
     let order = paid(desk, server, user, "card", key);
     let coins = funding(server, user) / COIN;
     let away = json!({

@@ -29,6 +29,8 @@ use crate::coordinator::recharges::{RechargeRules, Recharges};
 use crate::entropy::SystemEntropy;
 use crate::gate::Gate;
 use crate::http::callbacks::{self, CallbackDoor};
+use crate::http::channel_sums::ChannelSums;
+use crate::http::kept_notices::KeptNotices;
 use crate::http::listener::Limits;
 use crate::http::rotation::Rotating;
 use crate::http::service::{RechargeDesk, Service};
@@ -179,10 +181,13 @@ impl Opening {
             options: TillOptions::from(config),
         };
         till::start(parts, heard, tasks);
+        let (clock, keep) = (Arc::clone(&self.clock), section.notices_keep_hours.duration());
         Ok(Some(RechargeDesk {
             recharges,
             channels,
             till,
+            sums: ChannelSums::default(),
+            notices: KeptNotices::new(admin.clone(), clock, keep),
             create_wait: Duration::from_millis(section.create_wait_ms),
             open_max: section.open_max,
             creates_per_minute_max: section.user_creates_per_minute_max,

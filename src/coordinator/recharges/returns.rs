@@ -9,6 +9,7 @@ use tracing::{error, warn};
 
 use super::{CHANNEL, Recharges, Rejection, name_of};
 use crate::adapters::Adapter;
+use crate::alert::{Alert, alert_about};
 use crate::crash;
 use crate::postgres::Error;
 use crate::recharge::act::{ReceivableCall, RechargeAct, RechargeOutcome, RefundCall, TakeCall};
@@ -141,22 +142,9 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
                 false => contradicted(terms, taking),
             });
         }
-        let act = RechargeAct::Take(Box::new(TakeCall {
-            payment: name_of(&payment),
-            asset: payment.asset,
-            id,
-            kind,
-            number: taking.number.clone(),
-            minor_units: taking.minor_units,
-            freezes: self.rules.freeze_on_short,
-        }));
-        let user = self.holder(&payment).await?;
-        match self.act(user, CHANNEL, act).await {
-            Ok(outcome) => {
-                let (row, receivable, _) = returned(outcome);
-                self.report_taking(&payment, &row, receivable.as_ref()).await;
-                Ok(TakingAnswer::success(row, receivable))
-            }
+        let part = (taking.number.as_str(), taking.minor_units);
+        match self.take(&payment, kind, part, CHANNEL).await {
+            Ok((row, receivable, _)) => Ok(TakingAnswer::success(row, receivable)),
             Err(rejection) if rejection.code == Code::IdemKeyConflict => {
                 Ok(contradicted(terms, taking))
             }
@@ -166,6 +154,57 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             }
             Err(rejection) => Err(rejection),
         }
+    }
+
+    /// Books money of a payment that went back at its channel without us, in the name of an
+    /// operator, once for the channel's own number. `part`: that number, and how much in the
+    /// channel's minor units.
+    ///
+    /// # Errors
+    /// [`Code::IdemKeyConflict`]: the number is recorded with another amount.
+    /// [`Code::NotReturnable`]: it is one of our own returns, which its channel ends. A
+    /// [`Rejection`].
+    pub async fn taken_by_operator(
+        &self,
+        payment: &RechargePayment,
+        part: (&str, i64),
+        actor: &str,
+    ) -> Result<ReturnMade, Rejection> {
+        // One that has FAILED here is a taking all the same.
+        if let Some(id) = ReturnId::parse(part.0)
+            && let Some(own) = self.reads.recharge_return(id).await.map_err(away)?
+            && own.state != ReturnState::Failed
+        {
+            return Err(Code::NotReturnable.into());
+        }
+        let (row, _, replayed) = self.take(payment, ReturnKind::Taken, part, actor).await?;
+        Ok(ReturnMade { row, replayed })
+    }
+
+    /// Books a fact. Returns the return, the receivable that it has opened, and whether it is a
+    /// repeat.
+    async fn take(
+        &self,
+        payment: &RechargePayment,
+        kind: ReturnKind,
+        (number, minor_units): (&str, i64),
+        actor: &str,
+    ) -> Result<(RechargeReturn, Option<Receivable>, bool), Rejection> {
+        let act = RechargeAct::Take(Box::new(TakeCall {
+            payment: name_of(payment),
+            asset: payment.asset,
+            id: ReturnId::of(payment.id, kind, number),
+            kind,
+            number: number.to_owned(),
+            minor_units,
+            freezes: self.rules.freeze_on_short,
+        }));
+        let user = self.holder(payment).await?;
+        let (row, receivable, replayed) = returned(self.act(user, actor, act).await?);
+        if !replayed {
+            self.report_taking(payment, &row, receivable.as_ref()).await;
+        }
+        Ok((row, receivable, replayed))
     }
 
     /// The answer to a fact of a payment that is not recorded: one that bears our mark comes again.
@@ -226,7 +265,11 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         let (id, payment_id) = (row.id, payment.id);
         if let Some(receivable) = receivable {
             let user = receivable.user.number();
-            warn!(%id, %payment_id, user, "a user owes money that a channel has taken");
+            let what = format_args!(
+                "return {id} of payment {payment_id}: user {user} owes money that a channel has \
+                 taken"
+            );
+            alert_about(Alert::ReceivableOpened, &id, what);
         }
         if payment.disposition != Disposition::Credited {
             let disposition = payment.disposition.name();

@@ -76,7 +76,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     }
 
     /// Raises an alert where the channel has given money of a CREDITED payment back, and nothing
-    /// here explains it: no return that is under way or done, and no taking. Nothing changes.
+    /// here explains it: all of it, and returns and takings are less; or a part, and there is none.
+    /// Nothing changes.
     pub(super) async fn report_gone(&self, facts: &Facts, answer: &PaymentAnswer) {
         let Some(payment) = &answer.payment else { return };
         if answer.decision.writes() || !is_unexplained(payment, facts, &[]) {
@@ -96,7 +97,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         let (id, trade_no, channel) = (payment.id, &payment.trade_no, &payment.channel);
         let what = format_args!(
             "payment {id}, {trade_no} of channel {channel}: the channel has given {how_much} of it \
-             back, and there is no return of it here; its user still has the money"
+             back, and the returns here do not explain it; its user still has the money: book it \
+             by `ubscore recharge taken`"
         );
         alert_about(Alert::RechargeContradiction, &id, what);
     }
@@ -137,8 +139,12 @@ fn is_unexplained(payment: &RechargePayment, facts: &Facts, returns: &[RechargeR
     let credited = payment.disposition == Disposition::Credited
         // A part was gone before it was credited.
         && payment.cause != Some(HeldCause::PartReturned);
-    let explained = returns.iter().any(|row| row.state != ReturnState::Failed);
-    credited && facts.returned != Returned::None && !explained
+    let explained = match facts.returned {
+        Returned::None => true,
+        Returned::Part => returns.iter().any(|row| row.state != ReturnState::Failed),
+        Returned::Whole => payment.left(returns) == 0,
+    };
+    credited && !explained
 }
 
 #[cfg(test)]
@@ -180,7 +186,13 @@ mod tests {
             assert!(!is_unexplained(&credited, &part, &[back(ReturnKind::Refund, state)]));
         }
         let taken = back(ReturnKind::Taken, ReturnState::Done);
-        assert!(!is_unexplained(&credited, &whole, &[taken]));
+        assert!(!is_unexplained(&credited, &part, std::slice::from_ref(&taken)));
+        assert!(is_unexplained(&credited, &whole, std::slice::from_ref(&taken)), "all but a part");
+        let rest = RechargeReturn {
+            minor_units: credited.minor_units - taken.minor_units,
+            ..back(ReturnKind::Refund, ReturnState::Sent)
+        };
+        assert!(!is_unexplained(&credited, &whole, &[taken, rest]));
         let cause = Some(HeldCause::PartReturned);
         let late = recorded(&facts(), Disposition::Credited, cause);
         assert!(!is_unexplained(&late, &part, &[]), "it was credited with that known");

@@ -13,6 +13,7 @@ use super::held_payments::{self, EndWanted};
 use super::receivables::ReceivableWanted;
 use super::refunds::RefundWanted;
 use super::specials::SpecialWish;
+use super::takings::TakenWanted;
 use super::transactions::Attended;
 use super::{holds, transactions, transfers};
 use crate::approval::{Action, State};
@@ -73,6 +74,10 @@ async fn carry_out(service: &Service, approval: &Approval, decided: Decided) -> 
         }
         Action::External if approval.subject.starts_with(RefundWanted::SUBJECT) => {
             let wanted: RefundWanted = parse(approval.request.as_bytes())?;
+            wanted.carry_out(service, note).await
+        }
+        Action::External if approval.subject.starts_with(TakenWanted::SUBJECT) => {
+            let wanted: TakenWanted = parse(approval.request.as_bytes())?;
             wanted.carry_out(service, note).await
         }
         Action::External if approval.subject.starts_with(ReceivableWanted::SUBJECT) => {

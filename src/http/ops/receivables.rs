@@ -1,4 +1,4 @@
-//! Receivables, for operators: each open part is recovered from its user, or written off.
+//! Receivables, for operators: found, and each open part recovered from its user, or written off.
 //!
 //! The idempotency key makes it one action: a repeat is answered by the receivable as it stands.
 //! Both move money, so they wait for a second operator wherever a withdrawal does.
@@ -6,24 +6,78 @@
 use std::sync::Arc;
 
 use hyper::StatusCode;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::approvals;
 use super::audit_note::{AuditNote, actor, check_reason};
+use super::page::{LIMIT_DEFAULT, LIMIT_MAX};
 use super::recharge_shown::ReceivableBody;
 use super::recharges::desk;
 use super::refunds::needed_key;
 use super::rejected::rejected;
 use crate::approval::Action;
 use crate::http::answer::{json, mark_replayed};
+use crate::http::auth;
 use crate::http::idempotency;
-use crate::http::refusal::{Outcome, Refusal, postgres_away};
-use crate::http::request::{Call, query};
+use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
+use crate::http::request::{Call, number, parameters, query};
 use crate::http::service::{Service, Transfers};
+use crate::postgres::reads::receivables::ReceivableSearch;
 use crate::recharge::ReturnId;
 use crate::recharge::returned::Receivable;
+use domain::account::UserId;
 use domain::code::Code;
+
+#[derive(Serialize)]
+struct ListBody {
+    receivables: Vec<ReceivableBody>,
+    next_cursor: Option<String>,
+}
+
+/// `GET /admin/v1/receivables`: oldest first; with `open=true` those of which a part is owed.
+pub(super) async fn list(service: &Service, call: &Call) -> Outcome {
+    service.intake.authenticate_viewer(call)?;
+    desk(service)?;
+    let reads = &service.transfers.reads;
+    let search = search(call.request.uri().query().unwrap_or(""))?;
+    let found = reads.search_receivables(&search).await.map_err(postgres_away)?;
+    let catalog = reads.catalog();
+    let rows = found.receivables.iter();
+    let body = ListBody {
+        receivables: rows.map(|row| ReceivableBody::new(row, &catalog)).collect(),
+        next_cursor: found.next.map(|(at, id)| format!("{}.{id}", at.as_microsecond())),
+    };
+    Ok(json(StatusCode::OK, &body, &call.request_id))
+}
+
+/// Reads the search from a query.
+fn search(query: &str) -> Result<ReceivableSearch, Refusal> {
+    let [user, open, limit, cursor] = parameters(query, ["user", "open", "limit", "cursor"])?;
+    let user = user.map(|text| {
+        let user = auth::user_id(&text).and_then(UserId::new);
+        user.ok_or_else(|| invalid("There is no such user."))
+    });
+    let open = match open.as_deref() {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(invalid("open must be true or false.")),
+    };
+    let limit = limit.map(|text| number("limit", &text, 1..=LIMIT_MAX)).transpose()?;
+    let after = cursor.map(|text| {
+        let (at, id) = text.split_once('.')?;
+        Some((Timestamp::from_microsecond(at.parse().ok()?).ok()?, ReturnId::parse(id)?))
+    });
+    let wrong_cursor = || invalid("cursor must be the next_cursor of an earlier answer.");
+    let after = after.map(|after| after.ok_or_else(wrong_cursor)).transpose()?;
+    Ok(ReceivableSearch {
+        user: user.transpose()?,
+        open,
+        after,
+        limit: limit.unwrap_or(LIMIT_DEFAULT),
+    })
+}
 
 /// How an operator ends a receivable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]

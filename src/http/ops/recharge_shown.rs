@@ -5,6 +5,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::channels::open::OpenChannel;
+use crate::postgres::reads::notices::NoticeHead;
+use crate::postgres::reads::recharge_deliveries::{RechargeDelivery, RechargeEventRow};
 use crate::postgres::reads::recharge_search::{MovementRow, RechargePassage, WholeRecharge};
 use crate::recharge::answers::Queried;
 use crate::recharge::facts::{Facts, Returned};
@@ -328,6 +330,74 @@ impl From<&RechargePassage> for PassageBody {
     }
 }
 
+/// An event that the user of a recharge has of it.
+#[derive(Serialize)]
+struct EventShownBody {
+    /// Text: many JSON readers lose digits of a number this large.
+    event_id: String,
+    r#type: &'static str,
+    at: Timestamp,
+    payment_id: Option<String>,
+    deliveries: Vec<DeliveryShownBody>,
+}
+
+#[derive(Serialize)]
+struct DeliveryShownBody {
+    endpoint: String,
+    /// PENDING, DELIVERED or DEAD.
+    state: &'static str,
+    attempts: u32,
+    /// Null: it has ended, or waits for an earlier one.
+    next_at: Option<Timestamp>,
+    error: Option<String>,
+}
+
+impl From<&RechargeEventRow> for EventShownBody {
+    fn from(event: &RechargeEventRow) -> EventShownBody {
+        let delivery = |row: &RechargeDelivery| DeliveryShownBody {
+            endpoint: row.endpoint.clone(),
+            state: row.state,
+            attempts: row.attempts,
+            next_at: row.next_at,
+            error: row.last_error.clone(),
+        };
+        EventShownBody {
+            event_id: event.id.to_string(),
+            r#type: event.change.event_type(),
+            at: event.at,
+            payment_id: event.payment.map(|id| id.to_string()),
+            deliveries: event.deliveries.iter().map(delivery).collect(),
+        }
+    }
+}
+
+/// A kept callback, without its words.
+#[derive(Serialize)]
+pub(super) struct NoticeHeadBody {
+    notice_id: String,
+    payment_id: Option<String>,
+    channel: String,
+    trade_no: String,
+    /// HELD, MISSING or CONTRADICTION.
+    outcome: String,
+    bytes: u32,
+    at: Timestamp,
+}
+
+impl From<&NoticeHead> for NoticeHeadBody {
+    fn from(head: &NoticeHead) -> NoticeHeadBody {
+        NoticeHeadBody {
+            notice_id: head.id.to_string(),
+            payment_id: head.payment.map(|id| id.to_string()),
+            channel: head.channel.clone(),
+            trade_no: head.trade_no.clone(),
+            outcome: head.outcome.clone(),
+            bytes: head.bytes,
+            at: head.at,
+        }
+    }
+}
+
 /// The word of a channel about an order, at this moment.
 #[derive(Serialize)]
 pub(super) struct AskedBody {
@@ -387,6 +457,10 @@ pub(super) struct WholeBody {
     receivables: Vec<ReceivableBody>,
     movements: Vec<MovementBody>,
     history: Vec<PassageBody>,
+    /// The newest events of its user, oldest first.
+    events: Vec<EventShownBody>,
+    /// The kept callbacks of its payments; `payments/{payment_id}/notices` has their words.
+    notices: Vec<NoticeHeadBody>,
     /// The word of its channel; null: it was not asked.
     channel_says: Option<AskedBody>,
 }
@@ -398,7 +472,8 @@ impl WholeBody {
         catalog: &Catalog,
         now: Timestamp,
     ) -> WholeBody {
-        let WholeRecharge { order, history, payments, returns, receivables, movements } = whole;
+        let WholeRecharge { order, history, payments, returns, .. } = whole;
+        let WholeRecharge { receivables, movements, events, notices, .. } = whole;
         let owner = order.as_ref().map(|order| order.user);
         let payment = |payment| PaymentBody::new(payment, owner, catalog, now);
         let back = |row: &RechargeReturn| {
@@ -412,6 +487,8 @@ impl WholeBody {
             receivables: receivables.iter().map(|row| ReceivableBody::new(row, catalog)).collect(),
             movements: movements.iter().map(|row| MovementBody::new(row, catalog)).collect(),
             history: history.iter().map(PassageBody::from).collect(),
+            events: events.iter().map(EventShownBody::from).collect(),
+            notices: notices.iter().map(NoticeHeadBody::from).collect(),
             channel_says: asked.map(AskedBody::from),
         }
     }

@@ -65,13 +65,22 @@ pub(super) enum Ops {
     Grants,
     Grant,
     Revoke,
-    Recharges,
-    Recharge,
-    QueryRecharge,
-    CloseRecharge,
+    Recharging(RechargeOps),
+}
+
+/// Those of recharges.
+#[derive(Clone, Copy)]
+pub(super) enum RechargeOps {
+    List,
+    Show,
+    Query,
+    Close,
     Refund,
+    Receivables,
     EndReceivable(ReceivableWay),
-    EndPayment(PaymentEnd),
+    Notices,
+    Take,
+    End(PaymentEnd),
     Channels,
     /// Whether it is paused from then on.
     PauseChannel(bool),
@@ -198,67 +207,90 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             method: Method::POST,
             route: Ops::AbandonBranch,
         },
-        Route { pattern: "/admin/v1/recharges", method: Method::GET, route: Ops::Recharges },
+        Route {
+            pattern: "/admin/v1/recharges",
+            method: Method::GET,
+            route: Ops::Recharging(RechargeOps::List),
+        },
         Route {
             pattern: "/admin/v1/recharges/{recharge_id}",
             method: Method::GET,
-            route: Ops::Recharge,
+            route: Ops::Recharging(RechargeOps::Show),
         },
         Route {
             pattern: "/admin/v1/recharges/{recharge_id}/query",
             method: Method::POST,
-            route: Ops::QueryRecharge,
+            route: Ops::Recharging(RechargeOps::Query),
         },
         Route {
             pattern: "/admin/v1/recharges/{recharge_id}/close",
             method: Method::POST,
-            route: Ops::CloseRecharge,
+            route: Ops::Recharging(RechargeOps::Close),
         },
         Route {
             pattern: "/admin/v1/recharges/{recharge_id}/refund",
             method: Method::POST,
-            route: Ops::Refund,
+            route: Ops::Recharging(RechargeOps::Refund),
+        },
+        Route {
+            pattern: "/admin/v1/receivables",
+            method: Method::GET,
+            route: Ops::Recharging(RechargeOps::Receivables),
         },
         Route {
             pattern: "/admin/v1/receivables/{return_id}/recover",
             method: Method::POST,
-            route: Ops::EndReceivable(ReceivableWay::Recover),
+            route: Ops::Recharging(RechargeOps::EndReceivable(ReceivableWay::Recover)),
         },
         Route {
             pattern: "/admin/v1/receivables/{return_id}/write-off",
             method: Method::POST,
-            route: Ops::EndReceivable(ReceivableWay::WriteOff),
+            route: Ops::Recharging(RechargeOps::EndReceivable(ReceivableWay::WriteOff)),
         },
         Route {
             pattern: "/admin/v1/payments/{payment_id}/credit",
             method: Method::POST,
-            route: Ops::EndPayment(PaymentEnd::Credit),
+            route: Ops::Recharging(RechargeOps::End(PaymentEnd::Credit)),
         },
         Route {
             pattern: "/admin/v1/payments/{payment_id}/return",
             method: Method::POST,
-            route: Ops::EndPayment(PaymentEnd::Return),
+            route: Ops::Recharging(RechargeOps::End(PaymentEnd::Return)),
         },
         Route {
             pattern: "/admin/v1/payments/{payment_id}/dismiss",
             method: Method::POST,
-            route: Ops::EndPayment(PaymentEnd::Dismiss),
+            route: Ops::Recharging(RechargeOps::End(PaymentEnd::Dismiss)),
         },
         Route {
             pattern: "/admin/v1/payments/{payment_id}/rematch",
             method: Method::POST,
-            route: Ops::EndPayment(PaymentEnd::Rematch),
+            route: Ops::Recharging(RechargeOps::End(PaymentEnd::Rematch)),
         },
-        Route { pattern: "/admin/v1/channels", method: Method::GET, route: Ops::Channels },
+        Route {
+            pattern: "/admin/v1/payments/{payment_id}/notices",
+            method: Method::GET,
+            route: Ops::Recharging(RechargeOps::Notices),
+        },
+        Route {
+            pattern: "/admin/v1/payments/{payment_id}/taken",
+            method: Method::POST,
+            route: Ops::Recharging(RechargeOps::Take),
+        },
+        Route {
+            pattern: "/admin/v1/channels",
+            method: Method::GET,
+            route: Ops::Recharging(RechargeOps::Channels),
+        },
         Route {
             pattern: "/admin/v1/channels/{channel}/pause",
             method: Method::POST,
-            route: Ops::PauseChannel(true),
+            route: Ops::Recharging(RechargeOps::PauseChannel(true)),
         },
         Route {
             pattern: "/admin/v1/channels/{channel}/unpause",
             method: Method::POST,
-            route: Ops::PauseChannel(false),
+            route: Ops::Recharging(RechargeOps::PauseChannel(false)),
         },
     ];
     Routes::new(TABLE)

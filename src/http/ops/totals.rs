@@ -1,4 +1,4 @@
-//! The totals of each asset, and whether they add up.
+//! The totals of each asset, and whether they add up; beside them the accounts of payment channels.
 
 use std::sync::Arc;
 
@@ -6,16 +6,17 @@ use futures_util::FutureExt;
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::audit::totals::{Total, UnderWay};
 use crate::http::answer::json;
 use crate::http::refusal::{Outcome, Refusal};
 use crate::http::request::{Call, query};
 use crate::http::service::Service;
+use crate::postgres::reads::recharges::ChannelAccounts;
 use crate::telemetry::chain;
 use domain::amount::signed_text;
-use domain::asset::Catalog;
+use domain::asset::{AssetId, Catalog};
 
 #[derive(Serialize)]
 struct AssetTotals {
@@ -31,12 +32,10 @@ struct AssetTotals {
 
 impl AssetTotals {
     fn new(total: &Total, catalog: &Catalog) -> AssetTotals {
-        let symbol = catalog.by_id(total.asset).map(|asset| asset.symbol.clone());
         let precision = catalog.precision(total.asset);
         let text = |units: i128| signed_text(units, precision);
         AssetTotals {
-            // An asset whose row was deleted by hand is named by its number, in smallest units.
-            asset: symbol.unwrap_or_else(|| format!("#{}", total.asset.0)),
+            asset: symbol(total.asset, catalog),
             funding: text(total.funding),
             spot: text(total.spot),
             in_flight: text(total.in_flight),
@@ -48,11 +47,66 @@ impl AssetTotals {
     }
 }
 
+/// The accounts of one channel and asset. `clearing`, the channel's debt to us, is
+/// `paid - returned - taken + given_back`.
+#[derive(Serialize)]
+struct ChannelTotals {
+    channel: String,
+    asset: String,
+    paid: String,
+    returned: String,
+    taken: String,
+    given_back: String,
+    clearing: String,
+    suspense: String,
+    receivable: String,
+    loss: String,
+}
+
+impl ChannelTotals {
+    fn new(sums: &ChannelAccounts, catalog: &Catalog) -> ChannelTotals {
+        let precision = catalog.precision(sums.asset);
+        let text = |units: i128| signed_text(units, precision);
+        ChannelTotals {
+            channel: sums.channel.clone(),
+            asset: symbol(sums.asset, catalog),
+            paid: text(sums.paid),
+            returned: text(sums.returned),
+            taken: text(sums.taken),
+            given_back: text(sums.given_back),
+            clearing: text(sums.clearing),
+            suspense: text(sums.suspense),
+            receivable: text(sums.receivable),
+            loss: text(sums.loss),
+        }
+    }
+}
+
+/// The symbol. An asset whose row was deleted by hand is named by its number.
+fn symbol(asset: AssetId, catalog: &Catalog) -> String {
+    let known = catalog.by_id(asset).map(|asset| asset.symbol.clone());
+    known.unwrap_or_else(|| format!("#{}", asset.0))
+}
+
 #[derive(Serialize)]
 struct Body {
     at: Timestamp,
     sequence: u64,
     assets: Vec<AssetTotals>,
+    /// Empty while recharges are off; null: they cannot be added up now.
+    channels: Option<Vec<ChannelTotals>>,
+}
+
+/// The accounts of the channels.
+async fn channels(service: &Service, catalog: &Catalog) -> Option<Vec<ChannelTotals>> {
+    let Some(desk) = &service.recharges else { return Some(Vec::new()) };
+    match desk.sums.read(&service.transfers.reads, &*service.intake.clock).await {
+        Ok(all) => Some(all.iter().map(|sums| ChannelTotals::new(sums, catalog)).collect()),
+        Err(error) => {
+            warn!(%error, "the accounts of channels cannot be added up");
+            None
+        }
+    }
 }
 
 /// `GET /admin/v1/totals`: the totals at a recent time `at`. Requests at the same time share one
@@ -82,6 +136,7 @@ pub(super) async fn show(service: Arc<Service>, call: Call) -> Outcome {
     })?;
     let at = Timestamp::from_nanosecond(totals.at_ns.into()).expect("before the year 2262");
     let assets = totals.assets.iter().map(|total| AssetTotals::new(total, &catalog)).collect();
-    let body = Body { at, sequence: totals.sequence, assets };
+    let channels = channels(&service, &catalog).await;
+    let body = Body { at, sequence: totals.sequence, assets, channels };
     Ok(json(StatusCode::OK, &body, &call.request_id))
 }

@@ -67,11 +67,14 @@ impl ReceivableRow {
 }
 
 /// The columns of a receivable, in the order of [`receivable_from_row`].
-const COLUMNS: &str = "return_id, payment_id, user_id, asset_id, amount, recovered, written_off, \
+pub(in crate::postgres) const RECEIVABLE_COLUMNS: &str = "return_id, payment_id, user_id, asset_id, amount, recovered, written_off, \
                        acts, at, updated_at, version";
 
-/// Reads [`COLUMNS`].
-fn receivable_from_row(row: &Row, catalog: &Catalog) -> Result<Receivable, Error> {
+/// Reads [`RECEIVABLE_COLUMNS`].
+pub(in crate::postgres) fn receivable_from_row(
+    row: &Row,
+    catalog: &Catalog,
+) -> Result<Receivable, Error> {
     let (Id(id), Id(payment)) = (row.try_get(0)?, row.try_get(1)?);
     let id = ReturnId::new(id).ok_or_else(|| unreadable(TABLE, "return_id"))?;
     let bad = |what: &str| unreadable(TABLE, format!("{id}: {what}"));
@@ -108,7 +111,8 @@ pub(in crate::postgres) async fn of_payments(
     payments: &[Id],
     catalog: &Catalog,
 ) -> Result<Vec<Receivable>, Error> {
-    let rows = format!("SELECT {COLUMNS} FROM receivables_tb WHERE payment_id = ANY ($1)");
+    let rows =
+        format!("SELECT {RECEIVABLE_COLUMNS} FROM receivables_tb WHERE payment_id = ANY ($1)");
     let rows = client.query(&rows, &[&payments]).await?;
     rows.iter().map(|row| receivable_from_row(row, catalog)).collect()
 }
@@ -119,7 +123,7 @@ pub(in crate::postgres) async fn receivable_by(
     id: ReturnId,
     catalog: &Catalog,
 ) -> Result<Option<Receivable>, Error> {
-    let row = format!("SELECT {COLUMNS} FROM receivables_tb WHERE return_id = $1");
+    let row = format!("SELECT {RECEIVABLE_COLUMNS} FROM receivables_tb WHERE return_id = $1");
     let row = client.query_opt(&row, &[&Id(id.number())]).await?;
     row.map(|row| receivable_from_row(&row, catalog)).transpose()
 }

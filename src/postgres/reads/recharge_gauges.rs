@@ -33,6 +33,8 @@ pub struct RechargeBacklog {
     pub overdue: u64,
     /// HELD payments by cause.
     pub held: Vec<(HeldCause, u64)>,
+    /// Receivables of which a part is owed.
+    pub receivables: u64,
     /// Credited orders with a transfer to Spot that does not end.
     pub following: u64,
     /// Events that are not delivered, among the oldest undelivered ones of all kinds.
@@ -61,7 +63,9 @@ impl Reads {
                     (SELECT recharge_id FROM recharges_tb WHERE state IN (0, 10) AND held = 0 \
                        AND expires_at < $3 ORDER BY expires_at LIMIT 1), \
                     (SELECT return_id FROM recharge_returns WHERE next_at IS NOT NULL \
-                       AND state IN (0, 10, 20) AND created_at < $3 ORDER BY created_at LIMIT 1)"
+                       AND state IN (0, 10, 20) AND created_at < $3 ORDER BY created_at LIMIT 1), \
+                    (SELECT count(*) FROM (SELECT FROM receivables_tb \
+                       WHERE recovered + written_off < amount LIMIT {COUNTED_MAX}) AS owed)"
         );
         let row = client.query_one(&orders, &[&overdue, &follow, &stuck]).await?;
         let stuck_order: Option<Id> = row.try_get(2)?;
@@ -85,6 +89,7 @@ impl Reads {
         Ok(RechargeBacklog {
             overdue: count(&row, 0)?,
             held: held_from_rows(&causes)?,
+            receivables: count(&row, 4)?,
             following: count(&row, 1)?,
             events_pending: count(&told, 0)?,
             dead_letters: count(&told, 1)?,

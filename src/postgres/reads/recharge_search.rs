@@ -5,6 +5,8 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::notices::{self, NoticeHead};
+use super::recharge_deliveries::{RechargeEventRow, events_of};
 use super::{Reads, snapshot};
 use crate::postgres::Error;
 use crate::postgres::columns::{self, Id};
@@ -125,22 +127,49 @@ pub struct WholeRecharge {
     pub receivables: Vec<Receivable>,
     /// Their movements, in the order of their making.
     pub movements: Vec<MovementRow>,
+    /// The events that its user has of it, in the order of their ids.
+    pub events: Vec<RechargeEventRow>,
+    /// The kept callbacks of its payments, oldest first, without their words.
+    pub notices: Vec<NoticeHead>,
 }
 
 /// Conditions of a statement, with their values.
-struct Conditions<'a> {
+#[derive(Default)]
+pub(super) struct Conditions<'a> {
     parts: Vec<String>,
     values: Vec<&'a (dyn ToSql + Sync)>,
 }
 
 impl<'a> Conditions<'a> {
+    /// Adds a condition without a value.
+    pub(super) fn plain(&mut self, part: &str) {
+        self.parts.push(part.to_owned());
+    }
+
     /// Adds a condition in which `?` is the value.
-    fn and(&mut self, part: &str, value: &'a (dyn ToSql + Sync)) {
+    pub(super) fn and(&mut self, part: &str, value: &'a (dyn ToSql + Sync)) {
         self.values.push(value);
         self.parts.push(part.replace('?', &format!("${}", self.values.len())));
     }
 
-    fn text(&self) -> String {
+    /// Adds the place of a cursor: behind these values of two columns.
+    pub(super) fn behind(
+        &mut self,
+        columns: &str,
+        first: &'a (dyn ToSql + Sync),
+        second: &'a (dyn ToSql + Sync),
+    ) {
+        self.values.extend([first, second]);
+        let place = self.values.len();
+        self.parts.push(format!("({columns}) > (${}, ${place})", place - 1));
+    }
+
+    /// The values, in the order of their numbers.
+    pub(super) fn values(&self) -> &[&'a (dyn ToSql + Sync)] {
+        &self.values
+    }
+
+    pub(super) fn text(&self) -> String {
         if self.parts.is_empty() { "TRUE".to_owned() } else { self.parts.join(" AND ") }
     }
 }
@@ -153,7 +182,7 @@ impl Reads {
     pub async fn search_recharges(&self, search: &RechargeSearch) -> Result<RechargesFound, Error> {
         let user = search.user.map(UserId::bigint);
         let before = search.before.map(|id| Id(id.number()));
-        let mut conditions = Conditions { parts: Vec::new(), values: Vec::new() };
+        let mut conditions = Conditions::default();
         if let Some(user) = &user {
             conditions.and("r.user_id = ?", user);
         }
@@ -174,7 +203,7 @@ impl Reads {
             u64::from(search.limit) + 1
         );
         let client = self.pool.get().await?;
-        let rows = client.query(&page, &conditions.values).await?;
+        let rows = client.query(&page, conditions.values()).await?;
         self.pool.note(&client).await?;
         let catalog = self.catalog();
         let orders = rows.iter().map(|row| order_from_row(row, &catalog));
@@ -192,10 +221,10 @@ impl Reads {
         let user = search.user.map(UserId::bigint);
         let cause = search.cause.map(HeldCause::number);
         let after = search.after.map(|(at, id)| (at, Id(id.number())));
-        let mut conditions = Conditions { parts: Vec::new(), values: Vec::new() };
+        let mut conditions = Conditions::default();
         if search.held {
             // The index of held payments has those on their way back too.
-            conditions.parts.push("p.disposition IN (10, 20) AND p.disposition = 10".to_owned());
+            conditions.plain("p.disposition IN (10, 20) AND p.disposition = 10");
         }
         if let Some(cause) = &cause {
             conditions.and("p.cause = ?", cause);
@@ -210,10 +239,7 @@ impl Reads {
             conditions.and("COALESCE(r.user_id, p.user_id) = ?", user);
         }
         if let Some((at, id)) = &after {
-            conditions.values.extend([at as &(dyn ToSql + Sync), id]);
-            let place = conditions.values.len();
-            let part = format!("(p.at, p.payment_id) > (${}, ${place})", place - 1);
-            conditions.parts.push(part);
+            conditions.behind("p.at, p.payment_id", at, id);
         }
         let page = format!(
             "SELECT {PAYMENT_COLUMNS}, r.user_id FROM channel_payments p \
@@ -223,7 +249,7 @@ impl Reads {
             u64::from(search.limit) + 1
         );
         let client = self.pool.get().await?;
-        let rows = client.query(&page, &conditions.values).await?;
+        let rows = client.query(&page, conditions.values()).await?;
         self.pool.note(&client).await?;
         let catalog = self.catalog();
         let found = rows.iter().map(|row| {
@@ -261,9 +287,10 @@ impl Reads {
         let payments = rows.iter().map(|row| payment_from_row(row, &catalog));
         let payments = payments.collect::<Result<Vec<RechargePayment>, Error>>()?;
         let parts = parts_of(&transaction, &payments, &catalog).await?;
+        let events = events_of(&*transaction, order.user, id.number()).await?;
         transaction.commit().await?;
         self.pool.note(&client).await?;
-        Ok(Some(WholeRecharge { order: Some(order), history, payments, ..parts }))
+        Ok(Some(WholeRecharge { order: Some(order), history, payments, events, ..parts }))
     }
 
     /// Everything about a payment, and about its order if it has one; `None`: there is none.
@@ -277,15 +304,20 @@ impl Reads {
         }
         let mut client = self.pool.get().await?;
         let transaction = snapshot(&mut client).await?;
+        let user = payment.user;
         let payments = vec![payment];
         let parts = parts_of(&transaction, &payments, &self.catalog()).await?;
+        let events = match user {
+            Some(user) => events_of(&*transaction, user, id.number()).await?,
+            None => Vec::new(),
+        };
         transaction.commit().await?;
-        Ok(Some(WholeRecharge { payments, ..parts }))
+        Ok(Some(WholeRecharge { payments, events, ..parts }))
     }
 }
 
 /// Cuts a page to its limit. Returns whether there is more.
-fn cut<T>(rows: &mut Vec<T>, limit: u32) -> bool {
+pub(super) fn cut<T>(rows: &mut Vec<T>, limit: u32) -> bool {
     let asked = usize::try_from(limit).unwrap_or(usize::MAX);
     let more = rows.len() > asked;
     rows.truncate(asked);
@@ -322,7 +354,8 @@ async fn parts_of(
         Ok(MovementRow { key, debit, credit, asset, amount, at })
     };
     let movements = rows.iter().map(movement).collect::<Result<Vec<_>, Error>>()?;
-    Ok(WholeRecharge { returns, receivables, movements, ..WholeRecharge::default() })
+    let notices = notices::of_payments(&**transaction, &ids).await?;
+    Ok(WholeRecharge { returns, receivables, movements, notices, ..WholeRecharge::default() })
 }
 
 fn passage_from_row(row: &Row, id: RechargeId) -> Result<RechargePassage, Error> {

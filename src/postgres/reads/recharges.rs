@@ -105,9 +105,7 @@ impl Reads {
     /// # Errors
     /// As [`Reads::recharge`].
     pub async fn channel_accounts(&self) -> Result<Vec<ChannelAccounts>, Error> {
-        let accounts = "SELECT channel, asset_id, paid, returned, taken, given_back, clearing, \
-                               suspense, receivable, loss \
-                          FROM recharge_accounts() ORDER BY channel, asset_id";
+        let accounts = "SELECT * FROM recharge_accounts() ORDER BY channel, asset_id";
         let client = self.pool.get().await?;
         let rows = client.query(accounts, &[]).await?;
         self.pool.note(&client).await?;
@@ -279,23 +277,23 @@ pub struct ChannelAccounts {
 }
 
 fn accounts_from_row(row: &Row) -> Result<ChannelAccounts, Error> {
-    let units = |column| Ok::<_, Error>(row.try_get::<_, Numeric>(column)?.0);
-    let number: i32 = row.try_get(1)?;
+    let units = |column: &str| Ok::<_, Error>(row.try_get::<_, Numeric>(column)?.0);
+    let number: i32 = row.try_get("asset_id")?;
     let asset = u32::try_from(number).map(AssetId).map_err(|_| Error::Row {
         table: "recharge_movements",
         what: format!("asset_id {number}"),
     })?;
     Ok(ChannelAccounts {
-        channel: row.try_get(0)?,
+        channel: row.try_get("channel")?,
         asset,
-        paid: units(2)?,
-        returned: units(3)?,
-        taken: units(4)?,
-        given_back: units(5)?,
-        clearing: units(6)?,
-        suspense: units(7)?,
-        receivable: units(8)?,
-        loss: units(9)?,
+        paid: units("paid")?,
+        returned: units("returned")?,
+        taken: units("taken")?,
+        given_back: units("given_back")?,
+        clearing: units("clearing")?,
+        suspense: units("suspense")?,
+        receivable: units("receivable")?,
+        loss: units("loss")?,
     })
 }
 

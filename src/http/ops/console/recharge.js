@@ -23,13 +23,14 @@ export function watchRecharges() {
 
 async function readAll() {
   const asked = query;
-  const [list, held, { channels }] = await Promise.all([
+  const [list, held, { channels }, { receivables }, { channels: sums }] = await Promise.all([
     get(`recharges?limit=${LISTED_MAX}&${asked}`), get(`recharges?held=true&limit=${LISTED_MAX}`), get("channels"),
+    get(`receivables?open=true&limit=${LISTED_MAX}`), get("totals"),
   ]);
-  return [asked, list, held, channels];
+  return [asked, list, held, channels, receivables, sums];
 }
 
-function showAll([asked, list, held, channels]) {
+function showAll([asked, list, held, channels, receivables, sums]) {
   byId("recharges-part").hidden = false;
   // Answers of an earlier filter may come late.
   if (asked === query) showList(list);
@@ -47,6 +48,24 @@ function showAll([asked, list, held, channels]) {
     ["Keys end", (row) => (row.keys_end === null ? "—" : timeText(row.keys_end))],
     ["New orders", pauseButton],
   ], channels));
+  show("channel-sums", sums ?? [], sums === null ? "They cannot be added up now." : "No payments.", () => sumsTable(sums));
+  show("receivables", receivables, "No taken money is owed.", () => table("Receivables, longest first", [
+    ["Return", (row) => row.return_id, "wrap"],
+    ["Payment", (row) => lookButton(row.payment_id, "receivables")],
+    ["User", (row) => row.user_id, "number"],
+    ["Owed", (row) => `${row.open} of ${row.amount} ${row.asset}`, "number"],
+  ], receivables));
+}
+
+/// The accounts of each channel.
+function sumsTable(sums) {
+  const sum = (head, key) => [head, (row) => row[key], "number"];
+  return table("Clearing, the channel's debt to us, is paid - returned - taken + given back", [
+    ["Channel", (row) => row.channel],
+    ["Asset", (row) => row.asset],
+    sum("Paid", "paid"), sum("Returned", "returned"), sum("Taken", "taken"), sum("Given back", "given_back"),
+    sum("Clearing", "clearing"), sum("Suspense", "suspense"), sum("Receivable", "receivable"), sum("Loss", "loss"),
+  ], sums);
 }
 
 function show(place, rows, none, element) {
@@ -153,13 +172,14 @@ function showAgain(whole) {
 }
 
 /// All of an order that may change.
-function stateText({ recharge, payments, returns }) {
-  const states = returns.map(({ state }) => state);
+function stateText({ recharge, payments, returns, events }) {
+  const passed = events.flatMap(({ event_id: id, deliveries }) => [id, ...deliveries.map(({ state }) => state)]);
+  const states = [...returns.map(({ state }) => state), ...passed];
   return [recharge?.state, recharge?.closing, ...payments.map(({ disposition }) => disposition), ...states].join(", ");
 }
 
 function shownElement(whole) {
-  const { recharge: order, payments, returns, movements, history, channel_says: says } = whole;
+  const { recharge: order, payments, returns, movements, history, events, channel_says: says } = whole;
   const title = order === null ? ["Payment ", payments[0].payment_id] : ["Recharge ", order.recharge_id];
   const facts = order === null ? [["Order", "none here"]] : [
     ["State", order.overdue ? `${order.state}, overdue` : order.state],
@@ -193,7 +213,19 @@ function shownElement(whole) {
     ], movements))]),
     make("h4", {}, "What happened, in UTC"),
     make("ol", { class: "timeline" }, ...history.map(passageElement)),
+    ...(events.length === 0 ? [] : [scrollable("Events", table("Events of its user, oldest first", [
+      ["Event", (row) => row.event_id],
+      ["Type", (row) => row.type],
+      ["At", (row) => timeText(row.at)],
+      ["Deliveries", deliveriesText, "wrap"],
+    ], events))]),
     make("p", { class: "row" }, ...actions(order, payments)));
+}
+
+/// Where the deliveries of an event stand.
+function deliveriesText({ deliveries }) {
+  const one = ({ state, attempts, error }) => `${state} after ${attempts} tries${error === null ? "" : `, ${error}`}`;
+  return deliveries.length === 0 ? "—" : deliveries.map(one).join("; ");
 }
 
 function saysText({ word, why, payments }) {

@@ -121,6 +121,6 @@ fn no_return(payment: &RechargePayment, returns: &[RechargeReturn]) -> Option<&'
     let in_part = payment.cause == Some(HeldCause::PartReturned);
     (in_part && !is_booked).then_some(
         "A part of this payment went back at its channel, and no record says how much: book that \
-         part first, or dismiss the payment.",
+         part first, by `ubscore recharge taken`, or dismiss the payment.",
     )
 }
