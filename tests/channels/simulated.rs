@@ -3,7 +3,7 @@ mod faults;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -38,12 +38,6 @@ impl Deref for Simulator {
 
     fn deref(&self) -> &ChannelSim {
         &self.0
-    }
-}
-
-impl DerefMut for Simulator {
-    fn deref_mut(&mut self) -> &mut ChannelSim {
-        &mut self.0
     }
 }
 
@@ -283,7 +277,7 @@ fn rch_001_both_formats_pay_close_refund_and_bill() {
 /// The simulator's books and callbacks survive its death.
 #[test]
 fn the_simulator_keeps_its_books_over_a_kill() {
-    let mut simulator = Simulator::start();
+    let simulator = Simulator::start();
     let channels = both(&simulator);
     for (channel, listener, currency) in &channels {
         let (known, _) =
