@@ -26,9 +26,10 @@ pub use self::operator::{
     WebhookListArgs, WebhookResendArgs,
 };
 pub use self::recharge::{
-    ChannelCommand, ChannelPauseArgs, PaymentAttendArgs, ReceivableArgs, RechargeAttendArgs,
-    RechargeCloseArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs,
-    RechargeShowArgs,
+    ChannelBillsArgs, ChannelCommand, ChannelPauseArgs, ChannelSettleArgs, FindingAttendArgs,
+    FindingListArgs, PaymentAttendArgs, ReceivableArgs, RechargeAttendArgs, RechargeCloseArgs,
+    RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs, RechargeShowArgs,
+    ReconcileArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -246,6 +247,8 @@ impl Command {
             Command::Channel(ChannelCommand::Pause(args) | ChannelCommand::Unpause(args)) => {
                 args.operator.access.format
             }
+            Command::Channel(ChannelCommand::Bills(args)) => args.access.format,
+            Command::Channel(ChannelCommand::Settle(args)) => args.operator.access.format,
             Command::Hold(HoldCommand::List(args)) => args.access.format,
             Command::Hold(HoldCommand::Show(args)) => args.access.format,
             Command::Hold(HoldCommand::Release(args)) => args.operator.access.format,

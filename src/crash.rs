@@ -109,6 +109,8 @@ pub const RECHARGE_POINTS: &[&str] = &[
     "return_after_hold",
     "return_after_send",
     "return_after_there",
+    "bill_after_fetch",
+    "bill_after_apply",
 ];
 
 /// Every list of points.

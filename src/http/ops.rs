@@ -10,6 +10,7 @@ mod approvals;
 mod approved;
 mod assets;
 mod audit_note;
+mod bills;
 mod conservation;
 mod console;
 mod detached;
@@ -29,6 +30,7 @@ mod refunds;
 mod rejected;
 mod routes;
 mod session;
+mod settlements;
 mod snapshots;
 mod specials;
 mod totals;
@@ -139,6 +141,11 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
                 detached(held_payments::end(service, how, parameters, call)).await
             }
             Ops::Channels => recharges::channels(&service, &call),
+            Ops::Bills => bills::list(&service, &call).await,
+            Ops::Findings => bills::findings(&service, &call).await,
+            Ops::DismissFinding => detached(bills::dismiss(service, parameters, call)).await,
+            Ops::ReconcileChannel => detached(bills::reconcile(service, parameters, call)).await,
+            Ops::SettleChannel => detached(settlements::settle(service, parameters, call)).await,
             Ops::PauseChannel(paused) => {
                 detached(recharges::pause(service, paused, parameters, call)).await
             }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use domain::amount::{Amount, UNITS_MAX};
 use domain::asset::Catalog;
+use jiff::tz::Offset;
 use tokio::net::TcpListener;
 use tracing::info;
 
@@ -20,7 +21,7 @@ use crate::channels::keyed::KeyedChannel;
 use crate::channels::open::{OpenChannel, OpenChannels};
 use crate::channels::{Channel, Renewal};
 use crate::clock::Clock;
-use crate::config::channels::ChannelSection;
+use crate::config::channels::{ChannelKind, ChannelSection};
 use crate::config::recharge::{DifferingRule, DuplicateRule, LateRule};
 use crate::config::secret::Secret;
 use crate::config::{self, Config};
@@ -36,9 +37,11 @@ use crate::http::tls::{HTTP_1_1, Tls};
 use crate::postgres::admin::Admin;
 use crate::postgres::database::Database;
 use crate::postgres::flight_store::FlightStore;
+use crate::recharge::bill::BillDays;
 use crate::recharge::proof::ProofKeys;
 use crate::recharge::terms::{ChannelTerms, PaymentRule, RechargePolicy};
 use crate::task::Tasks;
+use crate::till::bills::{self, BillsParts};
 use crate::till::{self, Till, TillOptions, TillParts};
 
 /// The workers of the service.
@@ -129,6 +132,19 @@ impl Opening {
         let recharges = Recharges::new(workers, reads, proofs, rules(config), clock, entropy);
         let recharges = Arc::new(recharges);
         let (till, heard) = Till::new();
+        let parts = BillsParts {
+            recharges: Arc::clone(&recharges),
+            channels: Arc::clone(&channels),
+            days: config.channels.iter().map(bill_days).collect(),
+            store: admin.bills(),
+            coordinator: Arc::clone(coordinator),
+            reads: admin.reads().clone(),
+            gate: Arc::clone(&gate),
+            clock: Arc::clone(&self.clock),
+            entropy: Box::new(SystemEntropy::default()),
+            silent: Arc::clone(&silent),
+        };
+        let bills = bills::start(parts, tasks);
         let parts = TillParts {
             recharges: Arc::clone(&recharges),
             channels: Arc::clone(&channels),
@@ -145,6 +161,7 @@ impl Opening {
             recharges,
             channels,
             till,
+            bills,
             create_wait: Duration::from_millis(section.create_wait_ms),
             open_max: section.open_max,
             creates_per_minute_max: section.user_creates_per_minute_max,
@@ -208,6 +225,12 @@ impl Opening {
         let name = "the listener of callbacks";
         Some(process.serve_admitted(name, listener, (limits, admits), self.tls, handler))
     }
+}
+
+/// The days of a channel, by its name.
+fn bill_days((name, section): (&String, &ChannelSection)) -> (String, BillDays) {
+    let hours = section.kind.map_or(0, ChannelKind::offset_hours);
+    (name.clone(), BillDays { offset: Offset::constant(hours), at: section.bill_at() })
 }
 
 /// The keys of proofs.

@@ -73,6 +73,11 @@ pub(super) enum Ops {
     EndReceivable(ReceivableWay),
     EndPayment(PaymentEnd),
     Channels,
+    Bills,
+    Findings,
+    DismissFinding,
+    ReconcileChannel,
+    SettleChannel,
     /// Whether it is paused from then on.
     PauseChannel(bool),
 }
@@ -259,6 +264,23 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/channels/{channel}/unpause",
             method: Method::POST,
             route: Ops::PauseChannel(false),
+        },
+        Route {
+            pattern: "/admin/v1/channels/{channel}/reconcile",
+            method: Method::POST,
+            route: Ops::ReconcileChannel,
+        },
+        Route {
+            pattern: "/admin/v1/channels/{channel}/settle",
+            method: Method::POST,
+            route: Ops::SettleChannel,
+        },
+        Route { pattern: "/admin/v1/bills", method: Method::GET, route: Ops::Bills },
+        Route { pattern: "/admin/v1/findings", method: Method::GET, route: Ops::Findings },
+        Route {
+            pattern: "/admin/v1/findings/{finding_id}/dismiss",
+            method: Method::POST,
+            route: Ops::DismissFinding,
         },
     ];
     Routes::new(TABLE)

@@ -106,7 +106,7 @@ impl Reads {
     /// As [`Reads::recharge`].
     pub async fn channel_accounts(&self) -> Result<Vec<ChannelAccounts>, Error> {
         let accounts = "SELECT channel, asset_id, paid, returned, taken, given_back, clearing, \
-                               suspense, receivable, loss \
+                               suspense, receivable, loss, fees, bank \
                           FROM recharge_accounts() ORDER BY channel, asset_id";
         let client = self.pool.get().await?;
         let rows = client.query(accounts, &[]).await?;
@@ -253,7 +253,7 @@ impl Reads {
 }
 
 /// The accounts of one channel and asset, smallest units. Clearing, the channel's debt to us, is
-/// `paid - returned - taken + given_back`.
+/// `paid - returned - taken + given_back - fees - bank`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelAccounts {
     /// The channel's name.
@@ -276,6 +276,10 @@ pub struct ChannelAccounts {
     pub receivable: i128,
     /// Money that is lost.
     pub loss: i128,
+    /// The channel's fees.
+    pub fees: i128,
+    /// Money that has reached the bank.
+    pub bank: i128,
 }
 
 fn accounts_from_row(row: &Row) -> Result<ChannelAccounts, Error> {
@@ -296,6 +300,8 @@ fn accounts_from_row(row: &Row) -> Result<ChannelAccounts, Error> {
         suspense: units(7)?,
         receivable: units(8)?,
         loss: units(9)?,
+        fees: units(10)?,
+        bank: units(11)?,
     })
 }
 
