@@ -260,7 +260,7 @@ impl BillStore {
         next_at: Timestamp,
     ) -> Result<Option<ChannelBill>, Error> {
         let tried = format!(
-            "UPDATE channel_bills SET tries = tries + 1, next_at = $4 \
+            "UPDATE channel_bills SET tries = tries + 1, next_at = $4, what = NULL \
               WHERE channel = $1 AND day = $2 AND tries = $3 AND state = 0 RETURNING {COLUMNS}"
         );
         self.fenced(async |transaction| {

@@ -93,7 +93,7 @@ fn rch_035_a_lost_line_is_alerted_until_it_is_there() {
             }
         };
         assert_eq!(bill["state"], json!("COMPARED"), "{bill}");
-        assert_eq!(books.findings(channel), [], "it may stand in the next day's");
+        assert!(books.findings(channel).is_empty(), "it may stand in the next day's");
         books.reconciles(channel, day(2), &lose);
         let found = eventually("a finding", || {
             books.findings(channel).first().filter(|one| one.1 == "OPEN").cloned()
@@ -161,7 +161,8 @@ fn rch_035_a_bad_bill_is_fetched_again() {
             books.asks(channel, day(4), &json!({"bill": fault}));
             let bill = eventually("a failed try", || {
                 let bill = books.bill(channel, day(4));
-                let failed = bill["tries"] == json!(number + 1) && !bill["what"].is_null();
+                let tries = bill["tries"].as_u64().expect("a number");
+                let failed = tries > number as u64 && !bill["what"].is_null();
                 failed.then_some(bill)
             });
             assert_eq!((&bill["state"], &bill["good"]), (&json!("WANTED"), &json!(false)));
@@ -172,7 +173,7 @@ fn rch_035_a_bad_bill_is_fetched_again() {
         books.reconciles(channel, day(3), &json!({}));
         let bill = books.is_clean(channel, day(4));
         assert_eq!((&bill["lines"], &bill["what"]), (&json!(1), &Value::Null), "{bill}");
-        assert_eq!(books.findings(channel), []);
+        assert!(books.findings(channel).is_empty());
         assert_eq!(books.server.recharge_of(USER, &id)["state"], json!("PAID"));
     }
     let strays = "SELECT count(*) FROM channel_bill_lines l JOIN channel_bills b \
@@ -190,14 +191,14 @@ fn rch_035_foreign_lines_and_old_columns_change_nothing() {
         books.credited(channel, channel, day(4));
         let bill = books.reconciles(channel, day(4), &json!({"bill": "add"}));
         assert_eq!((&bill["lines"], &bill["foreign_lines"]), (&json!(2), &json!(1)), "{bill}");
-        assert_eq!(books.findings(channel), []);
+        assert!(books.findings(channel).is_empty());
     }
     let bill = books.reconciles("wechat", day(4), &json!({"bill": "old"}));
     assert_eq!(bill["lines"], json!(1), "{bill}");
     let bill = books.reconciles("wechat", day(4), &json!({"foreign": 200_000}));
     let (lines, foreign) = (&bill["lines"], &bill["foreign_lines"]);
     assert_eq!((lines, foreign), (&json!(200_001), &json!(200_000)), "{bill}");
-    assert_eq!(books.findings("wechat"), []);
+    assert!(books.findings("wechat").is_empty());
     for ago in [3, 2] {
         books.reconciles("wechat", day(ago), &json!({}));
     }

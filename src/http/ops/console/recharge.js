@@ -23,13 +23,14 @@ export function watchRecharges() {
 
 async function readAll() {
   const asked = query;
-  const [list, held, { channels }] = await Promise.all([
+  const [list, held, { channels }, { findings }] = await Promise.all([
     get(`recharges?limit=${LISTED_MAX}&${asked}`), get(`recharges?held=true&limit=${LISTED_MAX}`), get("channels"),
+    get("findings?state=OPEN"),
   ]);
-  return [asked, list, held, channels];
+  return [asked, list, held, channels, findings];
 }
 
-function showAll([asked, list, held, channels]) {
+function showAll([asked, list, held, channels, findings]) {
   byId("recharges-part").hidden = false;
   // Answers of an earlier filter may come late.
   if (asked === query) showList(list);
@@ -47,6 +48,26 @@ function showAll([asked, list, held, channels]) {
     ["Keys end", (row) => (row.keys_end === null ? "—" : timeText(row.keys_end))],
     ["New orders", pauseButton],
   ], channels));
+  show("findings", findings, "No bill differs.", () => table("Open findings of bills, newest first", [
+    ["Channel", (row) => row.channel],
+    ["Day", (row) => row.day],
+    ["Kind", (row) => row.kind],
+    ["Number", (row) => row.reference],
+    ["In the bill", (row) => row.there ?? "—", "number"],
+    ["Here", (row) => row.here ?? "—", "number"],
+    ["The channel says", (row) => row.what ?? "—"],
+    ["End", dismissButton],
+  ], findings.slice(0, LISTED_MAX)));
+}
+
+function dismissButton({ finding_id, kind, reference }) {
+  return actionButton("Dismiss", `dismiss finding ${finding_id}`, {
+    title: `Dismiss ${kind} ${reference}`,
+    verb: "Dismiss",
+    what: "A person has explained it. It stays dismissed, and no money moves.",
+    ask: (reason) => change("POST", `findings/${finding_id}/dismiss`, { reason }),
+    done: (answer) => `Finding ${answer.finding_id} is ${answer.state}.`,
+  });
 }
 
 function show(place, rows, none, element) {
