@@ -24,7 +24,7 @@ const USER: u64 = 1001;
 /// Both channels, by the names of their configuration.
 const BOTH: [&str; 2] = ["wechat", "card"];
 
-/// A running server whose till asks for no payment by itself.
+/// A running server with a till that asks for no payment by itself.
 struct Billing {
     desk: Recharging,
     server: Server,

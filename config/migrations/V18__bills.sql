@@ -9,7 +9,7 @@ CREATE TABLE channel_bills (
     paid       BIGINT NOT NULL DEFAULT 0,        -- sums in the channel's minor units
     returned   BIGINT NOT NULL DEFAULT 0,
     fees       BIGINT NOT NULL DEFAULT 0,        -- below 0: given back
-    foreign_lines BIGINT NOT NULL DEFAULT 0,     -- of others who share the merchant account
+    foreign_lines BIGINT NOT NULL DEFAULT 0,     -- of other users of the merchant account
     next_at    TIMESTAMPTZ,                      -- when the till looks at it; NULL: never
     fetched_at TIMESTAMPTZ,
     fees_units NUMERIC NOT NULL DEFAULT 0,       -- as they are booked, smallest units

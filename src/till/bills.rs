@@ -42,7 +42,7 @@ use crate::telemetry;
 const LOOK: Duration = Duration::from_secs(30);
 /// The shortest.
 const LOOK_MIN: Duration = Duration::from_millis(20);
-/// A channel whose job has failed is passed over for so long.
+/// A channel is passed over behind a failed job for so long.
 const SHUN: Duration = Duration::from_secs(30);
 /// The first pause behind a try that has brought no bill. It doubles.
 const RETRY: Duration = Duration::from_secs(60);
@@ -179,7 +179,7 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
                     self.on_ended(ended);
                 }
                 woken = woken.recv() => match woken {
-                    // Somebody waits for the row.
+                    // A person waits for the row.
                     Some(()) => self.passed.clear(),
                     None => return Ok(()),
                 },
@@ -232,7 +232,7 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
         Ok(wait.map_or(LOOK, |wait| wait.unwrap_or(Duration::ZERO)))
     }
 
-    /// Makes the rows of the days whose bills have become due.
+    /// Makes the rows of the days with bills that have become due.
     async fn want_days(&mut self, channel: &str, now: Timestamp) -> Result<(), Error> {
         let (office, days) = (&self.office, self.office.days[channel]);
         let last_due = days.last_due(now);

@@ -147,7 +147,7 @@ fn rch_035_a_changed_line_is_a_persons_to_explain() {
     books.is_whole();
 }
 
-/// Goal: a bill that is cut, late, empty or of another digest is no bill; it is fetched again, it is
+/// Goal: a bill that is cut, late, empty or of another digest is no bill. It is fetched again,
 /// alerted once it is a day late, and its lines never count.
 #[test]
 fn rch_035_a_bad_bill_is_fetched_again() {
@@ -182,7 +182,7 @@ fn rch_035_a_bad_bill_is_fetched_again() {
     books.is_whole();
 }
 
-/// Goal: lines of others who share the merchant account are counted and change nothing, and the
+/// Goal: lines of other users of the merchant account are counted and change nothing, and the
 /// bill of an older merchant is read. A long bill is read as a stream.
 #[test]
 fn rch_035_foreign_lines_and_old_columns_change_nothing() {
@@ -203,12 +203,15 @@ fn rch_035_foreign_lines_and_old_columns_change_nothing() {
         books.reconciles("wechat", day(ago), &json!({}));
     }
     books.is_clean("wechat", day(4));
+    let lines = "SELECT count(*) FROM channel_bill_lines WHERE channel = 'wechat'";
+    eventually("the lines to be removed", || {
+        (books.desk.site.sql_value(lines) == "0").then_some(())
+    });
     books.is_whole();
 }
 
-/// Goal: a payment of ours that the bill alone has, and that the channel denies, calls a person.
-/// One of another deployment is nobody's here. Method: the channel forgets the order; an order of
-/// another deployment on the same merchant account.
+/// Goal: a payment of another deployment is dismissed. Method: an order of another deployment on the
+/// same merchant account.
 #[test]
 fn rch_035_a_payment_of_another_deployment_is_dismissed() {
     let books = Billing::new();

@@ -7,17 +7,17 @@ use ubscore::crash::BILL_POINTS;
 use crate::harness::COIN;
 
 /// Goal: a death behind a fetch, and one behind a repair, credit each payment of the bill once,
-/// without anybody's help. Method: each point at its first and its second visit; two payments, on
+/// without help. Method: each point at its first and its second visit; two payments, on
 /// two days.
 #[test]
 fn rch_039_a_kill_amid_a_bill_credits_once() {
     let mut desk = patient(Recharging::new());
-    let mut ago = 2;
     let mut paid = 0;
-    for point in BILL_POINTS {
+    for (turn, point) in BILL_POINTS.iter().enumerate() {
         for (visit, channel) in [(1, "wechat"), (2, "card")] {
             let books = Billing { server: desk.start(), desk };
-            ago += 2;
+            // Next to the days of the channel's earlier bills.
+            let ago = 4 + 2 * i64::try_from(turn).expect("few");
             let days = [day(ago + 1), day(ago)];
             let orders = days.map(|day| books.paid(channel, &format!("{point}-{day}"), day));
             paid += 2;

@@ -114,7 +114,7 @@ fn rch_035_our_own_returns_are_compared() {
     // Of another payment's return: it is in the bill alone, and ours is in none.
     books.desk.site.sql("UPDATE channel_bill_lines SET number = 're_1', return_no = NULL");
     assert_eq!(differences(&books, "card", today), ["4 3001 NULL", "5 NULL 3000"]);
-    // A payment of which the channel had given all back before it was seen has no return.
+    // The line of a payment that is not here, without one of our numbers.
     books.desk.site.sql(
         "ALTER TABLE channel_payments DISABLE TRIGGER USER; \
          UPDATE channel_payments SET trade_no = 'pi_gone'; \

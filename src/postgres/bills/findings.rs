@@ -1,4 +1,4 @@
-//! The differences between bills and the rows here: one comparison, and the findings that it leaves.
+//! The differences between bills and the rows here: one comparison, and the findings behind it.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub struct FindingSearch {
 pub struct BillCompared {
     /// Each difference once.
     pub differences: Vec<BillDifference>,
-    /// Lines of others who share the merchant account.
+    /// Lines of other users of the merchant account.
     pub foreign: i64,
     /// There are more differences.
     pub more: bool,

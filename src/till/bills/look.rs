@@ -183,7 +183,7 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
             return Word::Wrong("the line has no number or no amount".to_owned());
         };
         let confirmed = match (one.line_kind, &one.return_no) {
-            // The channel tells these by callbacks and bills alone.
+            // The channel reports these by callbacks and bills alone.
             (Some(TAKEN_LINE | GIVEN_BACK_LINE), _) => Ok(()),
             (_, Some(return_no)) => self.refund_is_done(channel, one, return_no).await,
             (_, None) => self.is_returned(channel, one).await,
@@ -280,7 +280,7 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
     /// Asks for a return that is in no bill.
     async fn return_missing_there(&self, channel: &Arc<OpenChannel>, one: &BillDifference) -> Word {
         let Some(return_no) = &one.return_no else {
-            return Word::Waits("it is in no bill, and the channel has told it".to_owned());
+            return Word::Waits("it is in no bill, and the channel has reported it".to_owned());
         };
         match self.query_refund(channel, one, return_no).await {
             Some(Refunded::Done) => {
