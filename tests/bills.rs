@@ -45,6 +45,7 @@ fn patient(desk: Recharging) -> Recharging {
     let site = desk
         .site
         .clone()
+        .with("UBSCORE__RECHARGE__USER_OPEN_MAX", 100)
         .with("UBSCORE__RECHARGE__QUERY_AFTER_MS", 3_600_000)
         .with("UBSCORE__RECHARGE__QUERY_CAP_MS", 86_400_000)
         .with("UBSCORE__CHANNELS__WECHAT__BILL_AT", "00:00")

@@ -19,7 +19,8 @@ fn rch_039_a_kill_amid_a_bill_credits_once() {
             // Next to the days of the channel's earlier bills.
             let ago = 4 + 2 * i64::try_from(turn).expect("few");
             let days = [day(ago + 1), day(ago)];
-            let orders = days.map(|day| books.paid(channel, &format!("{point}-{day}"), day));
+            let orders =
+                days.map(|day| books.paid(channel, &format!("{point}-{channel}-{day}"), day));
             paid += 2;
             let Billing { server, desk: kept } = books;
             server.kill();

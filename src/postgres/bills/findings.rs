@@ -101,7 +101,9 @@ impl BillStore {
                                $13::bigint[]) AS d \
                       ON CONFLICT (channel, day, kind, reference) DO UPDATE \
                          SET state = 10, updated_at = $3, there = EXCLUDED.there, \
-                             here = EXCLUDED.here \
+                             here = EXCLUDED.here, line_kind = EXCLUDED.line_kind, \
+                             return_no = EXCLUDED.return_no, \
+                             channel_return_no = EXCLUDED.channel_return_no \
                        WHERE f.state <> -40 AND (f.state, f.there, f.here) IS DISTINCT FROM \
                              (10, EXCLUDED.there, EXCLUDED.here)";
         let done = "UPDATE bill_findings SET state = 40, updated_at = $3 \

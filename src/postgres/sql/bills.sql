@@ -23,8 +23,9 @@ $$;
 -- `here` are the channel's minor units.
 --
 -- A payment may stand in the bill of a day beside its own: the two clocks differ. A return is done
--- here some time behind its line, so its line may be of any earlier day. A payment that its channel
--- had given back before it was seen has no return.
+-- here some time behind its line, so its line may be of any earlier day. A channel may give one
+-- number to a taking and to its end. A payment that its channel had given back before it was seen
+-- has no return.
 CREATE FUNCTION bill_differences(
     p_channel TEXT, p_day DATE, p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
 RETURNS TABLE (kind SMALLINT, line_kind SMALLINT, reference TEXT, trade_no TEXT, merchant_no TEXT,
@@ -59,7 +60,8 @@ LANGUAGE sql STABLE AS $$
      WHERE (l.there, l.currency, l.merchant_no) <> (p.minor_units, p.currency, p.merchant_no)
     UNION ALL
     SELECT CASE WHEN r.return_id IS NULL THEN 4 ELSE 3 END::smallint, l.kind,
-           COALESCE(l.number, l.trade_no), l.trade_no, p.merchant_no, l.return_no,
+           COALESCE(l.number, l.trade_no) || CASE l.kind WHEN 4 THEN ' given back' ELSE '' END,
+           l.trade_no, p.merchant_no, l.return_no,
            l.channel_return_no, l.currency, l.minor_units, r.minor_units
       FROM bill_lines_near(p_channel, p_day) l
       JOIN channel_payments p ON (p.channel, p.trade_no) = (p_channel, l.trade_no)
@@ -72,8 +74,8 @@ LANGUAGE sql STABLE AS $$
        AND (p.disposition <> -30
             OR EXISTS (SELECT FROM recharge_returns o WHERE o.payment_id = p.payment_id))
     UNION ALL
-    SELECT 5::smallint, CASE r.kind WHEN 1 THEN 2 WHEN 2 THEN 3 ELSE 4 END::smallint, n.number,
-           p.trade_no, p.merchant_no, CASE r.kind WHEN 1 THEN n.number END, r.channel_return_no,
+    SELECT 5::smallint, CASE r.kind WHEN 1 THEN 2 WHEN 2 THEN 3 ELSE 4 END::smallint,
+           n.number || CASE r.kind WHEN 3 THEN ' given back' ELSE '' END, p.trade_no, p.merchant_no, CASE r.kind WHEN 1 THEN n.number END, r.channel_return_no,
            p.currency, NULL, r.minor_units
       FROM recharge_returns r JOIN channel_payments p USING (payment_id)
      CROSS JOIN LATERAL (
