@@ -1,7 +1,7 @@
 -- Bills of payment channels: one for each day, as its channel counts days. The till fetches and
 -- compares them (src/till/bills.rs); the functions stand in src/postgres/sql/bills.sql.
 
--- One row for each day of a channel. It is good once `run` is set: then the lines of that run count.
+-- One row for each day of a channel. It is good once `run` is set: the lines of that run count.
 CREATE TABLE channel_bills (
     tries      BIGINT NOT NULL DEFAULT 0 CHECK (tries >= 0),
     run        BIGINT,                           -- the try that has brought a whole bill

@@ -141,11 +141,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
                 detached(held_payments::end(service, how, parameters, call)).await
             }
             Ops::Channels => recharges::channels(&service, &call),
-            Ops::Bills => bills::list(&service, &call).await,
-            Ops::Findings => bills::findings(&service, &call).await,
-            Ops::DismissFinding => detached(bills::dismiss(service, parameters, call)).await,
-            Ops::ReconcileChannel => detached(bills::reconcile(service, parameters, call)).await,
-            Ops::SettleChannel => detached(settlements::settle(service, parameters, call)).await,
+            Ops::OfBills(what) => bills::answer(service, what, parameters, call).await,
             Ops::PauseChannel(paused) => {
                 detached(recharges::pause(service, paused, parameters, call)).await
             }

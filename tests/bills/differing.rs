@@ -210,8 +210,8 @@ fn rch_035_foreign_lines_and_old_columns_change_nothing() {
     books.is_whole();
 }
 
-/// Goal: a payment of another deployment is dismissed. Method: an order of another deployment on the
-/// same merchant account.
+/// Goal: a payment of another deployment is dismissed. Method: an order of another deployment
+/// on the same merchant account.
 #[test]
 fn rch_035_a_payment_of_another_deployment_is_dismissed() {
     let books = Billing::new();

@@ -71,8 +71,8 @@ fn named<'a>(books: &'a Books, no: &'a str) -> impl Iterator<Item = &'a SimOrder
     books.orders.values().filter(move |order| order.merchant_no == no)
 }
 
-/// A person pays: `{"amount"?,"currency"?,"borne"?,"late"?,"times"?,"at_s"?}`. `at_s`: the time of the
-/// payment, seconds since 1970.
+/// A person pays: `{"amount"?,"currency"?,"borne"?,"late"?,"times"?,"at_s"?}`. `at_s`: the time of
+/// the payment, seconds since 1970.
 fn pay(sim: &Sim, no: &str, how: &Value) -> Reply {
     let mut books = sim.books.lock();
     let order = named(&books, no).min_by_key(|order| order.is_closed).cloned();

@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::audit_note::{actor, check_reason};
+use super::detached::detached;
 use super::recharges::{desk, is_name, now, open};
+use super::settlements;
 use crate::http::answer::json;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, parameters, query};
@@ -18,6 +20,32 @@ use crate::http::service::{RechargeDesk, Service};
 use crate::postgres::bills::FindingSearch;
 use crate::recharge::bill::{BillDays, BillDifference, BillFinding, ChannelBill, FindingState};
 use domain::code::Code;
+
+/// The routes of bills.
+#[derive(Clone, Copy)]
+pub(super) enum BillsRoute {
+    Bills,
+    Findings,
+    Dismiss,
+    Reconcile,
+    Settle,
+}
+
+/// Answers one of these routes.
+pub(super) async fn answer(
+    service: Arc<Service>,
+    what: BillsRoute,
+    parameters: Vec<String>,
+    call: Call,
+) -> Outcome {
+    match what {
+        BillsRoute::Bills => list(&service, &call).await,
+        BillsRoute::Findings => findings(&service, &call).await,
+        BillsRoute::Dismiss => detached(dismiss(service, parameters, call)).await,
+        BillsRoute::Reconcile => detached(reconcile(service, parameters, call)).await,
+        BillsRoute::Settle => detached(settlements::settle(service, parameters, call)).await,
+    }
+}
 
 /// The bill of one day. Sums are in the channel's minor units.
 #[derive(Serialize)]
@@ -137,7 +165,7 @@ fn day_of(text: &str) -> Result<Date, Refusal> {
 }
 
 /// `GET /admin/v1/bills?channel=&day=`: the newest bills.
-pub(super) async fn list(service: &Service, call: &Call) -> Outcome {
+async fn list(service: &Service, call: &Call) -> Outcome {
     service.intake.authenticate_viewer(call)?;
     let text = call.request.uri().query().unwrap_or("");
     let [channel, day] = parameters(text, ["channel", "day"])?;
@@ -154,7 +182,7 @@ pub(super) async fn list(service: &Service, call: &Call) -> Outcome {
 }
 
 /// `GET /admin/v1/findings?channel=&state=`: the newest findings.
-pub(super) async fn findings(service: &Service, call: &Call) -> Outcome {
+async fn findings(service: &Service, call: &Call) -> Outcome {
     service.intake.authenticate_viewer(call)?;
     let text = call.request.uri().query().unwrap_or("");
     let [channel, state] = parameters(text, ["channel", "state"])?;
@@ -183,7 +211,7 @@ struct DismissDraft {
 
 /// `POST /admin/v1/findings/{finding_id}/dismiss`: an operator explains a finding. It moves no
 /// money, and the day goes on without it.
-pub(super) async fn dismiss(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
+async fn dismiss(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
     query(&call, "")?;
     let request_id = call.request_id.clone();
     let caller = service.intake.authenticate_admin(&call)?;
@@ -217,7 +245,7 @@ struct ReconcileDraft {
 #[derive(Serialize)]
 struct ReconciledBody {
     bill: BillBody,
-    /// With a plan: what a comparison shows now. The bill is the one that is here.
+    /// With a plan: the result of a comparison now. The bill is the one that is here.
     differences: Vec<DifferenceBody>,
     /// There are more.
     more: bool,
@@ -226,11 +254,7 @@ struct ReconciledBody {
 /// `POST /admin/v1/channels/{channel}/reconcile`: with `apply` the bill of a day is fetched anew,
 /// compared and repaired by the till, as it does by itself. Without, the bill that is here is
 /// compared, and nothing is written.
-pub(super) async fn reconcile(
-    service: Arc<Service>,
-    parameters: Vec<String>,
-    call: Call,
-) -> Outcome {
+async fn reconcile(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
     query(&call, "")?;
     let request_id = call.request_id.clone();
     let caller = service.intake.authenticate_admin(&call)?;

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use hyper::Method;
 
+use super::bills::BillsRoute;
 use super::console::PATH;
 use super::held_payments::PaymentEnd;
 use super::receivables::ReceivableWay;
@@ -73,11 +74,7 @@ pub(super) enum Ops {
     EndReceivable(ReceivableWay),
     EndPayment(PaymentEnd),
     Channels,
-    Bills,
-    Findings,
-    DismissFinding,
-    ReconcileChannel,
-    SettleChannel,
+    OfBills(BillsRoute),
     /// Whether it is paused from then on.
     PauseChannel(bool),
 }
@@ -268,19 +265,27 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
         Route {
             pattern: "/admin/v1/channels/{channel}/reconcile",
             method: Method::POST,
-            route: Ops::ReconcileChannel,
+            route: Ops::OfBills(BillsRoute::Reconcile),
         },
         Route {
             pattern: "/admin/v1/channels/{channel}/settle",
             method: Method::POST,
-            route: Ops::SettleChannel,
+            route: Ops::OfBills(BillsRoute::Settle),
         },
-        Route { pattern: "/admin/v1/bills", method: Method::GET, route: Ops::Bills },
-        Route { pattern: "/admin/v1/findings", method: Method::GET, route: Ops::Findings },
+        Route {
+            pattern: "/admin/v1/bills",
+            method: Method::GET,
+            route: Ops::OfBills(BillsRoute::Bills),
+        },
+        Route {
+            pattern: "/admin/v1/findings",
+            method: Method::GET,
+            route: Ops::OfBills(BillsRoute::Findings),
+        },
         Route {
             pattern: "/admin/v1/findings/{finding_id}/dismiss",
             method: Method::POST,
-            route: Ops::DismissFinding,
+            route: Ops::OfBills(BillsRoute::Dismiss),
         },
     ];
     Routes::new(TABLE)

@@ -42,7 +42,7 @@ LANGUAGE sql STABLE AS $$
     SELECT 2::smallint, NULL, p.trade_no, p.trade_no, p.merchant_no, NULL, NULL, p.currency, NULL,
            p.minor_units
       FROM channel_payments p
-     -- It was seen behind its time: the index by time leaves out what is older.
+     -- It was seen behind its time: the index by time leaves older ones out.
      WHERE p.channel = p_channel AND p.updated_at >= p_from - INTERVAL '1 day'
        AND p.paid_at >= p_from AND p.paid_at < p_to AND p.disposition <> -40
        AND (SELECT bill_next_is_good(p_channel, p_day))
@@ -75,7 +75,8 @@ LANGUAGE sql STABLE AS $$
             OR EXISTS (SELECT FROM recharge_returns o WHERE o.payment_id = p.payment_id))
     UNION ALL
     SELECT 5::smallint, CASE r.kind WHEN 1 THEN 2 WHEN 2 THEN 3 ELSE 4 END::smallint,
-           n.number || CASE r.kind WHEN 3 THEN ' given back' ELSE '' END, p.trade_no, p.merchant_no, CASE r.kind WHEN 1 THEN n.number END, r.channel_return_no,
+           n.number || CASE r.kind WHEN 3 THEN ' given back' ELSE '' END,
+           p.trade_no, p.merchant_no, CASE r.kind WHEN 1 THEN n.number END, r.channel_return_no,
            p.currency, NULL, r.minor_units
       FROM recharge_returns r JOIN channel_payments p USING (payment_id)
      CROSS JOIN LATERAL (
@@ -90,7 +91,7 @@ LANGUAGE sql STABLE AS $$
                           AND l.number = n.number AND (l.kind = 4) = (r.kind = 3))
 $$;
 
--- A finding that is dismissed stays so, and what it is about never changes.
+-- A finding that is dismissed stays so, and its subject never changes.
 CREATE FUNCTION bill_findings_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' OR OLD.state = -40

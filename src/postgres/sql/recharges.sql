@@ -349,8 +349,8 @@ LANGUAGE sql STABLE AS $$
             SELECT r.minor_units::numeric * (p.amount / p.minor_units) AS units) AS u
          WHERE r.state = 40 AND p.amount IS NOT NULL
         UNION ALL
-        SELECT p.channel, r.asset_id, 0, 0, 0, 0, r.amount - r.recovered - r.written_off, 0, 0, 0, 0,
-               0, 0, 0
+        SELECT p.channel, r.asset_id, 0, 0, 0, 0, r.amount - r.recovered - r.written_off, 0, 0, 0,
+               0, 0, 0, 0
           FROM receivables_tb r JOIN channel_payments p USING (payment_id)
         UNION ALL
         SELECT b.channel, b.asset_id, 0, 0, 0, 0, 0, 0, 0, 0, 0, b.fees_units, 0, 0
