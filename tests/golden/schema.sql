@@ -107,6 +107,31 @@ CREATE TABLE balances_tb (
     CONSTRAINT balances_tb_frozen_check CHECK ((frozen >= (0)::numeric)),
     CONSTRAINT balances_tb_pkey PRIMARY KEY (user_id, asset_id)
 ) WITH (fillfactor=80);
+CREATE TABLE bill_findings (
+    finding_id bigint NOT NULL,
+    there bigint,
+    here bigint,
+    found_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    day date NOT NULL,
+    kind smallint NOT NULL,
+    line_kind smallint,
+    state smallint NOT NULL,
+    channel character varying(16) NOT NULL,
+    currency text NOT NULL,
+    reference text NOT NULL,
+    trade_no text NOT NULL,
+    merchant_no text NOT NULL,
+    return_no text,
+    channel_return_no text,
+    actor text,
+    reason text,
+    what text,
+    CONSTRAINT bill_findings_channel_day_kind_reference_key UNIQUE (channel, day, kind, reference),
+    CONSTRAINT bill_findings_kind_check CHECK (((kind >= 1) AND (kind <= 5))),
+    CONSTRAINT bill_findings_pkey PRIMARY KEY (finding_id),
+    CONSTRAINT bill_findings_state_check CHECK ((state = ANY (ARRAY[10, 40, '-40'::integer])))
+);
 CREATE TABLE branches (
     order_number bigint,
     owner text,
@@ -123,6 +148,48 @@ CREATE TABLE branches (
     participant_code text,
     log_sequence bigint,
     updated_at timestamp with time zone
+);
+CREATE TABLE channel_bill_lines (
+    run bigint NOT NULL,
+    place bigint NOT NULL,
+    minor_units bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    day date NOT NULL,
+    kind smallint NOT NULL,
+    marked boolean NOT NULL,
+    channel character varying(16) NOT NULL,
+    currency text NOT NULL,
+    merchant_no text NOT NULL,
+    trade_no text NOT NULL,
+    number text,
+    channel_return_no text,
+    return_no text,
+    CONSTRAINT channel_bill_lines_kind_check CHECK (((kind >= 1) AND (kind <= 5))),
+    CONSTRAINT channel_bill_lines_minor_units_check CHECK ((minor_units >= 0)),
+    CONSTRAINT channel_bill_lines_pkey PRIMARY KEY (channel, day, run, place)
+);
+CREATE TABLE channel_bills (
+    tries bigint NOT NULL DEFAULT 0,
+    run bigint,
+    lines bigint NOT NULL DEFAULT 0,
+    paid bigint NOT NULL DEFAULT 0,
+    returned bigint NOT NULL DEFAULT 0,
+    fees bigint NOT NULL DEFAULT 0,
+    foreign_lines bigint NOT NULL DEFAULT 0,
+    next_at timestamp with time zone,
+    fetched_at timestamp with time zone,
+    fees_units numeric NOT NULL DEFAULT 0,
+    day date NOT NULL,
+    looks integer NOT NULL DEFAULT 0,
+    asset_id integer,
+    state smallint NOT NULL DEFAULT 0,
+    purged boolean NOT NULL DEFAULT false,
+    channel character varying(16) NOT NULL,
+    what text,
+    CONSTRAINT channel_bills_good_check CHECK (((state = 0) OR (run IS NOT NULL))),
+    CONSTRAINT channel_bills_pkey PRIMARY KEY (channel, day),
+    CONSTRAINT channel_bills_state_check CHECK ((state = ANY (ARRAY[0, 10, 40]))),
+    CONSTRAINT channel_bills_tries_check CHECK ((tries >= 0))
 );
 CREATE TABLE channel_payments (
     minor_units bigint NOT NULL,
@@ -376,7 +443,7 @@ CREATE TABLE recharge_movements (
     amount bigint NOT NULL,
     at timestamp with time zone NOT NULL,
     recharge_id uuid,
-    payment_id uuid NOT NULL,
+    payment_id uuid,
     asset_id integer NOT NULL,
     kind smallint NOT NULL,
     debit text NOT NULL,
@@ -385,7 +452,8 @@ CREATE TABLE recharge_movements (
     CONSTRAINT recharge_movements_amount_check CHECK ((amount > 0)),
     CONSTRAINT recharge_movements_asset_id_check CHECK ((asset_id > 0)),
     CONSTRAINT recharge_movements_check CHECK ((credit <> debit)),
-    CONSTRAINT recharge_movements_kind_check CHECK (((kind >= 1) AND (kind <= 12))) NOT VALID,
+    CONSTRAINT recharge_movements_kind_check CHECK (((kind >= 1) AND (kind <= 17))),
+    CONSTRAINT recharge_movements_of_payment_check CHECK (((payment_id IS NOT NULL) OR ((kind >= 13) AND (kind <= 17)))),
     CONSTRAINT recharge_movements_pkey PRIMARY KEY (movement_key)
 );
 CREATE TABLE recharge_returns (
@@ -716,6 +784,9 @@ CREATE INDEX admin_audit_halts ON admin_audit USING btree (id) WHERE (action = '
 CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
 CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
 CREATE INDEX balances_special ON balances_tb USING btree (user_id, asset_id) WHERE special;
+CREATE INDEX bill_findings_open ON bill_findings USING btree (channel, day) WHERE (state = 10);
+CREATE INDEX channel_bill_lines_of_returns ON channel_bill_lines USING btree (channel, number) WHERE (kind = ANY (ARRAY[2, 3, 4]));
+CREATE INDEX channel_bills_due ON channel_bills USING btree (next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX channel_payments_held ON channel_payments USING btree (at) WHERE (disposition = ANY (ARRAY[10, 20]));
 CREATE INDEX channel_payments_updated ON channel_payments USING btree (updated_at);
 CREATE INDEX external_operations_of_recharges ON external_operations USING btree (at) WHERE (((idem_key)::text ~~ 'recharge/%'::text) OR ((idem_key)::text ~~ 'payment/%'::text) OR ((idem_key)::text ~~ 'return/%'::text));
@@ -775,6 +846,10 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION audit_returns(p_from timestamp with time zone, p_to timestamp with time zone) RETURNS TABLE(subject text, what text) LANGUAGE sql STABLE
 -- FUNCTION audit_transactions(p_after bigint, p_until bigint) RETURNS TABLE(transaction_id text, user_id bigint, asset_id integer, what text) LANGUAGE plpgsql STABLE
 -- FUNCTION audit_unbalanced(p_after bigint, p_until bigint, p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, version bigint) LANGUAGE sql STABLE
+-- FUNCTION bill_differences(p_channel text, p_day date, p_from timestamp with time zone, p_to timestamp with time zone) RETURNS TABLE(kind smallint, line_kind smallint, reference text, trade_no text, merchant_no text, return_no text, channel_return_no text, currency text, there bigint, here bigint) LANGUAGE sql STABLE
+-- FUNCTION bill_findings_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION bill_lines_near(p_channel text, p_day date) RETURNS SETOF channel_bill_lines LANGUAGE sql STABLE
+-- FUNCTION bill_next_is_good(p_channel text, p_day date) RETURNS boolean LANGUAGE sql STABLE
 -- FUNCTION branch_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION branch_state_name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE
 -- FUNCTION branches_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
@@ -803,7 +878,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION leg_user(p_place jsonb, p_participant text) RETURNS bigint LANGUAGE sql IMMUTABLE
 -- FUNCTION payment_disposition_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION receivables_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION recharge_accounts() RETURNS TABLE(channel text, asset_id integer, paid numeric, returned numeric, taken numeric, given_back numeric, owed numeric, clearing numeric, suspense numeric, receivable numeric, loss numeric) LANGUAGE sql STABLE
+-- FUNCTION recharge_accounts() RETURNS TABLE(channel text, asset_id integer, paid numeric, returned numeric, taken numeric, given_back numeric, owed numeric, clearing numeric, suspense numeric, receivable numeric, loss numeric, fees numeric, bank numeric, fees_moved numeric) LANGUAGE sql STABLE
 -- FUNCTION recharge_events_after(p_user bigint, p_event bigint, p_rows integer) RETURNS TABLE(event_id bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off
 -- FUNCTION recharge_guard(p_found bigint, p_held bigint) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION recharge_returns_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
@@ -857,6 +932,7 @@ CREATE TRIGGER approvals_identity_guard BEFORE UPDATE OF approval_id, action, su
 CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
+CREATE TRIGGER bill_findings_guard BEFORE DELETE OR UPDATE ON bill_findings FOR EACH ROW EXECUTE FUNCTION bill_findings_guard();
 CREATE TRIGGER channel_payments_guard BEFORE DELETE OR UPDATE ON channel_payments FOR EACH ROW EXECUTE FUNCTION channel_payments_guard();
 CREATE TRIGGER channels_guard BEFORE DELETE OR UPDATE ON channels_tb FOR EACH ROW EXECUTE FUNCTION channels_guard();
 CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION row_guard();
