@@ -34,8 +34,8 @@ CREATE TABLE channel_bill_lines (
     minor_units       BIGINT NOT NULL CHECK (minor_units >= 0),
     at                TIMESTAMPTZ NOT NULL,
     day               DATE NOT NULL,
-    kind              SMALLINT NOT NULL          -- 1 paid, 2 returned, 3 taken, 4 given back, 5 other
-                      CHECK (kind BETWEEN 1 AND 5),
+    kind              SMALLINT NOT NULL          -- 1 paid, 2 returned, 3 taken,
+                      CHECK (kind BETWEEN 1 AND 5), -- 4 given back, 5 other
     marked            BOOLEAN NOT NULL,          -- the merchant number is one of ours
     channel           VARCHAR(16) NOT NULL,
     currency          TEXT NOT NULL,

@@ -86,7 +86,8 @@ LANGUAGE sql STABLE AS $$
        AND r.updated_at >= p_from AND r.updated_at < p_to
        AND (SELECT bill_next_is_good(p_channel, p_day))
        AND NOT EXISTS (SELECT FROM channel_bill_lines l
-                         JOIN channel_bills b ON (b.channel, b.day, b.run) = (l.channel, l.day, l.run)
+                         JOIN channel_bills b
+                           ON (b.channel, b.day, b.run) = (l.channel, l.day, l.run)
                         WHERE l.channel = p_channel AND l.kind IN (2, 3, 4)
                           AND l.number = n.number AND (l.kind = 4) = (r.kind = 3))
 $$;

@@ -46,8 +46,8 @@ enum Word {
 }
 
 impl<T: Adapter, F: Adapter> Office<T, F> {
-    /// Compares a bill, repairs differences that the channel confirms, and compares again. Returns whether the
-    /// day is clean.
+    /// Compares a bill, repairs differences that the channel confirms, and compares again. Returns
+    /// whether the day is clean.
     pub(super) async fn look(
         &self,
         channel: &Arc<OpenChannel>,
