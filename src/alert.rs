@@ -28,6 +28,10 @@ pub enum Alert {
     /// Another session changes Funding accounts, balances or transfers while the service works with
     /// them.
     BalanceChangedOutside,
+    /// The bill of a channel's day does not come, or is damaged.
+    BillLate,
+    /// A bill of a channel and the rows here differ, and a person must look.
+    BillMismatch,
     /// A payment channel does not answer.
     ChannelAway,
     /// The last key of a payment channel ends soon.
@@ -106,9 +110,11 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 37] = [
+    pub const ALL: [Alert; 39] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
+        Alert::BillLate,
+        Alert::BillMismatch,
         Alert::ChannelAway,
         Alert::ChannelKeyExpiring,
         Alert::ClockAhead,
@@ -151,6 +157,8 @@ impl Alert {
         match self {
             Alert::AssetUnreadable => "asset_unreadable",
             Alert::BalanceChangedOutside => "balance_changed_outside",
+            Alert::BillLate => "bill_late",
+            Alert::BillMismatch => "bill_mismatch",
             Alert::ChannelAway => "channel_away",
             Alert::ChannelKeyExpiring => "channel_key_expiring",
             Alert::ClockAhead => "clock_ahead",
@@ -193,6 +201,7 @@ impl Alert {
     pub fn severity(self) -> &'static str {
         match self {
             Alert::AssetUnreadable
+            | Alert::BillMismatch
             | Alert::CompensationFailing
             | Alert::ConservationStalled
             | Alert::ConservationViolated
@@ -214,7 +223,8 @@ impl Alert {
             | Alert::ParkedFull
             | Alert::VenueAheadOfLog
             | Alert::WalSyncFailed => CRITICAL,
-            Alert::ChannelAway
+            Alert::BillLate
+            | Alert::ChannelAway
             | Alert::ChannelKeyExpiring
             | Alert::ClockAhead
             | Alert::HoldStuck
@@ -276,6 +286,8 @@ impl Alert {
             Alert::RechargeStuck => {
                 "ubscore recharge list --overdue; runbook, \"A recharge does not end\""
             }
+            Alert::BillLate => "ubscore channel bills; runbook, \"A bill does not come\"",
+            Alert::BillMismatch => "ubscore recharge findings; runbook, \"A bill differs\"",
             Alert::ChannelAway => "ubscore channel list; runbook, \"A channel is away\"",
             Alert::ChannelKeyExpiring => {
                 "ubscore channel list; runbook, \"The key of a channel ends\""

@@ -26,9 +26,10 @@ pub use self::operator::{
     WebhookCommand, WebhookListArgs, WebhookResendArgs,
 };
 pub use self::recharge::{
-    ChannelCommand, ChannelNoticesArgs, ChannelPauseArgs, PaymentAttendArgs, ReceivableArgs,
-    ReceivableListArgs, RechargeAttendArgs, RechargeCloseArgs, RechargeCommand, RechargeCreditArgs,
-    RechargeListArgs, RechargeRefundArgs, RechargeShowArgs, RechargeTakenArgs,
+    ChannelBillsArgs, ChannelCommand, ChannelNoticesArgs, ChannelPauseArgs, ChannelSettleArgs,
+    FindingAttendArgs, FindingListArgs, PaymentAttendArgs, ReceivableArgs, ReceivableListArgs,
+    RechargeAttendArgs, RechargeCloseArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs,
+    RechargeRefundArgs, RechargeShowArgs, RechargeTakenArgs, ReconcileArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -249,6 +250,8 @@ impl Command {
             Command::Channel(ChannelCommand::Pause(args) | ChannelCommand::Unpause(args)) => {
                 args.operator.access.format
             }
+            Command::Channel(ChannelCommand::Bills(args)) => args.access.format,
+            Command::Channel(ChannelCommand::Settle(args)) => args.operator.access.format,
             Command::Hold(HoldCommand::List(args)) => args.access.format,
             Command::Hold(HoldCommand::Show(args)) => args.access.format,
             Command::Hold(HoldCommand::Release(args)) => args.operator.access.format,

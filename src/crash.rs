@@ -111,8 +111,11 @@ pub const RECHARGE_POINTS: &[&str] = &[
     "return_after_there",
 ];
 
+/// The points of a channel's bill, in their order. An order does not reach them.
+pub const BILL_POINTS: &[&str] = &["bill_after_fetch", "bill_after_apply"];
+
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 13] = [
+pub const ALL_POINTS: [&[&str]; 14] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,
@@ -126,6 +129,7 @@ pub const ALL_POINTS: [&[&str]; 13] = [
     EVENT_POINTS,
     TRANSACTION_POINTS,
     RECHARGE_POINTS,
+    BILL_POINTS,
 ];
 
 /// Whether a point has this name.

@@ -17,6 +17,7 @@ pub mod address;
 pub mod admin;
 pub mod adopt;
 pub mod audit_reader;
+pub mod bills;
 pub mod booked;
 mod checks;
 mod columns;

@@ -11,6 +11,7 @@
 
 pub mod act;
 pub mod answers;
+pub mod bill;
 pub mod decide;
 pub mod facts;
 pub mod movement;

@@ -9,6 +9,7 @@
 //! Calls of channels block, so they run on threads of the runtime. Each channel has its own part of
 //! them, its own rate, and its own due rows. So one that hangs delays no other.
 
+pub mod bills;
 mod call;
 mod lane;
 mod order;

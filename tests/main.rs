@@ -198,6 +198,8 @@ mod layers;
 /// Recharges without a listener: orders and payments in flights, repeats, returns, guards.
 mod recharges;
 
+/// The daily bills of channels, with a simulated channel.
+mod bills;
 /// The public routes and the events of recharges, with a simulated channel.
 mod recharge_api;
 /// The walk of the guide to recharges, line by line.

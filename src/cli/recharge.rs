@@ -1,12 +1,12 @@
 //! The arguments of the commands for recharges and their channels.
 
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::operator::{AccessArgs, OperatorArgs, PageArgs};
 use super::values::{
-    parse_channel, parse_held, parse_payment, parse_recharge, parse_recharge_payment, parse_return,
-    parse_trade_no, user_id_parser,
+    parse_channel, parse_cursor, parse_day, parse_held, parse_payment, parse_recharge,
+    parse_recharge_payment, parse_return, parse_trade_no, user_id_parser,
 };
 use crate::format::Format;
 
@@ -48,6 +48,15 @@ pub enum RechargeCommand {
     Recover(ReceivableArgs),
     /// Give up the open part of taken money that a user owes.
     WriteOff(ReceivableArgs),
+    /// Compare the bill of one day with the payments and returns here.
+    ///
+    /// With --plan the bill that is here is compared, and nothing is written. With --apply it is
+    /// fetched anew, and the till repairs what the channel confirms.
+    Reconcile(ReconcileArgs),
+    /// Print the findings of bills, newest first.
+    Findings(FindingListArgs),
+    /// Dismiss a finding of a bill that a person has explained.
+    DismissFinding(FindingAttendArgs),
 }
 
 impl RechargeCommand {
@@ -68,6 +77,9 @@ impl RechargeCommand {
             RechargeCommand::Recover(args) | RechargeCommand::WriteOff(args) => {
                 args.operator.access.format
             }
+            RechargeCommand::Reconcile(args) => args.operator.access.format,
+            RechargeCommand::Findings(args) => args.access.format,
+            RechargeCommand::DismissFinding(args) => args.operator.access.format,
         }
     }
 }
@@ -240,6 +252,52 @@ pub struct ReceivableArgs {
     pub operator: OperatorArgs,
 }
 
+/// Arguments of `ubscore recharge reconcile`.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("way").required(true).args(["plan", "apply"])))]
+pub struct ReconcileArgs {
+    /// The channel.
+    #[arg(long, value_name = "NAME", value_parser = parse_channel)]
+    pub channel: String,
+    /// The day, YYYY-MM-DD, as the channel counts days. It must have ended.
+    #[arg(long, value_name = "DAY", value_parser = parse_day)]
+    pub day: String,
+    /// Print the differences.
+    #[arg(long)]
+    pub plan: bool,
+    /// Fetch the bill anew, and repair what the channel confirms.
+    #[arg(long)]
+    pub apply: bool,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore recharge findings`.
+#[derive(Debug, Args)]
+pub struct FindingListArgs {
+    /// Only this channel.
+    #[arg(long, value_name = "NAME", value_parser = parse_channel)]
+    pub channel: Option<String>,
+    /// Only those in this state.
+    #[arg(long, value_name = "STATE", value_parser = ["OPEN", "DONE", "DISMISSED"])]
+    pub state: Option<String>,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore recharge dismiss-finding`.
+#[derive(Debug, Args)]
+pub struct FindingAttendArgs {
+    /// The finding, as `recharge findings` prints it.
+    #[arg(value_name = "FINDING_ID")]
+    pub id: u64,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
 /// Commands for payment channels, through the running service.
 #[derive(Debug, Subcommand)]
 pub enum ChannelCommand {
@@ -255,6 +313,43 @@ pub enum ChannelCommand {
     Pause(ChannelPauseArgs),
     /// Have a channel take new orders again.
     Unpause(ChannelPauseArgs),
+    /// Print the newest bills of channels.
+    Bills(ChannelBillsArgs),
+    /// Book money of a channel that has reached the bank.
+    ///
+    /// Exit code 3: another operator must approve it.
+    Settle(ChannelSettleArgs),
+}
+
+/// Arguments of `ubscore channel bills`.
+#[derive(Debug, Args)]
+pub struct ChannelBillsArgs {
+    /// Only this channel.
+    #[arg(long, value_name = "NAME", value_parser = parse_channel)]
+    pub channel: Option<String>,
+    /// Only this day, YYYY-MM-DD.
+    #[arg(long, value_name = "DAY", value_parser = parse_day)]
+    pub day: Option<String>,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore channel settle`.
+#[derive(Debug, Args)]
+pub struct ChannelSettleArgs {
+    /// The channel.
+    #[arg(value_name = "NAME", value_parser = parse_channel)]
+    pub name: String,
+    /// How much, in the channel's asset.
+    #[arg(long, value_name = "AMOUNT")]
+    pub amount: String,
+    /// A key of your own, 1 to 59 of A-Z a-z 0-9 _ . : -
+    #[arg(long, value_name = "KEY")]
+    pub idem_key: String,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
 }
 
 /// Arguments of `ubscore channel notices`.

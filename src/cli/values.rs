@@ -185,6 +185,8 @@ pub(super) enum RechargeNameError {
     Return,
     #[error("must be 1 to 16 of a-z 0-9 -")]
     Channel,
+    #[error("must be a day such as 2026-11-26")]
+    Day,
     #[error("must be one of {}", HeldCause::ALL.map(HeldCause::name).join(", "))]
     Cause,
     #[error("must be 1 to 128 of A-Z a-z 0-9 _ . -")]
@@ -219,6 +221,12 @@ pub(super) fn parse_channel(text: &str) -> Result<String, RechargeNameError> {
         true => Ok(text.to_owned()),
         false => Err(RechargeNameError::Channel),
     }
+}
+
+/// Checks a day, YYYY-MM-DD.
+pub(super) fn parse_day(text: &str) -> Result<String, RechargeNameError> {
+    let day = text.parse::<jiff::civil::Date>().ok().filter(|day| day.to_string() == text);
+    day.map(|_| text.to_owned()).ok_or(RechargeNameError::Day)
 }
 
 /// Checks a number of a channel, a part of a path.

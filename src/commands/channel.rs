@@ -2,12 +2,16 @@
 
 use std::io::Write;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::listing::{attend, rows, write_rows};
+use super::approval::refuse_pending;
+use super::listing::{attend, path, rows, write_rows};
 use super::ops::Ops;
 use super::table::text;
-use crate::cli::{AccessArgs, ChannelCommand, ChannelNoticesArgs, ChannelPauseArgs};
+use crate::cli::{
+    AccessArgs, ChannelBillsArgs, ChannelCommand, ChannelNoticesArgs, ChannelPauseArgs,
+    ChannelSettleArgs,
+};
 use crate::clock::Clock;
 use crate::exit::Exit;
 use crate::format::Format;
@@ -27,8 +31,39 @@ pub fn run(
         ChannelCommand::Notices(args) => notices(args, clock, out)?,
         ChannelCommand::Pause(args) => pause(args, clock, ("pause", "paused"), out)?,
         ChannelCommand::Unpause(args) => pause(args, clock, ("unpause", "goes on"), out)?,
+        ChannelCommand::Bills(args) => bills(args, clock, out)?,
+        ChannelCommand::Settle(args) => settle(args, clock, out)?,
     }
     Ok(Exit::Done)
+}
+
+fn bills(args: &ChannelBillsArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let parameters = [("channel", args.channel.clone()), ("day", args.day.clone())];
+    let answer = Ops::new(&args.access, clock)?.get("bills", &path("bills", parameters))?;
+    let head = ["CHANNEL", "DAY", "STATE", "LINES", "PAID", "RETURNED", "FEES", "TRIES", "WHAT"];
+    let keys = ["channel", "day", "state", "lines", "paid", "returned", "fees", "tries", "what"];
+    let row = |bill: &Value| keys.iter().map(|key| text(&bill[*key])).collect();
+    write_rows(rows(&answer, "bills"), args.access.format, "no bills", (&head, row), out)
+}
+
+fn settle(
+    args: &ChannelSettleArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let ChannelSettleArgs { name, amount, idem_key, operator } = args;
+    let body = json!({"amount": amount, "idem_key": idem_key, "reason": operator.reason});
+    let thing = format!("channels/{name}/settle");
+    let answer = Ops::new(&operator.access, clock)?.post("settle", &thing, &body)?;
+    refuse_pending(&answer, operator.access.format, out)?;
+    match operator.access.format {
+        Format::Json => writeln!(out, "{answer}")?,
+        Format::Text => {
+            let of = |key: &str| text(&answer[key]);
+            writeln!(out, "booked: {} {} of channel {}", of("amount"), of("asset"), of("channel"))?;
+        }
+    }
+    Ok(())
 }
 
 fn list(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {

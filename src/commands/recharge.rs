@@ -9,8 +9,9 @@ use super::listing::{attend, note_cursor, path, rows, write_rows};
 use super::ops::Ops;
 use super::table::{aligned, text};
 use crate::cli::{
-    OperatorArgs, PaymentAttendArgs, ReceivableArgs, ReceivableListArgs, RechargeCommand,
-    RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs, RechargeShowArgs, RechargeTakenArgs,
+    FindingListArgs, OperatorArgs, PaymentAttendArgs, ReceivableArgs, ReceivableListArgs,
+    RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs, RechargeShowArgs,
+    RechargeTakenArgs, ReconcileArgs,
 };
 use crate::clock::Clock;
 use crate::exit::Exit;
@@ -47,6 +48,13 @@ pub fn run(
         RechargeCommand::Receivables(args) => receivables(args, clock, out, notes)?,
         RechargeCommand::Recover(args) => owed(args, clock, "recover", out)?,
         RechargeCommand::WriteOff(args) => owed(args, clock, "write-off", out)?,
+        RechargeCommand::Reconcile(args) => reconcile(args, clock, out)?,
+        RechargeCommand::Findings(args) => findings(args, clock, out)?,
+        RechargeCommand::DismissFinding(args) => {
+            let thing = format!("findings/{}", args.id);
+            let action = ("dismiss", "dismissed");
+            attend(&args.operator, clock, &thing, action, finding_stands, out)?;
+        }
     }
     Ok(Exit::Done)
 }
@@ -306,6 +314,49 @@ fn taken(args: &RechargeTakenArgs, clock: &impl Clock, out: &mut impl Write) -> 
     }
     let thing = format!("payments/{id}/taken");
     act(operator, clock, ("taken", &thing), &body, return_stands, out)
+}
+
+/// The columns of differences, and of findings behind their own.
+const DIFFERENCES: [&str; 6] = ["kind", "reference", "there", "here", "currency", "plan"];
+
+fn reconcile(args: &ReconcileArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let ReconcileArgs { channel, day, apply, operator, .. } = args;
+    let body = json!({"day": day, "apply": apply, "reason": operator.reason});
+    let thing = format!("channels/{channel}/reconcile");
+    let answer = Ops::new(&operator.access, clock)?.post("reconcile", &thing, &body)?;
+    if operator.access.format == Format::Json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    let of = |key: &str| text(&answer["bill"][key]);
+    if *apply {
+        return Ok(writeln!(out, "{channel} {day}: fetched and compared now, see channel bills")?);
+    }
+    writeln!(out, "{channel} {day}: {}, {} lines", of("state"), of("lines"))?;
+    let head = ["KIND", "REFERENCE", "THERE", "HERE", "CURRENCY", "PLAN"];
+    let row = |one: &Value| DIFFERENCES.iter().map(|key| text(&one[*key])).collect();
+    let shown = rows(&answer, "differences");
+    write_rows(shown, Format::Text, "no differences", (&head, row), out)
+}
+
+fn findings(
+    args: &FindingListArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let parameters = [("channel", args.channel.clone()), ("state", args.state.clone())];
+    let answer = Ops::new(&args.access, clock)?.get("findings", &path("findings", parameters))?;
+    let head = ["ID", "CHANNEL", "DAY", "STATE", "KIND", "REFERENCE", "THERE", "HERE", "WHAT"];
+    let keys =
+        ["finding_id", "channel", "day", "state", "kind", "reference", "there", "here", "what"];
+    let row = |one: &Value| keys.iter().map(|key| text(&one[*key])).collect();
+    write_rows(rows(&answer, "findings"), args.access.format, "no findings", (&head, row), out)
+}
+
+/// A finding in one line.
+fn finding_stands(finding: &Value) -> String {
+    let of = |key: &str| text(&finding[key]);
+    let (id, kind, reference) = (of("finding_id"), of("kind"), of("reference"));
+    format!("{id}: {}, {kind} {reference} of {} {}", of("state"), of("channel"), of("day"))
 }
 
 fn owed(

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use jiff::civil::Time;
 use serde::Deserialize;
 
 use super::bound::DAY_MS;
@@ -47,6 +48,9 @@ pub struct ChannelSection {
     pub base_url: Option<String>,
     /// An order is not closed before this age, ms; WeChat Pay.
     pub close_after_ms: Option<u64>,
+    /// The bill of a day is there at this time of the next one, HH:MM in the channel's offset;
+    /// absent: the channel's own.
+    pub bill_at: Option<String>,
     /// The merchant's number; WeChat Pay.
     pub mchid: Option<String>,
     /// The application that payers see; WeChat Pay.
@@ -111,6 +115,23 @@ impl ChannelKind {
         }
     }
 
+    /// Its bill of a day is there at this time of the next one.
+    fn bill_at(self) -> Time {
+        match self {
+            ChannelKind::WeChat => Time::constant(10, 30, 0, 0),
+            // A transaction may appear some time behind its payment.
+            ChannelKind::Stripe => Time::constant(6, 0, 0, 0),
+        }
+    }
+
+    /// The offset from UTC in which it counts days, hours.
+    pub fn offset_hours(self) -> i8 {
+        match self {
+            ChannelKind::WeChat => 8,
+            ChannelKind::Stripe => 0,
+        }
+    }
+
     /// Its word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
@@ -130,6 +151,12 @@ impl ChannelSection {
     /// An order is not closed before this age, ms.
     pub fn close_after_ms(&self) -> u64 {
         self.close_after_ms.unwrap_or(CLOSE_AFTER_MS)
+    }
+
+    /// The bill of a day is there at this time of the next one, in the channel's offset.
+    pub fn bill_at(&self) -> Time {
+        let own = self.kind.map_or(Time::midnight(), ChannelKind::bill_at);
+        self.bill_at.as_deref().and_then(time_of_day).unwrap_or(own)
     }
 
     /// The merchant account, as text that stays the same over a change of keys. Stripe's own
@@ -202,6 +229,10 @@ impl ChannelSection {
         if let Some(ms) = self.close_after_ms.filter(|ms| *ms > DAY_MS) {
             return Err(range(key(name, "close_after_ms"), ms, format!("0..={DAY_MS} ms")));
         }
+        if let Some(text) = self.bill_at.as_ref().filter(|text| time_of_day(text).is_none()) {
+            let allowed = "a time of day, such as \"10:30\"";
+            return Err(range(key(name, "bill_at"), format!("{text:?}"), allowed));
+        }
         self.validate_keys(name, kind)
     }
 
@@ -256,6 +287,14 @@ impl ChannelSection {
 /// Whether a key is text that stands in requests.
 fn is_of_merchant(end: &str) -> bool {
     ["mchid", "appid", "merchant_serial", "account"].contains(&end)
+}
+
+/// A time of day, HH:MM; `None`: it is none.
+fn time_of_day(text: &str) -> Option<Time> {
+    let (hour, minute) = text.split_once(':').filter(|_| text.len() == 5)?;
+    let plain = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let part = |text: &str| text.parse::<i8>().ok().filter(|_| plain(text));
+    Time::new(part(hour)?, part(minute)?, 0, 0).ok()
 }
 
 /// `channels.NAME.key`.
@@ -337,6 +376,9 @@ mod tests {
             ("wechat/19".into(), 300_000)
         );
         assert_eq!(wechat_pay.base_url(), "https://api.mch.weixin.qq.com");
+        assert_eq!(wechat_pay.bill_at(), Time::constant(10, 30, 0, 0));
+        let early = load(&stripe("card", &path, "bill_at = \"01:05\""), &[]).expect("loaded");
+        assert_eq!(early.channels["card"].bill_at(), Time::constant(1, 5, 0, 0));
         assert_eq!(card.read.webhook_secret, Some(held));
         assert_eq!(card.merchant(), "stripe/test/own");
 
@@ -387,6 +429,8 @@ mod tests {
             ),
             (stripe("Card", &path, ""), "channels = \"Card\""),
             (stripe("user", &path, ""), "channels = \"user\""),
+            (card("bill_at = \"7:30\""), "channels.card.bill_at = \"7:30\": must be a time of day"),
+            (card("bill_at = \"24:00\""), "channels.card.bill_at = \"24:00\""),
             (card("").replace("\"CNY\"\nminor", "\"yuan\"\nminor"), "channels.card.currency = "),
             (
                 format!("{}{}", card(""), stripe("other", &path, "")),

@@ -10,6 +10,7 @@ mod approvals;
 mod approved;
 mod assets;
 mod audit_note;
+mod bills;
 mod conservation;
 mod console;
 mod detached;
@@ -30,6 +31,7 @@ mod refunds;
 mod rejected;
 mod routes;
 mod session;
+mod settlements;
 mod snapshots;
 mod specials;
 mod takings;
@@ -165,6 +167,7 @@ async fn of_recharges(
         RechargeOps::Take => detached(takings::take(service, parameters, call)).await,
         RechargeOps::End(how) => detached(held_payments::end(service, how, parameters, call)).await,
         RechargeOps::Channels => recharges::channels(&service, &call),
+        RechargeOps::OfBills(what) => bills::answer(service, what, parameters, call).await,
         RechargeOps::PauseChannel(paused) => {
             detached(recharges::pause(service, paused, parameters, call)).await
         }

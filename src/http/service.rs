@@ -45,6 +45,7 @@ use crate::postgres::reads::Reads;
 use crate::quota::Quotas;
 use crate::telemetry::Metrics;
 use crate::till::Till;
+use crate::till::bills::Bills;
 use crate::transactions::Transactions;
 use domain::account::UserId;
 use domain::code::Code;
@@ -163,6 +164,8 @@ pub struct RechargeDesk {
     pub sums: ChannelSums,
     /// Callbacks that are kept for operators.
     pub notices: KeptNotices,
+    /// The bills of the channels.
+    pub bills: Bills,
     /// How long POST waits for the channel.
     pub create_wait: Duration,
     /// The most open orders of all users.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, watch};
 
+use super::bills::BillStore;
 use super::reads::Reads;
 use super::{Connections, Error};
 
@@ -62,6 +63,11 @@ impl Admin {
             Some(_) => Ok(()),
             None => Err(Error::Superseded),
         }
+    }
+
+    /// The store of bills, as the same incarnation.
+    pub fn bills(&self) -> BillStore {
+        BillStore::new(self.reads.clone(), self.incarnation())
     }
 
     /// Writes the audit row of a change that another store makes. Call it before the change.

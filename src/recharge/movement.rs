@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use jiff::civil::Date;
+
 use super::returned::ReceivableEnd;
 use super::{PaymentId, RechargeId, ReturnId};
 use domain::account::UserId;
@@ -11,6 +13,9 @@ use domain::hold::HoldKey;
 
 /// The beginning of the key of a hold of a refund.
 pub const RETURN_HOLD: &str = "return:";
+
+/// The longest key of a movement, bytes.
+const KEY_BYTES_MAX: usize = 64;
 
 /// An account of recharges. None has a balance row: credits share no hot row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,6 +168,17 @@ pub fn return_closed(id: ReturnId, number: usize) -> String {
 pub fn receivable_act(id: ReturnId, end: ReceivableEnd, number: usize) -> String {
     let what = if end == ReceivableEnd::WrittenOff { "write-off" } else { "recover" };
     format!("return/{}/{what}/{number}", id.ulid())
+}
+
+/// The key of the fees of a channel for one day.
+pub fn fees_key(channel: &str, day: Date) -> String {
+    format!("fees/{channel}/{day}")
+}
+
+/// The key of money that has reached the bank; `None`: an operator's key is too long for it.
+pub fn bank_key(idem_key: &str) -> Option<String> {
+    let key = format!("bank/{idem_key}");
+    (key.len() <= KEY_BYTES_MAX).then_some(key)
 }
 
 /// The hold of a refund. A key of a hold has no `/`.

@@ -16,18 +16,23 @@ pub const RECHARGE_EVENTS_PENDING: &str = "ubscore_recharge_events_pending";
 /// end.
 pub const RECHARGE_CREDITS_FAILING: &str = "ubscore_recharge_credits_failing";
 /// Counter: credited payments, by `channel` and the way in which they were seen, `seen_by`:
-/// callback, query, operator.
+/// callback, query, bill, operator.
 pub const RECHARGE_CREDITS_TOTAL: &str = "ubscore_recharge_credits_total";
 /// Gauge, s since the Unix epoch: the end of a channel's last key, by `channel`. A key without an
 /// end has no series.
 pub const CHANNEL_KEY_END: &str = "ubscore_channel_key_end_timestamp_seconds";
 
+/// Gauge: open findings of bills, by `channel` and `kind`.
+pub const BILL_FINDINGS: &str = "ubscore_bill_findings";
+/// Gauge, s since the Unix epoch: the end of the last day with a good bill, by `channel`.
+pub const BILL_LAST_GOOD: &str = "ubscore_bill_last_good_timestamp_seconds";
+
 /// Starts the series of a channel at zero.
 pub fn expect_channel(channel: &str) {
-    for seen_by in ["callback", "query", "operator"] {
+    for seen_by in ["callback", "query", "bill", "operator"] {
         credits(channel, seen_by, 0);
     }
-    for call in ["create", "query", "close"] {
+    for call in ["create", "query", "close", "bill"] {
         let channel = channel.to_owned();
         metrics::counter!(CHANNEL_CALLS_TOTAL, "channel" => channel, "call" => call, "outcome" => "unknown")
             .increment(0);
@@ -65,6 +70,17 @@ pub fn channel_key_end(channel: &str, second: i64) {
     metrics::gauge!(CHANNEL_KEY_END, "channel" => channel.to_owned()).set(second as f64);
 }
 
+/// Sets the number of open findings of a kind.
+pub fn bill_findings(channel: &str, kind: &'static str, count: u64) {
+    let channel = channel.to_owned();
+    metrics::gauge!(BILL_FINDINGS, "channel" => channel, "kind" => kind).set(count as f64);
+}
+
+/// Sets the end of the last day with a good bill, seconds since the Unix epoch.
+pub fn last_good_bill(channel: &str, second: i64) {
+    metrics::gauge!(BILL_LAST_GOOD, "channel" => channel.to_owned()).set(second as f64);
+}
+
 /// Registers the help and the unit of each metric.
 #[rustfmt::skip]
 pub(super) fn describe() {
@@ -76,5 +92,7 @@ pub(super) fn describe() {
     describe_gauge!(RECHARGE_EVENTS_PENDING, Unit::Count, "Events about recharges that are not delivered.");
     describe_gauge!(RECHARGE_CREDITS_FAILING, Unit::Count, "Payments and transfers of recharges that cannot be committed.");
     describe_counter!(RECHARGE_CREDITS_TOTAL, Unit::Count, "Payments that were credited.");
+    describe_gauge!(BILL_FINDINGS, Unit::Count, "Open findings of bills.");
+    describe_gauge!(BILL_LAST_GOOD, Unit::Seconds, "The end of the last day with a good bill.");
     describe_gauge!(CHANNEL_KEY_END, Unit::Seconds, "When the last key of a channel ends.");
 }

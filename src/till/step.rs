@@ -208,13 +208,13 @@ fn fence_of(order: &Recharge, limits: &ChannelLimits) -> Option<Timestamp> {
 }
 
 /// A pause that doubles with each try, up to `cap`, with a random second half.
-fn pause(first: Duration, tries: u32, cap: Duration, random: u64) -> Duration {
+pub(super) fn pause(first: Duration, tries: u32, cap: Duration, random: u64) -> Duration {
     let doubled = first.saturating_mul(1_u32 << tries.min(24)).min(cap.max(RETRY));
     let half_us = u64::try_from(doubled.as_micros() / 2).unwrap_or(u64::MAX / 2);
     Duration::from_micros(half_us + random % (half_us + 1))
 }
 
-fn later(from: Timestamp, by: Duration) -> Timestamp {
+pub(super) fn later(from: Timestamp, by: Duration) -> Timestamp {
     let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
     from.saturating_add(by).unwrap_or(Timestamp::MAX)
 }

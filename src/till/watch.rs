@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tracing::{debug, error};
 
 use crate::alert::{Alert, alert_about};
-use crate::recharge::answers::{ChannelDoubt, Closing, Created, Queried, Refunded};
+use crate::recharge::answers::{Billed, ChannelDoubt, Closing, Created, Queried, Refunded};
 use crate::telemetry;
 
 /// A channel is away once its calls have had no answer for so long.
@@ -80,6 +80,26 @@ impl CallEnd for Refunded {
 
     fn doubt(&self) -> Option<&ChannelDoubt> {
         if let Refunded::Unknown(doubt) = self { Some(doubt) } else { None }
+    }
+}
+
+impl CallEnd for Billed {
+    fn name(&self) -> &'static str {
+        match self {
+            Billed::Whole(_) => "whole",
+            Billed::NoTrade => "no_trade",
+            Billed::NotYet => "not_yet",
+            Billed::Unknown(_) => "unknown",
+        }
+    }
+
+    fn doubt(&self) -> Option<&ChannelDoubt> {
+        match self {
+            // The channel has answered.
+            Billed::Unknown(ChannelDoubt::Damaged(_)) => None,
+            Billed::Unknown(doubt) => Some(doubt),
+            _ => None,
+        }
     }
 }
 

@@ -107,6 +107,31 @@ CREATE TABLE balances_tb (
     CONSTRAINT balances_tb_frozen_check CHECK ((frozen >= (0)::numeric)),
     CONSTRAINT balances_tb_pkey PRIMARY KEY (user_id, asset_id)
 ) WITH (fillfactor=80);
+CREATE TABLE bill_findings (
+    finding_id bigint NOT NULL,
+    there bigint,
+    here bigint,
+    found_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    day date NOT NULL,
+    kind smallint NOT NULL,
+    line_kind smallint,
+    state smallint NOT NULL,
+    channel character varying(16) NOT NULL,
+    currency text NOT NULL,
+    reference text NOT NULL,
+    trade_no text NOT NULL,
+    merchant_no text NOT NULL,
+    return_no text,
+    channel_return_no text,
+    actor text,
+    reason text,
+    what text,
+    CONSTRAINT bill_findings_channel_day_kind_reference_key UNIQUE (channel, day, kind, reference),
+    CONSTRAINT bill_findings_kind_check CHECK (((kind >= 1) AND (kind <= 5))),
+    CONSTRAINT bill_findings_pkey PRIMARY KEY (finding_id),
+    CONSTRAINT bill_findings_state_check CHECK ((state = ANY (ARRAY[10, 40, '-40'::integer])))
+);
 CREATE TABLE branches (
     order_number bigint,
     owner text,
@@ -124,16 +149,47 @@ CREATE TABLE branches (
     log_sequence bigint,
     updated_at timestamp with time zone
 );
-CREATE TABLE channel_notices (
+CREATE TABLE channel_bill_lines (
+    run bigint NOT NULL,
+    place bigint NOT NULL,
+    minor_units bigint NOT NULL,
     at timestamp with time zone NOT NULL,
-    notice_id bigint NOT NULL,
-    payment_id uuid NOT NULL,
+    day date NOT NULL,
+    kind smallint NOT NULL,
+    marked boolean NOT NULL,
     channel character varying(16) NOT NULL,
-    trade_no character varying(128) NOT NULL,
-    outcome text NOT NULL,
-    head text[] NOT NULL,
-    body bytea NOT NULL,
-    CONSTRAINT channel_notices_pkey PRIMARY KEY (notice_id)
+    currency text NOT NULL,
+    merchant_no text NOT NULL,
+    trade_no text NOT NULL,
+    number text,
+    channel_return_no text,
+    return_no text,
+    CONSTRAINT channel_bill_lines_kind_check CHECK (((kind >= 1) AND (kind <= 5))),
+    CONSTRAINT channel_bill_lines_minor_units_check CHECK ((minor_units >= 0)),
+    CONSTRAINT channel_bill_lines_pkey PRIMARY KEY (channel, day, run, place)
+);
+CREATE TABLE channel_bills (
+    tries bigint NOT NULL DEFAULT 0,
+    run bigint,
+    lines bigint NOT NULL DEFAULT 0,
+    paid bigint NOT NULL DEFAULT 0,
+    returned bigint NOT NULL DEFAULT 0,
+    fees bigint NOT NULL DEFAULT 0,
+    foreign_lines bigint NOT NULL DEFAULT 0,
+    next_at timestamp with time zone,
+    fetched_at timestamp with time zone,
+    fees_units numeric NOT NULL DEFAULT 0,
+    day date NOT NULL,
+    looks integer NOT NULL DEFAULT 0,
+    asset_id integer,
+    state smallint NOT NULL DEFAULT 0,
+    purged boolean NOT NULL DEFAULT false,
+    channel character varying(16) NOT NULL,
+    what text,
+    CONSTRAINT channel_bills_good_check CHECK (((state = 0) OR (run IS NOT NULL))),
+    CONSTRAINT channel_bills_pkey PRIMARY KEY (channel, day),
+    CONSTRAINT channel_bills_state_check CHECK ((state = ANY (ARRAY[0, 10, 40]))),
+    CONSTRAINT channel_bills_tries_check CHECK ((tries >= 0))
 );
 CREATE TABLE channel_payments (
     minor_units bigint NOT NULL,
@@ -728,8 +784,9 @@ CREATE INDEX admin_audit_halts ON admin_audit USING btree (id) WHERE (action = '
 CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
 CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
 CREATE INDEX balances_special ON balances_tb USING btree (user_id, asset_id) WHERE special;
-CREATE INDEX channel_notices_at ON channel_notices USING btree (at);
-CREATE INDEX channel_notices_by_payment ON channel_notices USING btree (payment_id, notice_id);
+CREATE INDEX bill_findings_open ON bill_findings USING btree (channel, day) WHERE (state = 10);
+CREATE INDEX channel_bill_lines_of_returns ON channel_bill_lines USING btree (channel, number) WHERE (kind = ANY (ARRAY[2, 3, 4]));
+CREATE INDEX channel_bills_due ON channel_bills USING btree (next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX channel_payments_held ON channel_payments USING btree (at) WHERE (disposition = ANY (ARRAY[10, 20]));
 CREATE INDEX channel_payments_updated ON channel_payments USING btree (updated_at);
 CREATE INDEX external_operations_of_recharges ON external_operations USING btree (at) WHERE (((idem_key)::text ~~ 'recharge/%'::text) OR ((idem_key)::text ~~ 'payment/%'::text) OR ((idem_key)::text ~~ 'return/%'::text));
@@ -740,7 +797,6 @@ CREATE INDEX funding_holds_of_purposes ON funding_holds USING btree (user_id, as
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
 CREATE INDEX receivables_by_payment ON receivables_tb USING btree (payment_id);
-CREATE INDEX receivables_by_time ON receivables_tb USING btree (at, return_id);
 CREATE INDEX receivables_open ON receivables_tb USING btree (user_id) WHERE ((recovered + written_off) < amount);
 CREATE INDEX receivables_updated ON receivables_tb USING btree (updated_at);
 CREATE INDEX recharge_events_by_user ON recharge_events USING btree (user_id, event_id);
@@ -771,7 +827,6 @@ CREATE INDEX webhook_deliveries_by_transfer ON webhook_deliveries USING btree (e
 CREATE INDEX webhook_deliveries_dead ON webhook_deliveries USING btree (event_id, endpoint) WHERE (status = 3);
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries USING btree (endpoint, next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_ended ON webhook_deliveries USING btree (status, ended_at) WHERE (ended_at IS NOT NULL);
-CREATE INDEX webhook_deliveries_of_recharge ON webhook_deliveries USING btree (req_id) WHERE (kind = 3);
 CREATE INDEX webhook_deliveries_of_transaction ON webhook_deliveries USING btree (req_id) WHERE (kind = 2);
 CREATE INDEX webhook_deliveries_open ON webhook_deliveries USING btree (event_id) WHERE (ended_at IS NULL);
 
@@ -791,6 +846,10 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION audit_returns(p_from timestamp with time zone, p_to timestamp with time zone) RETURNS TABLE(subject text, what text) LANGUAGE sql STABLE
 -- FUNCTION audit_transactions(p_after bigint, p_until bigint) RETURNS TABLE(transaction_id text, user_id bigint, asset_id integer, what text) LANGUAGE plpgsql STABLE
 -- FUNCTION audit_unbalanced(p_after bigint, p_until bigint, p_users bigint[], p_assets integer[], p_sums numeric[]) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, version bigint) LANGUAGE sql STABLE
+-- FUNCTION bill_differences(p_channel text, p_day date, p_from timestamp with time zone, p_to timestamp with time zone) RETURNS TABLE(kind smallint, line_kind smallint, reference text, trade_no text, merchant_no text, return_no text, channel_return_no text, currency text, there bigint, here bigint) LANGUAGE sql STABLE
+-- FUNCTION bill_findings_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION bill_lines_near(p_channel text, p_day date) RETURNS SETOF channel_bill_lines LANGUAGE sql STABLE
+-- FUNCTION bill_next_is_good(p_channel text, p_day date) RETURNS boolean LANGUAGE sql STABLE
 -- FUNCTION branch_state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION branch_state_name(p_state smallint) RETURNS text LANGUAGE sql IMMUTABLE
 -- FUNCTION branches_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
@@ -819,7 +878,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION leg_user(p_place jsonb, p_participant text) RETURNS bigint LANGUAGE sql IMMUTABLE
 -- FUNCTION payment_disposition_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION receivables_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION recharge_accounts() RETURNS TABLE(channel text, asset_id integer, paid numeric, returned numeric, taken numeric, given_back numeric, owed numeric, clearing numeric, suspense numeric, receivable numeric, loss numeric) LANGUAGE sql STABLE
+-- FUNCTION recharge_accounts() RETURNS TABLE(channel text, asset_id integer, paid numeric, returned numeric, taken numeric, given_back numeric, owed numeric, clearing numeric, suspense numeric, receivable numeric, loss numeric, fees numeric, bank numeric, fees_moved numeric) LANGUAGE sql STABLE
 -- FUNCTION recharge_events_after(p_user bigint, p_event bigint, p_rows integer) RETURNS TABLE(event_id bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off
 -- FUNCTION recharge_guard(p_found bigint, p_held bigint) RETURNS text LANGUAGE plpgsql VOLATILE
 -- FUNCTION recharge_returns_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
@@ -873,6 +932,7 @@ CREATE TRIGGER approvals_identity_guard BEFORE UPDATE OF approval_id, action, su
 CREATE TRIGGER assets_delete_guard BEFORE DELETE ON assets_tb FOR EACH ROW EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_identity_guard BEFORE UPDATE ON assets_tb FOR EACH ROW WHEN (old.asset_id IS DISTINCT FROM new.asset_id OR old.symbol::text IS DISTINCT FROM new.symbol::text OR old."precision" IS DISTINCT FROM new."precision") EXECUTE FUNCTION assets_guard();
 CREATE TRIGGER assets_truncate_guard BEFORE TRUNCATE ON assets_tb FOR EACH STATEMENT EXECUTE FUNCTION assets_guard();
+CREATE TRIGGER bill_findings_guard BEFORE DELETE OR UPDATE ON bill_findings FOR EACH ROW EXECUTE FUNCTION bill_findings_guard();
 CREATE TRIGGER channel_payments_guard BEFORE DELETE OR UPDATE ON channel_payments FOR EACH ROW EXECUTE FUNCTION channel_payments_guard();
 CREATE TRIGGER channels_guard BEFORE DELETE OR UPDATE ON channels_tb FOR EACH ROW EXECUTE FUNCTION channels_guard();
 CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION row_guard();

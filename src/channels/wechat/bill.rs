@@ -295,6 +295,31 @@ mod tests {
         assert_eq!(read_text(&old).0, end, "{old}");
     }
 
+    /// Goal: the order of columns, further ones, and marks in a name mean nothing.
+    #[test]
+    fn other_columns_and_odd_names_change_nothing() {
+        let (end, lines) = read_text(BILL);
+        let odd = BILL.replace("`a, b,", "`\"a\", 'b' `c` 微信,");
+        assert_eq!(read_text(&odd), (end.clone(), lines.clone()));
+        // Each row of four and more fields, the last column first, and an unknown one behind.
+        let turned = BILL.trim_start_matches('\u{feff}').split_inclusive("\r\n").take(3);
+        let mut text: String = turned
+            .map(|line| {
+                let line = line.trim_end();
+                let (rest, last) = match line.strip_prefix('`') {
+                    Some(rest) => rest.rsplit_once(",`").expect("fields"),
+                    None => line.rsplit_once(',').expect("names"),
+                };
+                match line.starts_with('`') {
+                    true => format!("`{last},`{rest},`new\r\n"),
+                    false => format!("{last},{rest},新列\r\n"),
+                }
+            })
+            .collect();
+        text.extend(BILL.split_inclusive("\r\n").skip(3));
+        assert_eq!(read_text(&text), (end, lines), "{text}");
+    }
+
     /// A bill with a part lost, added or changed is no bill.
     #[test]
     fn a_bill_that_does_not_add_up_is_damaged() {

@@ -243,7 +243,10 @@ fn balance(sim: &Sim, asked: &Asked) -> Reply {
     let number = |name: &str| asked.field(name).and_then(|text| text.parse::<i64>().ok());
     let (from, until) = (number("created[gte]"), number("created[lt]"));
     let (from, until) = (from.unwrap_or_default(), until.unwrap_or(i64::MAX));
-    let fault = sim.faults.lock().bill;
+    let (fault, fee) = {
+        let faults = sim.faults.lock();
+        (faults.bill, faults.fee)
+    };
     let books = sim.books.lock();
     let mut lines: Vec<(i64, Value)> = Vec::new();
     let mut add = |at_s: i64, kind: (&str, &str), amount: i64, source: Value| {
@@ -255,7 +258,7 @@ fn balance(sim: &Sim, asked: &Asked) -> Reply {
             "amount": amount,
             "currency": source["currency"],
             "created": at_s,
-            "fee": 0,
+            "fee": if category == "charge" { fee } else { 0 },
             "reporting_category": category,
             "source": source,
             "type": kind,
@@ -281,7 +284,15 @@ fn balance(sim: &Sim, asked: &Asked) -> Reply {
     lines.retain(|(at_s, _)| (from..until).contains(at_s));
     lines.sort_by_key(|(at_s, line)| (-at_s, line["id"].to_string()));
     match fault {
-        Some(BillFault::Late) => lines.clear(),
+        Some(BillFault::Late | BillFault::Empty) => lines.clear(),
+        Some(BillFault::Add) if !lines.is_empty() => {
+            let mut other = lines[0].clone();
+            other.1["id"] = json!("txn_charge_ch_other");
+            other.1["source"]["id"] = json!("ch_other");
+            other.1["source"]["payment_intent"] = json!("pi_other");
+            other.1["source"]["metadata"] = json!({});
+            lines.push(other);
+        }
         Some(BillFault::Lose) if !lines.is_empty() => drop(lines.remove(0)),
         Some(BillFault::Change) if !lines.is_empty() => {
             let amount = lines[0].1["source"]["amount"].as_i64().unwrap_or_default();

@@ -21,6 +21,10 @@ pub(super) struct Faults {
     pub(super) refunds: Option<String>,
     /// Bills.
     pub(super) bill: Option<BillFault>,
+    /// The fee of each payment in bills, minor units.
+    pub(super) fee: i64,
+    /// So many lines of other merchant numbers are in each bill of WeChat Pay that has a trade.
+    pub(super) foreign: usize,
 }
 
 /// A fault of every answer.
@@ -83,6 +87,12 @@ pub(super) enum BillFault {
     Change,
     /// It is not made yet.
     Late,
+    /// It has nothing: an empty file, or no transaction.
+    Empty,
+    /// A bill of an older merchant, with fewer columns and other names (WeChat Pay).
+    Old,
+    /// The file is another one than the signed digest says (WeChat Pay).
+    Digest,
 }
 
 impl AnswerFault {

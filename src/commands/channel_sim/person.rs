@@ -71,7 +71,8 @@ fn named<'a>(books: &'a Books, no: &'a str) -> impl Iterator<Item = &'a SimOrder
     books.orders.values().filter(move |order| order.merchant_no == no)
 }
 
-/// A person pays: `{"amount"?,"currency"?,"borne"?,"late"?,"times"?}`.
+/// A person pays: `{"amount"?,"currency"?,"borne"?,"late"?,"times"?,"at_s"?}`. `at_s`: the time of
+/// the payment, seconds since 1970.
 fn pay(sim: &Sim, no: &str, how: &Value) -> Reply {
     let mut books = sim.books.lock();
     let order = named(&books, no).min_by_key(|order| order.is_closed).cloned();
@@ -91,7 +92,7 @@ fn pay(sim: &Sim, no: &str, how: &Value) -> Reply {
             amount: how["amount"].as_i64().unwrap_or(order.amount),
             currency: how["currency"].as_str().unwrap_or(&order.currency).to_owned(),
             borne: how["borne"].as_i64().unwrap_or_default(),
-            at_s: sim.now_s(),
+            at_s: how["at_s"].as_i64().unwrap_or_else(|| sim.now_s()),
             returns: Vec::new(),
         };
         numbers.push(match order.format {
@@ -154,14 +155,15 @@ fn event(sim: &Sim, no: &str, how: &Value) -> Reply {
     done()
 }
 
-/// A refund behind our back, or a chargeback: `{"amount"?}`.
+/// A refund behind our back, or a chargeback: `{"amount"?,"at_s"?}`.
 fn take(sim: &Sim, no: &str, way: &str, how: &Value) -> Reply {
     let mut books = sim.books.lock();
     let paid = named(&books, no).find_map(|order| Some((order, order.payments.first()?)));
     let Some((order, paid)) = paid else { return refused("it is not paid") };
     let amount = how["amount"].as_i64().unwrap_or(paid.amount - paid.returned());
     let (order, trade_no) = (order.clone(), paid.trade_no.clone());
-    let (random, at_s) = (sim.random(), sim.now_s());
+    let (random, now_s) = (sim.random(), sim.now_s());
+    let at_s = how["at_s"].as_i64().unwrap_or(now_s);
     let back = |prefix: &str, status: &str| SimReturn {
         number: format!("{prefix}{}", &random[..24]),
         return_no: String::new(),

@@ -251,7 +251,10 @@ fn bill_address(sim: &Sim, asked: &Asked) -> Reply {
     let day = asked.field("bill_date").unwrap_or_default();
     let Some(bill) = bill(sim, &day, fault) else { return error(400, "NO_STATEMENT_EXIST") };
     let url = format!("{}/v3/billdownload/file?token={day}", sim.base);
-    let digest = crypto::digest(bill.as_bytes());
+    let digest = match fault {
+        Some(BillFault::Digest) => crypto::digest(b"another file"),
+        _ => crypto::digest(bill.as_bytes()),
+    };
     Reply::json(200, &json!({"hash_type": "SHA1", "hash_value": digest, "download_url": url}))
 }
 
@@ -294,9 +297,18 @@ fn bill(sim: &Sim, day: &str, fault: Option<BillFault>) -> Option<String> {
         return None;
     }
     rows.sort();
+    let (fee, foreign) = {
+        let faults = sim.faults.lock();
+        (faults.fee, faults.foreign)
+    };
+    for number in 0..foreign {
+        let (trade_no, no) = (format!("43{number:026}"), format!("another-shop-{number}"));
+        rows.push((rows[0].0.clone(), trade_no, no, "SUCCESS", 1, "0".into(), "0".into(), 0));
+    }
     match fault {
         Some(BillFault::Lose) => drop(rows.remove(0)),
         Some(BillFault::Change) => rows[0].4 += 1,
+        Some(BillFault::Empty) => return Some(String::new()),
         Some(BillFault::Add) => {
             let mut other = rows[0].clone();
             (other.1, other.2) = ("4299999".to_owned(), "another-shop-1".to_owned());
@@ -304,23 +316,40 @@ fn bill(sim: &Sim, day: &str, fault: Option<BillFault>) -> Option<String> {
         }
         _ => {}
     }
-    let mut text = "\u{feff}交易时间,公众账号ID,商户号,特约商户号,设备号,微信订单号,商户订单号,用户标识,\
-        交易类型,交易状态,付款银行,货币种类,应结订单金额,代金券金额,微信退款单号,商户退款单号,退款金额,\
-        充值券退款金额,退款类型,退款状态,商品名称,商户数据包,手续费,费率,订单金额,申请退款金额,费率备注\r\n"
-        .to_owned();
-    let (mut paid, mut returned) = (0, 0);
-    for (time, trade_no, no, state, amount, number, return_no, sum) in &rows {
+    Some(written(&rows, fee, fault == Some(BillFault::Old)))
+}
+
+/// The text of a bill. `old`: of an older merchant.
+fn written(rows: &[BillRow], fee: i64, old: bool) -> String {
+    let (sum_name, total_name) = if old {
+        ("总金额", "总交易额")
+    } else {
+        ("应结订单金额", "应结订单总金额")
+    };
+    let more = if old { "" } else { ",订单金额,申请退款金额,费率备注" };
+    let mut text = format!(
+        "\u{feff}交易时间,公众账号ID,商户号,特约商户号,设备号,微信订单号,商户订单号,用户标识,交易类型,\
+         交易状态,付款银行,货币种类,{sum_name},代金券金额,微信退款单号,商户退款单号,退款金额,\
+         充值券退款金额,退款类型,退款状态,商品名称,商户数据包,手续费,费率{more}\r\n"
+    );
+    let (mut paid, mut returned, mut fees) = (0, 0, 0);
+    for (time, trade_no, no, state, amount, number, return_no, sum) in rows {
         paid += amount;
         returned += sum;
-        let (amount, sum) = (yuan(*amount), yuan(*sum));
+        let fee = if *state == "SUCCESS" { fee } else { 0 };
+        fees += fee;
+        let (amount, sum, fee) = (yuan(*amount), yuan(*sum), yuan(fee));
+        let more = if old { String::new() } else { format!(",`{amount},`{sum},`") };
         text += &format!(
             "`{time},`{APPID},`{MCHID},`0,`,`{trade_no},`{no},`simulated,`NATIVE,`{state},`OTHERS,`CNY,\
-             `{amount},`0.00,`{number},`{return_no},`{sum},`0.00,`,`,`a, simulated, recharge,`,`0.00000,\
-             `0.60%,`{amount},`{sum},`\r\n"
+             `{amount},`0.00,`{number},`{return_no},`{sum},`0.00,`,`,`a \"quoted\", recharge,`,`{fee}000,\
+             `0.60%{more}\r\n"
         );
     }
-    text += "总交易单数,应结订单总金额,退款总金额,充值券退款总金额,手续费总金额,订单总金额,申请退款总金额\r\n";
-    let (count, paid, returned) = (rows.len(), yuan(paid), yuan(returned));
-    text += &format!("`{count},`{paid},`{returned},`0.00,`0.00000,`{paid},`{returned}\r\n");
-    Some(text)
+    let more = if old { "" } else { ",订单总金额,申请退款总金额" };
+    text += &format!("总交易单数,{total_name},退款总金额,充值券退款总金额,手续费总金额{more}\r\n");
+    let (count, paid, returned, fees) = (rows.len(), yuan(paid), yuan(returned), yuan(fees));
+    let more = if old { String::new() } else { format!(",`{paid},`{returned}") };
+    text += &format!("`{count},`{paid},`{returned},`0.00,`{fees}000{more}\r\n");
+    text
 }

@@ -11,6 +11,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use domain::amount::{Amount, UNITS_MAX};
 use domain::asset::Catalog;
+use jiff::tz::Offset;
 use tokio::net::TcpListener;
 use tracing::info;
 
@@ -21,7 +22,7 @@ use crate::channels::keyed::KeyedChannel;
 use crate::channels::open::{OpenChannel, OpenChannels};
 use crate::channels::{Channel, Renewal};
 use crate::clock::Clock;
-use crate::config::channels::ChannelSection;
+use crate::config::channels::{ChannelKind, ChannelSection};
 use crate::config::recharge::{DifferingRule, DuplicateRule, LateRule, RechargeSection};
 use crate::config::{self, Config};
 use crate::coordinator::Coordinator;
@@ -38,9 +39,11 @@ use crate::http::tls::{HTTP_1_1, Tls};
 use crate::postgres::admin::Admin;
 use crate::postgres::database::Database;
 use crate::postgres::flight_store::FlightStore;
+use crate::recharge::bill::BillDays;
 use crate::recharge::proof::ProofKeys;
 use crate::recharge::terms::{ChannelTerms, PaymentRule, RechargePolicy};
 use crate::task::Tasks;
+use crate::till::bills::{self, BillsParts};
 use crate::till::{self, Till, TillOptions, TillParts};
 
 /// The workers of the service.
@@ -169,6 +172,19 @@ impl Opening {
         let recharges = Recharges::new(workers, reads, proofs, rules(config), clock, entropy);
         let recharges = Arc::new(recharges);
         let (till, heard) = Till::new();
+        let parts = BillsParts {
+            recharges: Arc::clone(&recharges),
+            channels: Arc::clone(&channels),
+            days: config.channels.iter().map(bill_days).collect(),
+            store: admin.bills(),
+            coordinator: Arc::clone(coordinator),
+            reads: admin.reads().clone(),
+            gate: Arc::clone(&gate),
+            clock: Arc::clone(&self.clock),
+            entropy: Box::new(SystemEntropy::default()),
+            silent: Arc::clone(&silent),
+        };
+        let bills = bills::start(parts, tasks);
         let parts = TillParts {
             recharges: Arc::clone(&recharges),
             channels: Arc::clone(&channels),
@@ -188,6 +204,7 @@ impl Opening {
             till,
             sums: ChannelSums::default(),
             notices: KeptNotices::new(admin.clone(), clock, keep),
+            bills,
             create_wait: Duration::from_millis(section.create_wait_ms),
             open_max: section.open_max,
             creates_per_minute_max: section.user_creates_per_minute_max,
@@ -258,6 +275,12 @@ fn secrets(section: &RechargeSection) -> (&[u8], Option<&[u8]>) {
     let present = section.proof_secret.as_ref().map(|secret| secret.expose().as_bytes());
     let previous = section.previous_proof_secret.as_ref().map(|secret| secret.expose().as_bytes());
     (present.unwrap_or_default(), previous)
+}
+
+/// The days of a channel, by its name.
+fn bill_days((name, section): (&String, &ChannelSection)) -> (String, BillDays) {
+    let hours = section.kind.map_or(0, ChannelKind::offset_hours);
+    (name.clone(), BillDays { offset: Offset::constant(hours), at: section.bill_at() })
 }
 
 /// Fetches the keys of a channel.

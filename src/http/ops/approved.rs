@@ -12,6 +12,7 @@ use super::halts::{SeenHalt, resume_now};
 use super::held_payments::{self, EndWanted};
 use super::receivables::ReceivableWanted;
 use super::refunds::RefundWanted;
+use super::settlements::SettleWanted;
 use super::specials::SpecialWish;
 use super::takings::TakenWanted;
 use super::transactions::Attended;
@@ -82,6 +83,10 @@ async fn carry_out(service: &Service, approval: &Approval, decided: Decided) -> 
         }
         Action::External if approval.subject.starts_with(ReceivableWanted::SUBJECT) => {
             let wanted: ReceivableWanted = parse(approval.request.as_bytes())?;
+            wanted.carry_out(service, note).await
+        }
+        Action::External if approval.subject.starts_with(SettleWanted::SUBJECT) => {
+            let wanted: SettleWanted = parse(approval.request.as_bytes())?;
             wanted.carry_out(service, note).await
         }
         Action::External => {

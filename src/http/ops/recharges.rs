@@ -160,7 +160,7 @@ fn before_overdue(now: Timestamp) -> Timestamp {
 }
 
 /// Whether a text can be the name of a channel.
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=16).contains(&text.len()) && text.bytes().all(plain)
 }

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use hyper::Method;
 
+use super::bills::BillsRoute;
 use super::console::PATH;
 use super::held_payments::PaymentEnd;
 use super::receivables::ReceivableWay;
@@ -82,6 +83,7 @@ pub(super) enum RechargeOps {
     Take,
     End(PaymentEnd),
     Channels,
+    OfBills(BillsRoute),
     /// Whether it is paused from then on.
     PauseChannel(bool),
 }
@@ -291,6 +293,31 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/channels/{channel}/unpause",
             method: Method::POST,
             route: Ops::Recharging(RechargeOps::PauseChannel(false)),
+        },
+        Route {
+            pattern: "/admin/v1/channels/{channel}/reconcile",
+            method: Method::POST,
+            route: Ops::Recharging(RechargeOps::OfBills(BillsRoute::Reconcile)),
+        },
+        Route {
+            pattern: "/admin/v1/channels/{channel}/settle",
+            method: Method::POST,
+            route: Ops::Recharging(RechargeOps::OfBills(BillsRoute::Settle)),
+        },
+        Route {
+            pattern: "/admin/v1/bills",
+            method: Method::GET,
+            route: Ops::Recharging(RechargeOps::OfBills(BillsRoute::Bills)),
+        },
+        Route {
+            pattern: "/admin/v1/findings",
+            method: Method::GET,
+            route: Ops::Recharging(RechargeOps::OfBills(BillsRoute::Findings)),
+        },
+        Route {
+            pattern: "/admin/v1/findings/{finding_id}/dismiss",
+            method: Method::POST,
+            route: Ops::Recharging(RechargeOps::OfBills(BillsRoute::Dismiss)),
         },
     ];
     Routes::new(TABLE)

@@ -251,7 +251,7 @@ impl Reads {
 }
 
 /// The accounts of one channel and asset, smallest units. Clearing, the channel's debt to us, is
-/// `paid - returned - taken + given_back`.
+/// `paid - returned - taken + given_back - fees - bank`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelAccounts {
     /// The channel's name.
@@ -274,6 +274,10 @@ pub struct ChannelAccounts {
     pub receivable: i128,
     /// Money that is lost.
     pub loss: i128,
+    /// The channel's fees.
+    pub fees: i128,
+    /// Money that has reached the bank.
+    pub bank: i128,
 }
 
 fn accounts_from_row(row: &Row) -> Result<ChannelAccounts, Error> {
@@ -294,6 +298,8 @@ fn accounts_from_row(row: &Row) -> Result<ChannelAccounts, Error> {
         suspense: units("suspense")?,
         receivable: units("receivable")?,
         loss: units("loss")?,
+        fees: units("fees")?,
+        bank: units("bank")?,
     })
 }
 

@@ -319,14 +319,16 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
 $$;
 
 -- The accounts of channels, by their movements, and by the rows that they come from: clearing is
--- paid - returned - taken + given_back. Smallest units.
+-- paid - returned - taken + given_back - fees - bank. The fees are those of bills; no row but its
+-- movement stands for what has reached the bank. Smallest units.
 CREATE FUNCTION recharge_accounts()
 RETURNS TABLE (channel TEXT, asset_id INTEGER, paid NUMERIC, returned NUMERIC, taken NUMERIC,
                given_back NUMERIC, owed NUMERIC, clearing NUMERIC, suspense NUMERIC,
-               receivable NUMERIC, loss NUMERIC)
+               receivable NUMERIC, loss NUMERIC, fees NUMERIC, bank NUMERIC, fees_moved NUMERIC)
 LANGUAGE sql STABLE AS $$
     SELECT channel, asset_id, sum(paid), sum(returned), sum(taken), sum(given_back), sum(owed),
-           sum(clearing), sum(suspense), sum(receivable), sum(loss)
+           sum(clearing), sum(suspense), sum(receivable), sum(loss), sum(fees), sum(bank),
+           sum(fees_moved)
       FROM (
         SELECT p.channel::text, p.asset_id,
                -- A payment that its channel had given back before it was seen has no movement.
@@ -336,25 +338,31 @@ LANGUAGE sql STABLE AS $$
                                         AND r.state = 40)
                     THEN 0 ELSE p.amount END AS paid,
                0 AS returned, 0 AS taken, 0 AS given_back, 0 AS owed, 0 AS clearing,
-               0 AS suspense, 0 AS receivable, 0 AS loss
+               0 AS suspense, 0 AS receivable, 0 AS loss, 0 AS fees, 0 AS bank, 0 AS fees_moved
           FROM channel_payments p WHERE p.amount IS NOT NULL
         UNION ALL
         SELECT p.channel, p.asset_id, 0, CASE r.kind WHEN 1 THEN u.units ELSE 0 END,
                CASE r.kind WHEN 2 THEN u.units ELSE 0 END,
-               CASE r.kind WHEN 3 THEN u.units ELSE 0 END, 0, 0, 0, 0, 0
+               CASE r.kind WHEN 3 THEN u.units ELSE 0 END, 0, 0, 0, 0, 0, 0, 0, 0
           FROM recharge_returns r JOIN channel_payments p USING (payment_id)
          CROSS JOIN LATERAL (
             SELECT r.minor_units::numeric * (p.amount / p.minor_units) AS units) AS u
          WHERE r.state = 40 AND p.amount IS NOT NULL
         UNION ALL
-        SELECT p.channel, r.asset_id, 0, 0, 0, 0, r.amount - r.recovered - r.written_off, 0, 0, 0, 0
+        SELECT p.channel, r.asset_id, 0, 0, 0, 0, r.amount - r.recovered - r.written_off, 0, 0, 0,
+               0, 0, 0, 0
           FROM receivables_tb r JOIN channel_payments p USING (payment_id)
+        UNION ALL
+        SELECT b.channel, b.asset_id, 0, 0, 0, 0, 0, 0, 0, 0, 0, b.fees_units, 0, 0
+          FROM channel_bills b WHERE b.fees_units <> 0
         UNION ALL
         SELECT split_part(side.account, '/', 1), m.asset_id, 0, 0, 0, 0, 0,
                CASE split_part(side.account, '/', 2) WHEN 'clearing' THEN side.units ELSE 0 END,
                CASE split_part(side.account, '/', 2) WHEN 'suspense' THEN -side.units ELSE 0 END,
                CASE split_part(side.account, '/', 2) WHEN 'receivable' THEN side.units ELSE 0 END,
-               CASE split_part(side.account, '/', 2) WHEN 'loss' THEN side.units ELSE 0 END
+               CASE split_part(side.account, '/', 2) WHEN 'loss' THEN side.units ELSE 0 END, 0,
+               CASE split_part(side.account, '/', 2) WHEN 'bank' THEN side.units ELSE 0 END,
+               CASE split_part(side.account, '/', 2) WHEN 'fees' THEN side.units ELSE 0 END
           FROM recharge_movements m
          CROSS JOIN LATERAL (VALUES (m.debit, m.amount), (m.credit, -m.amount))
                AS side (account, units)
@@ -367,9 +375,10 @@ $$;
 CREATE FUNCTION audit_recharge_accounts()
 RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
     SELECT format('channel %s, asset %s', channel, asset_id),
-           format('has clearing %s and receivable %s by its movements, and %s and %s by its '
-                  'payments, returns and receivables', clearing, receivable,
-                  paid - returned - taken + given_back, owed)
+           format('has clearing %s, receivable %s and fees %s by its movements, and %s, %s and %s '
+                  'by its payments, returns, receivables and bills', clearing, receivable,
+                  fees_moved, paid - returned - taken + given_back - fees - bank, owed, fees)
       FROM recharge_accounts()
-     WHERE (clearing, receivable) <> (paid - returned - taken + given_back, owed)
+     WHERE (clearing, receivable, fees_moved)
+           <> (paid - returned - taken + given_back - fees - bank, owed, fees)
 $$;

@@ -23,14 +23,14 @@ export function watchRecharges() {
 
 async function readAll() {
   const asked = query;
-  const [list, held, { channels }, { receivables }, { channels: sums }] = await Promise.all([
+  const [list, held, { channels }, { receivables }, { channels: sums }, { findings }] = await Promise.all([
     get(`recharges?limit=${LISTED_MAX}&${asked}`), get(`recharges?held=true&limit=${LISTED_MAX}`), get("channels"),
-    get(`receivables?open=true&limit=${LISTED_MAX}`), get("totals"),
+    get(`receivables?open=true&limit=${LISTED_MAX}`), get("totals"), get("findings?state=OPEN"),
   ]);
-  return [asked, list, held, channels, receivables, sums];
+  return [asked, list, held, channels, receivables, sums, findings];
 }
 
-function showAll([asked, list, held, channels, receivables, sums]) {
+function showAll([asked, list, held, channels, receivables, sums, findings]) {
   byId("recharges-part").hidden = false;
   // Answers of an earlier filter may come late.
   if (asked === query) showList(list);
@@ -55,17 +55,37 @@ function showAll([asked, list, held, channels, receivables, sums]) {
     ["User", (row) => row.user_id, "number"],
     ["Owed", (row) => `${row.open} of ${row.amount} ${row.asset}`, "number"],
   ], receivables));
+  show("findings", findings, "No bill differs.", () => table("Open findings of bills, newest first", [
+    ["Channel", (row) => row.channel],
+    ["Day", (row) => row.day],
+    ["Kind", (row) => row.kind],
+    ["Number", (row) => row.reference],
+    ["In the bill", (row) => row.there ?? "—", "number"],
+    ["Here", (row) => row.here ?? "—", "number"],
+    ["The channel says", (row) => row.what ?? "—"],
+    ["End", dismissButton],
+  ], findings.slice(0, LISTED_MAX)));
 }
 
 /// The accounts of each channel.
 function sumsTable(sums) {
   const sum = (head, key) => [head, (row) => row[key], "number"];
-  return table("Clearing, the channel's debt to us, is paid - returned - taken + given back", [
+  return table("Clearing, the channel's debt to us, is paid - returned - taken + given back - fees - bank", [
     ["Channel", (row) => row.channel],
     ["Asset", (row) => row.asset],
-    sum("Paid", "paid"), sum("Returned", "returned"), sum("Taken", "taken"), sum("Given back", "given_back"),
+    sum("Paid", "paid"), sum("Returned", "returned"), sum("Taken", "taken"), sum("Given back", "given_back"), sum("Fees", "fees"), sum("Bank", "bank"),
     sum("Clearing", "clearing"), sum("Suspense", "suspense"), sum("Receivable", "receivable"), sum("Loss", "loss"),
   ], sums);
+}
+
+function dismissButton({ finding_id, kind, reference }) {
+  return actionButton("Dismiss", `dismiss finding ${finding_id}`, {
+    title: `Dismiss ${kind} ${reference}`,
+    verb: "Dismiss",
+    what: "A person has explained it. It stays dismissed, and no money moves.",
+    ask: (reason) => change("POST", `findings/${finding_id}/dismiss`, { reason }),
+    done: (answer) => `Finding ${answer.finding_id} is ${answer.state}.`,
+  });
 }
 
 function show(place, rows, none, element) {

@@ -1,0 +1,124 @@
+use super::*;
+
+use crate::harness::COIN;
+
+/// Goal: a refund that was made at the channel, behind our back, is found by the bill and taken
+/// from its user once, under the channel's own number.
+#[test]
+fn rch_034_a_refund_behind_our_back_is_found_by_the_bill() {
+    let books = Billing::new();
+    for channel in BOTH {
+        let id = books.credited(channel, channel, day(4));
+        books.reconciles(channel, day(4), &json!({"callbacks": "drop"}));
+        let body = json!({"amount": 4_000, "at_s": noon(day(3))});
+        let back = books.desk.sim.done("POST", &format!("/sim/refund/{id}"), &body);
+        for _ in 0..2 {
+            books.reconciles(channel, day(3), &json!({"callbacks": "drop"}));
+        }
+        let number = back["number"].as_str().expect("a number").to_owned();
+        let want = ("RETURN_MISSING_HERE".to_owned(), "DONE".to_owned(), number.clone());
+        assert_eq!(books.findings(channel), [want]);
+        let rows = "SELECT r.kind, r.state, r.minor_units, r.channel_return_no \
+                      FROM recharge_returns r JOIN channel_payments USING (payment_id) \
+                     WHERE channel = ";
+        let rows = books.desk.site.sql(&format!("{rows}'{channel}'"));
+        assert_eq!(rows, [["2".to_owned(), "40".to_owned(), "4000".to_owned(), number]]);
+        books.is_clean(channel, day(4));
+        let bill = books.bill(channel, day(3));
+        assert_eq!(bill["returned"], json!(4_000), "{bill}");
+    }
+    assert_eq!(books.server.balances(USER)["CNY"].funding, Some(120 * COIN));
+    books.is_whole();
+}
+
+/// Goal: a chargeback that no callback has told is taken by the bill, and one that was won comes
+/// back by it.
+#[test]
+fn rch_035_a_chargeback_is_taken_and_given_back_by_the_bill() {
+    let books = Billing::new();
+    let id = books.credited("card", "a", day(4));
+    let body = json!({"at_s": noon(day(4))});
+    let drop = json!({"callbacks": "drop"});
+    books.desk.sim.faults(&drop);
+    let taken = books.desk.sim.done("POST", &format!("/sim/take/{id}"), &body);
+    books.reconciles("card", day(4), &drop);
+    assert_eq!(books.server.balances(USER)["CNY"].funding, Some(0));
+    let number = taken["number"].as_str().expect("a number");
+    books.desk.sim.done("POST", &format!("/sim/give/{number}"), &json!({}));
+    books.reconciles("card", day(4), &drop);
+    assert_eq!(books.server.balances(USER)["CNY"].funding, Some(100 * COIN));
+    let kinds = "SELECT string_agg(kind::text, ' ' ORDER BY kind) FROM recharge_returns";
+    assert_eq!(books.desk.site.sql_value(kinds), "2 3");
+    books.reconciles("card", day(3), &json!({}));
+    books.is_clean("card", day(4));
+    books.is_whole();
+}
+
+/// The differences of a day, by the one comparison.
+fn differences(books: &Billing, channel: &str, day: Date) -> Vec<String> {
+    let (from, to) = (day, day.tomorrow().expect("a day"));
+    let rows = books.desk.site.sql(&format!(
+        "SELECT kind, there, here FROM bill_differences('{channel}', '{day}', \
+                '{from} 00:00:00+00', '{to} 00:00:00+00') ORDER BY 1, 2"
+    ));
+    rows.into_iter().map(|row| row.join(" ")).collect()
+}
+
+/// Goal: a return of ours that the bill has is that return; one that no bill has is missing there;
+/// another amount differs. Method: a refund over the operators' route, and bills written by hand.
+#[test]
+fn rch_035_our_own_returns_are_compared() {
+    let books = Billing::new();
+    let id = books.credited("card", "a", day(3));
+    let body = json!({"amount": "30", "idem_key": "r-1", "reason": "a test"});
+    let reply = books.post(&format!("recharges/{id}/refund"), &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    eventually("the refund", || {
+        let done = "SELECT count(*) FROM recharge_returns WHERE state = 40";
+        (books.desk.site.sql_value(done) == "1").then_some(())
+    });
+    // In UTC, as cards count days.
+    let today: Date = books
+        .desk
+        .site
+        .sql_value("SELECT (updated_at AT TIME ZONE 'UTC')::date FROM recharge_returns")
+        .parse()
+        .expect("a day");
+    let number =
+        books.desk.site.sql_value("SELECT 'wrf_' || ulid_text(return_id) FROM recharge_returns");
+    let trade_no = books.trade_no(&id);
+    let bill = |day: Date| {
+        books.desk.site.sql(&format!(
+            "INSERT INTO channel_bills (channel, day, state, tries, run) \
+             VALUES ('card', '{day}', 40, 1, 1)"
+        ));
+    };
+    let line = |amount: u64| {
+        books.desk.site.sql(&format!(
+            "DELETE FROM channel_bill_lines; \
+             INSERT INTO channel_bill_lines (channel, day, run, place, kind, marked, merchant_no, \
+                trade_no, return_no, channel_return_no, number, minor_units, currency, at) \
+             VALUES ('card', '{today}', 1, 0, 2, true, '{id}', '{trade_no}', '{number}', 're_1', \
+                '{number}', {amount}, 'CNY', now())"
+        ));
+    };
+    bill(today);
+    assert_eq!(differences(&books, "card", today), Vec::<String>::new(), "the next day may tell");
+    bill(today.tomorrow().expect("a day"));
+    let missing = differences(&books, "card", today);
+    assert_eq!(missing, ["5  3000"]);
+    line(3_000);
+    assert_eq!(differences(&books, "card", today), Vec::<String>::new());
+    line(3_001);
+    assert_eq!(differences(&books, "card", today), ["3 3001 3000"]);
+    // Of another payment's return: it is in the bill alone, and ours is in none.
+    books.desk.site.sql("UPDATE channel_bill_lines SET number = 're_1', return_no = NULL");
+    assert_eq!(differences(&books, "card", today), ["4 3001 ", "5  3000"]);
+    // The line of a payment that is not here, without one of our numbers.
+    books.desk.site.sql(
+        "ALTER TABLE channel_payments DISABLE TRIGGER USER; \
+         UPDATE channel_payments SET trade_no = 'pi_gone'; \
+         UPDATE channel_bill_lines SET marked = false",
+    );
+    assert_eq!(differences(&books, "card", today), ["5  3000"], "foreign");
+}
