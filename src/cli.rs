@@ -5,6 +5,7 @@
 mod log;
 mod operator;
 pub mod overview;
+mod promotion;
 mod recharge;
 mod stores;
 mod tools;
@@ -24,6 +25,9 @@ pub use self::operator::{
     TransactionListArgs, TransactionShowArgs, TransferAttendArgs, TransferCommand,
     TransferListArgs, TransferShowArgs, VenueAddArgs, VenueArgs, VenueCommand, WebhookCommand,
     WebhookListArgs, WebhookResendArgs,
+};
+pub use self::promotion::{
+    PromotionCommand, PromotionFundArgs, PromotionSetArgs, PromotionShowArgs,
 };
 pub use self::recharge::{
     ChannelCommand, ChannelPauseArgs, PaymentAttendArgs, ReceivableArgs, RechargeAttendArgs,
@@ -168,6 +172,11 @@ pub enum Command {
     /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Channel(ChannelCommand),
+    /// Make promotions that add a bonus to recharges, and put money into them.
+    ///
+    /// Exit code 1: the service refuses or does not answer. 3: another operator must approve it.
+    #[command(subcommand)]
+    Promotion(PromotionCommand),
     /// Freeze, unfreeze or disable a user's accounts.
     ///
     /// Exit code 1: the service refuses or does not answer.
@@ -242,6 +251,7 @@ impl Command {
                 }
             },
             Command::Recharge(command) => command.format(),
+            Command::Promotion(command) => command.format(),
             Command::Channel(ChannelCommand::List(access)) => access.format,
             Command::Channel(ChannelCommand::Pause(args) | ChannelCommand::Unpause(args)) => {
                 args.operator.access.format

@@ -111,8 +111,11 @@ pub const RECHARGE_POINTS: &[&str] = &[
     "return_after_there",
 ];
 
+/// The points of a bonus, in their order. An order without a promotion does not reach them.
+pub const PROMOTION_POINTS: &[&str] = &["promotion_after_reserve", "promotion_after_return"];
+
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 13] = [
+pub const ALL_POINTS: [&[&str]; 14] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,
@@ -126,6 +129,7 @@ pub const ALL_POINTS: [&[&str]; 13] = [
     EVENT_POINTS,
     TRANSACTION_POINTS,
     RECHARGE_POINTS,
+    PROMOTION_POINTS,
 ];
 
 /// Whether a point has this name.

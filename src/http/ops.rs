@@ -22,6 +22,7 @@ mod held_payments;
 mod holds;
 mod page;
 mod pauses;
+mod promotions;
 mod receivables;
 mod recharge_shown;
 mod recharges;
@@ -132,6 +133,10 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::QueryRecharge => detached(recharges::query_now(service, parameters, call)).await,
             Ops::CloseRecharge => detached(recharges::close(service, parameters, call)).await,
             Ops::Refund => detached(refunds::refund(service, parameters, call)).await,
+            Ops::Promotions => promotions::list(&service, &call).await,
+            Ops::Promotion => promotions::show(&service, &parameters[0], &call).await,
+            Ops::SetPromotion => detached(promotions::set(service, parameters, call)).await,
+            Ops::FundPromotion => detached(promotions::fund(service, parameters, call)).await,
             Ops::EndReceivable(how) => {
                 detached(receivables::end(service, how, parameters, call)).await
             }

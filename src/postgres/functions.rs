@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Error;
 
 /// Dependencies first: PostgreSQL checks the body of an SQL function when it is created.
-const FILES: [&str; 13] = [
+const FILES: [&str; 14] = [
     include_str!("sql/states.sql"),
     include_str!("sql/fence.sql"),
     include_str!("sql/journal.sql"),
@@ -28,6 +28,7 @@ const FILES: [&str; 13] = [
     include_str!("sql/events.sql"),
     include_str!("sql/people.sql"),
     include_str!("sql/transactions.sql"),
+    include_str!("sql/promotions.sql"),
     include_str!("sql/recharges.sql"),
 ];
 

@@ -72,6 +72,10 @@ pub(super) enum Ops {
     Refund,
     EndReceivable(ReceivableWay),
     EndPayment(PaymentEnd),
+    Promotions,
+    Promotion,
+    SetPromotion,
+    FundPromotion,
     Channels,
     /// Whether it is paused from then on.
     PauseChannel(bool),
@@ -248,6 +252,22 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/payments/{payment_id}/rematch",
             method: Method::POST,
             route: Ops::EndPayment(PaymentEnd::Rematch),
+        },
+        Route { pattern: "/admin/v1/promotions", method: Method::GET, route: Ops::Promotions },
+        Route {
+            pattern: "/admin/v1/promotions/{promotion}",
+            method: Method::GET,
+            route: Ops::Promotion,
+        },
+        Route {
+            pattern: "/admin/v1/promotions/{promotion}",
+            method: Method::PUT,
+            route: Ops::SetPromotion,
+        },
+        Route {
+            pattern: "/admin/v1/promotions/{promotion}/fund",
+            method: Method::POST,
+            route: Ops::FundPromotion,
         },
         Route { pattern: "/admin/v1/channels", method: Method::GET, route: Ops::Channels },
         Route {

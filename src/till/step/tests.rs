@@ -151,6 +151,7 @@ fn what_does_not_end_is_stuck() {
     assert!(!is_stuck(&closing, at(1_500 + 3_599)) && is_stuck(&closing, at(1_500 + 3_600)));
     assert!(!is_stuck(&order(RechargeState::Paying), at(100_000)));
     let back = RechargeReturn {
+        bonus: 0,
         id: ReturnId::new(9).expect("not zero"),
         payment: PaymentId::new(7).expect("not zero"),
         kind: ReturnKind::Refund,

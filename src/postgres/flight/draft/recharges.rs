@@ -17,7 +17,7 @@ use crate::recharge::act::{
 use crate::recharge::decide::{KnownPayment, PaymentDecision, decide};
 use crate::recharge::movement::{self, LedgerAccount, MovementKind, RechargeMovement};
 use crate::recharge::order::{
-    ClosingWish, Recharge, RechargeEvent, RechargeState, RechargeStep, RechargeTarget,
+    BonusState, ClosingWish, Recharge, RechargeEvent, RechargeState, RechargeStep, RechargeTarget,
 };
 use crate::recharge::payment::{Disposition, HeldCause, RechargePayment};
 use crate::recharge::returned::{
@@ -25,6 +25,7 @@ use crate::recharge::returned::{
 };
 use crate::recharge::{RechargeId, ReturnId};
 use domain::account::UserId;
+use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Cid, ExternalOperation, Op};
@@ -76,7 +77,9 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
     let ends = order.is_some_and(|order| !order.is_open() || order.closing.is_some());
     if known.careful || credited || ends && call.may_credit() {
         rows.externals.extend(call.credit_keys(recorded.map(|row| row.id)));
+        rows.externals.extend(call.bonus_key());
     }
+    rows.externals.extend(returns::own_credit_of(call));
 }
 
 /// The asset that an act may move; `None`: it moves nothing, or its payment is not read yet.
@@ -106,6 +109,7 @@ fn asset_of(call: &RechargeCall, known: &Known) -> Option<AssetId> {
 pub(super) fn wanted_behind(call: &RechargeCall, rows: &mut Rows) {
     rows.recharges.extend(keys(call));
     rows.externals.extend(call.credit_keys(None));
+    rows.externals.extend(call.bonus_key());
 }
 
 fn keys(call: &RechargeCall) -> Vec<RechargeKey> {
@@ -190,6 +194,9 @@ impl Known {
             (row.external.order_number == call.order_number).then_some(row)
         });
         reply.credit = ours.and_then(operation);
+        let bonus = call.bonus_key().and_then(|key| self.externals.get(&key));
+        let ours = bonus.filter(|row| row.external.order_number == call.bonus_number);
+        reply.bonus = ours.and_then(operation);
         Reply::Recharge(Box::new(reply))
     }
 }
@@ -289,6 +296,8 @@ struct Matter {
     recorded: bool,
     order: Option<Recharge>,
     steps: Vec<RechargeStep>,
+    /// The bonus that was given with it.
+    bonus: Option<ExternalOperation>,
 }
 
 impl Matter {
@@ -398,7 +407,7 @@ impl Draft<'_> {
     }
 
     /// An order as this flight has it so far, or as it was read.
-    fn order(&self, id: RechargeId) -> Option<Recharge> {
+    pub(super) fn order(&self, id: RechargeId) -> Option<Recharge> {
         let here = self.desk.orders.get(&id).map(|(order, _)| order);
         here.or_else(|| self.known.recharges.orders.get(&id)).cloned()
     }
@@ -413,6 +422,10 @@ impl Draft<'_> {
     fn write_order(&mut self, mut order: Recharge, steps: Vec<RechargeStep>) {
         let before = self.known.recharges.orders.get(&order.id).map_or(0, |row| row.version);
         (order.version, order.updated_at) = (before + 1, self.flight.at);
+        if order.owes_bonus() {
+            // The till gives it back, and keeps the time of what follows.
+            order.next_at.get_or_insert(self.flight.at);
+        }
         let id = order.id;
         match self.desk.orders.get_mut(&id) {
             Some((row, history)) => {
@@ -617,6 +630,7 @@ impl Draft<'_> {
         if !decision.writes() {
             let mut reply = decided(decision, recorded);
             reply.credit = self.credited_before(call);
+            reply.bonus = self.bonus_before(call);
             return Ok(reply);
         }
         let at = self.flight.at;
@@ -645,7 +659,8 @@ impl Draft<'_> {
             updated_at: at,
             version: 0,
         });
-        let mut matter = Matter { payment, recorded: is_recorded, order, steps: Vec::new() };
+        let (steps, bonus) = (Vec::new(), None);
+        let mut matter = Matter { payment, recorded: is_recorded, order, steps, bonus };
         matter.attach();
         let mut credit = None;
         match decision {
@@ -656,15 +671,21 @@ impl Draft<'_> {
             }
             PaymentDecision::Return => self.returning(&mut matter, pay.return_id),
             PaymentDecision::Credit { pays } => match self.credit(call, &mut matter, pays)? {
-                Ok(done) => credit = Some(done),
+                Ok(done) => {
+                    credit = Some(done);
+                    if pays {
+                        self.give_bonus(call, &mut matter)?;
+                    }
+                }
                 Err(code) => return Ok(RechargeReply::refused(code, None)),
             },
             PaymentDecision::Foreign | PaymentDecision::Contradiction | PaymentDecision::Repeat => {
                 unreachable!("they write nothing")
             }
         }
+        let bonus = matter.bonus.take();
         let payment = self.write_payment(matter);
-        Ok(RechargeReply { credit, ..decided(decision, Some(payment)) })
+        Ok(RechargeReply { credit, bonus, ..decided(decision, Some(payment)) })
     }
 
     /// Why a payment of an order that is over is not credited: a repair from the log has restored
@@ -691,6 +712,48 @@ impl Draft<'_> {
             (row.external.order_number == call.order_number).then_some(row)
         });
         found.and_then(operation)
+    }
+
+    /// The same of the bonus beside it.
+    pub(super) fn bonus_before(&self, call: &RechargeCall) -> Option<ExternalOperation> {
+        let row = self.known.externals.get(&call.bonus_key()?)?;
+        let ours = row.external.order_number == call.bonus_number;
+        ours.then(|| operation(row)).flatten()
+    }
+
+    /// Gives the reserved bonus of an order that was paid to the unit, in the flight of its credit.
+    /// Without a reserve there is none: an order that was remade from its proof reserves its bonus
+    /// when it is inserted, if it was given before.
+    fn give_bonus(&mut self, call: &RechargeCall, matter: &mut Matter) -> Result<(), Objected> {
+        let payment = &matter.payment;
+        let Some(order) = &mut matter.order else { return Ok(()) };
+        let exact = payment.amount == Some(order.amount);
+        if order.bonus_state != Some(BonusState::Reserved) || !exact {
+            return Ok(());
+        }
+        let (Some(amount), Some(name)) = (Amount::new(order.bonus), order.promotion.clone()) else {
+            return Err(violation(format!("{} has no bonus", order.id)));
+        };
+        let external = External {
+            idem_key: movement::recharge_bonus(order.id),
+            op: Op::ExtDeposit,
+            user: order.user,
+            asset: order.asset,
+            amount,
+            actor: call.actor.clone(),
+            order_number: call.bonus_number,
+        };
+        order.bonus_state = Some(BonusState::Given);
+        let done = match self.booked(&external)? {
+            Ok(done) => done,
+            // The account has taken the credit before it.
+            Err(code) => return Err(violation(format!("a bonus is refused: {}", code.name()))),
+        };
+        let sides = (LedgerAccount::Promotion(name), LedgerAccount::User(external.user));
+        let (key, kind) = (external.idem_key, MovementKind::Bonus);
+        self.movement_of(&matter.payment, key, kind, sides, Some(amount));
+        matter.bonus = Some(done);
+        Ok(())
     }
 
     /// Into suspense, or it stays there with a cause.
@@ -732,6 +795,7 @@ impl Draft<'_> {
             number: None,
             code: None,
             attempts: 0,
+            bonus: 0,
         });
     }
 

@@ -8,7 +8,7 @@ use crate::recharge::order::{Follow, FollowState};
 
 fn call(act: RechargeAct) -> RechargeCall {
     let (user, actor) = (Some(order().user), "a test".to_owned());
-    RechargeCall { user, order_number: 7, actor, act }
+    RechargeCall { user, order_number: 7, bonus_number: 8, actor, act }
 }
 
 fn seen(known: &Known, act: RechargeAct) -> RechargeOutcome {
@@ -65,6 +65,7 @@ fn an_end_that_has_come_is_found() {
                 number: None,
                 code: None,
                 attempts: 0,
+                bonus: 0,
             };
             known.recharges.returns.insert(id, back);
             let want = match state {
@@ -137,6 +138,7 @@ fn a_try_that_stands_is_found() {
 
     let payment = recorded(&facts(), Disposition::Returning, None);
     let back = RechargeReturn {
+        bonus: 0,
         id: ReturnId::new(9).expect("not zero"),
         payment: payment.id,
         kind: ReturnKind::Refund,
@@ -184,6 +186,7 @@ fn a_lost_credit_is_looked_for_under_its_own_key() {
     };
     let id = PaymentId::of(&terms.name, &facts.trade_no);
     let pay = PaymentCall {
+        bonus: false,
         id,
         return_id: ReturnId::new(9).expect("not zero"),
         facts,
