@@ -205,6 +205,9 @@ mod recharge_api;
 mod recharge_kills;
 /// The operators' side of recharges, with a simulated channel.
 mod recharge_ops;
+
+/// Bonuses of recharges.
+mod promotions;
 /// The till: orders and returns at their channels, from their rows, against the simulator.
 mod till;
 
