@@ -69,6 +69,8 @@ pub enum Alert {
     PostgresUnreachable,
     /// An operation was repeated with another body, or refunded without a withdrawal.
     ProtocolViolation,
+    /// The money of a promotion does not suffice for one more of its largest bonuses.
+    PromotionLow,
     /// A payment came again with other facts.
     RechargeContradiction,
     /// A payment of an order is held for an operator.
@@ -104,7 +106,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 36] = [
+    pub const ALL: [Alert; 37] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::ChannelAway,
@@ -125,6 +127,7 @@ impl Alert {
         Alert::PlacesLow,
         Alert::PostgresChanged,
         Alert::PostgresUnreachable,
+        Alert::PromotionLow,
         Alert::ProtocolViolation,
         Alert::RechargeContradiction,
         Alert::RechargeHeld,
@@ -166,6 +169,7 @@ impl Alert {
             Alert::PlacesLow => "places_low",
             Alert::PostgresChanged => "postgres_changed",
             Alert::PostgresUnreachable => "postgres_unreachable",
+            Alert::PromotionLow => "promotion_low",
             Alert::ProtocolViolation => "protocol_violation",
             Alert::RechargeContradiction => "recharge_contradiction",
             Alert::RechargeHeld => "recharge_held",
@@ -217,6 +221,7 @@ impl Alert {
             | Alert::JournalFilling
             | Alert::PlacesLow
             | Alert::PostgresUnreachable
+            | Alert::PromotionLow
             | Alert::RechargeHeld
             | Alert::SnapshotFailed
             | Alert::SpecialNegative
@@ -265,6 +270,7 @@ impl Alert {
             Alert::RechargeContradiction => {
                 "ubscore recharge list --trade-no NUMBER; runbook, \"A payment contradicts its record\""
             }
+            Alert::PromotionLow => "ubscore promotion list; runbook, \"A promotion runs out\"",
             Alert::RechargeStuck => {
                 "ubscore recharge list --overdue; runbook, \"A recharge does not end\""
             }

@@ -20,6 +20,9 @@ pub const RECHARGE_CREDITS_TOTAL: &str = "ubscore_recharge_credits_total";
 /// end has no series.
 pub const CHANNEL_KEY_END: &str = "ubscore_channel_key_end_timestamp_seconds";
 
+/// Gauge, smallest units: money of a promotion that is neither reserved nor given, by `promotion`.
+pub const PROMOTION_AVAILABLE: &str = "ubscore_promotion_available";
+
 /// Starts the series of a channel at zero.
 pub fn expect_channel(channel: &str) {
     for seen_by in ["callback", "query", "operator"] {
@@ -58,6 +61,11 @@ pub fn channel_key_end(channel: &str, second: i64) {
     metrics::gauge!(CHANNEL_KEY_END, "channel" => channel.to_owned()).set(second as f64);
 }
 
+/// Sets the money of a promotion, smallest units.
+pub fn promotion_available(promotion: &str, units: u64) {
+    metrics::gauge!(PROMOTION_AVAILABLE, "promotion" => promotion.to_owned()).set(units as f64);
+}
+
 /// Registers the help and the unit of each metric.
 #[rustfmt::skip]
 pub(super) fn describe() {
@@ -68,5 +76,6 @@ pub(super) fn describe() {
     describe_gauge!(RECHARGE_EVENTS_PENDING, Unit::Count, "Events about recharges that are not delivered.");
     describe_gauge!(RECHARGE_CREDITS_FAILING, Unit::Count, "Payments and transfers of recharges that cannot be committed.");
     describe_counter!(RECHARGE_CREDITS_TOTAL, Unit::Count, "Payments that were credited.");
+    describe_gauge!(PROMOTION_AVAILABLE, Unit::Count, "Money of a promotion that is neither reserved nor given, smallest units.");
     describe_gauge!(CHANNEL_KEY_END, Unit::Seconds, "When the last key of a channel ends.");
 }

@@ -108,7 +108,7 @@ fn rch_028_operators_make_and_fund_a_promotion() {
 /// Goal: money for a promotion waits for two people where a withdrawal does.
 #[test]
 fn rch_036_funding_a_promotion_waits_for_two_people() {
-    let desk = Recharging::on(Site::new().with("UBSCORE__APPROVALS__NEED", "external"));
+    let desk = Recharging::on(Site::new().with("UBSCORE__APPROVAL__REQUIRED", "external"));
     let server = desk.start();
     assert_eq!(set(&server, NAME, &terms()).status, 200);
     let asked = fund(&server, NAME, "30", "fund-1");

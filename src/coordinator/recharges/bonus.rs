@@ -20,13 +20,17 @@ pub(super) struct Bonuses {
     promotions: Promotions,
     /// Closed while the service is halted.
     gate: Arc<Gate>,
+    /// Held by one reserve: all wait for the row of a promotion, and each would keep a connection of
+    /// the pool meanwhile.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl<T: Adapter, F: Adapter> Recharges<T, F> {
     /// The same with promotions. Without them none applies.
     #[must_use]
     pub fn with_promotions(self, promotions: Promotions, gate: Arc<Gate>) -> Recharges<T, F> {
-        Recharges { bonuses: Some(Bonuses { promotions, gate }), ..self }
+        let turn = tokio::sync::Mutex::default();
+        Recharges { bonuses: Some(Bonuses { promotions, gate, turn }), ..self }
     }
 
     /// Makes an order with the bonus of a promotion, or finds the one of its key. `asked`: the
@@ -42,12 +46,13 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             return Ok(made);
         }
         let bonuses = self.bonuses.as_ref().filter(|_| is_promotion_name(name));
-        let Some(Bonuses { promotions, gate }) = bonuses else {
+        let Some(Bonuses { promotions, gate, turn }) = bonuses else {
             return Err(not_applicable(name, NotApplicable::Unknown));
         };
+        let turn = turn.lock().await;
         let pass = gate.pass().ok_or(Code::ServiceHalted)?;
         let reserved = promotions.reserve(asked, name, self.rules.open_max, actor).await;
-        drop(pass);
+        drop((pass, turn));
         crash::point("promotion_after_reserve");
         match reserved {
             Ok(Reserved::Made(order)) => Ok(RechargeMade { order: *order, replayed: false }),
@@ -91,7 +96,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         idem_key: &str,
         by: (&str, &str),
     ) -> Result<Funding, Rejection> {
-        let Some(Bonuses { promotions, gate }) = &self.bonuses else {
+        let Some(Bonuses { promotions, gate, .. }) = &self.bonuses else {
             return Err(Rejection::of(Code::SystemError));
         };
         let _pass = gate.pass().ok_or(Code::ServiceHalted)?;
@@ -107,7 +112,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     /// # Errors
     /// A [`Rejection`]: its row tells whether it was done.
     pub async fn bonus_returned(&self, order: &Recharge) -> Result<(), Rejection> {
-        let Some(Bonuses { promotions, gate }) = &self.bonuses else {
+        let Some(Bonuses { promotions, gate, .. }) = &self.bonuses else {
             return Err(Rejection::of(Code::SystemError));
         };
         let pass = gate.pass().ok_or(Code::ServiceHalted)?;
