@@ -27,7 +27,11 @@ ALTER TABLE recharges_tb
     ADD COLUMN bonus_state SMALLINT,
     ADD CONSTRAINT recharges_bonus_check CHECK (
         bonus_state IS NULL
-        OR bonus_state IN (1, 2, 3) AND bonus > 0 AND promotion IS NOT NULL) NOT VALID;
+        OR bonus > 0 AND promotion IS NOT NULL
+           AND CASE bonus_state WHEN 1 THEN TRUE
+                                WHEN 2 THEN state IN (40, -10)
+                                WHEN 3 THEN state = 40
+                                ELSE FALSE END) NOT VALID;
 
 -- The uses of a promotion by its users, and the sum of its bonuses.
 CREATE INDEX recharges_by_promotion ON recharges_tb (promotion, user_id)

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::super::recharged::{Beside, RechargeChange, RechargeKey, RechargeNotice, Recharged};
 use super::super::{Decided, Key};
-use super::{Draft, Known, Objected, Rows, returns, violation};
+use super::{Draft, Known, Objected, Rows, bonuses, returns, violation};
 use crate::postgres::store::{External, Reply};
 use crate::recharge::act::{
     HeldEnd, PaymentCall, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
@@ -17,7 +17,7 @@ use crate::recharge::act::{
 use crate::recharge::decide::{KnownPayment, PaymentDecision, decide};
 use crate::recharge::movement::{self, LedgerAccount, MovementKind, RechargeMovement};
 use crate::recharge::order::{
-    BonusState, ClosingWish, Recharge, RechargeEvent, RechargeState, RechargeStep, RechargeTarget,
+    ClosingWish, Recharge, RechargeEvent, RechargeState, RechargeStep, RechargeTarget,
 };
 use crate::recharge::payment::{Disposition, HeldCause, RechargePayment};
 use crate::recharge::returned::{
@@ -25,7 +25,6 @@ use crate::recharge::returned::{
 };
 use crate::recharge::{RechargeId, ReturnId};
 use domain::account::UserId;
-use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::code::Code;
 use domain::transfer::{Cid, ExternalOperation, Op};
@@ -79,7 +78,7 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
         rows.externals.extend(call.credit_keys(recorded.map(|row| row.id)));
         rows.externals.extend(call.bonus_key());
     }
-    rows.externals.extend(returns::own_credit_of(call));
+    rows.externals.extend(bonuses::own_credit_of(call));
 }
 
 /// The asset that an act may move; `None`: it moves nothing, or its payment is not read yet.
@@ -290,14 +289,14 @@ pub(super) fn operation(row: &Decided) -> Option<ExternalOperation> {
 }
 
 /// A payment under decision, with its order.
-struct Matter {
-    payment: RechargePayment,
+pub(super) struct Matter {
+    pub(super) payment: RechargePayment,
     /// It was recorded before: `false` for a new row.
     recorded: bool,
-    order: Option<Recharge>,
+    pub(super) order: Option<Recharge>,
     steps: Vec<RechargeStep>,
     /// The bonus that was given with it.
-    bonus: Option<ExternalOperation>,
+    pub(super) bonus: Option<ExternalOperation>,
 }
 
 impl Matter {
@@ -712,48 +711,6 @@ impl Draft<'_> {
             (row.external.order_number == call.order_number).then_some(row)
         });
         found.and_then(operation)
-    }
-
-    /// The same of the bonus beside it.
-    pub(super) fn bonus_before(&self, call: &RechargeCall) -> Option<ExternalOperation> {
-        let row = self.known.externals.get(&call.bonus_key()?)?;
-        let ours = row.external.order_number == call.bonus_number;
-        ours.then(|| operation(row)).flatten()
-    }
-
-    /// Gives the reserved bonus of an order that was paid to the unit, in the flight of its credit.
-    /// Without a reserve there is none: an order that was remade from its proof reserves its bonus
-    /// when it is inserted, if it was given before.
-    fn give_bonus(&mut self, call: &RechargeCall, matter: &mut Matter) -> Result<(), Objected> {
-        let payment = &matter.payment;
-        let Some(order) = &mut matter.order else { return Ok(()) };
-        let exact = payment.amount == Some(order.amount);
-        if order.bonus_state != Some(BonusState::Reserved) || !exact {
-            return Ok(());
-        }
-        let (Some(amount), Some(name)) = (Amount::new(order.bonus), order.promotion.clone()) else {
-            return Err(violation(format!("{} has no bonus", order.id)));
-        };
-        let external = External {
-            idem_key: movement::recharge_bonus(order.id),
-            op: Op::ExtDeposit,
-            user: order.user,
-            asset: order.asset,
-            amount,
-            actor: call.actor.clone(),
-            order_number: call.bonus_number,
-        };
-        order.bonus_state = Some(BonusState::Given);
-        let done = match self.booked(&external)? {
-            Ok(done) => done,
-            // The account has taken the credit before it.
-            Err(code) => return Err(violation(format!("a bonus is refused: {}", code.name()))),
-        };
-        let sides = (LedgerAccount::Promotion(name), LedgerAccount::User(external.user));
-        let (key, kind) = (external.idem_key, MovementKind::Bonus);
-        self.movement_of(&matter.payment, key, kind, sides, Some(amount));
-        matter.bonus = Some(done);
-        Ok(())
     }
 
     /// Into suspense, or it stays there with a cause.

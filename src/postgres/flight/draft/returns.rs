@@ -19,9 +19,7 @@ use crate::recharge::act::{
     RefundCall, TakeCall,
 };
 use crate::recharge::movement::{self, LedgerAccount, MovementKind, RechargeMovement};
-use crate::recharge::order::BonusState;
 use crate::recharge::payment::{Disposition, HeldCause, RechargePayment};
-use crate::recharge::promotion::bonus_share;
 use crate::recharge::returned::{
     Receivable, ReceivableAct, ReceivableEnd, RechargeReturn, ReturnKind, ReturnState,
 };
@@ -53,16 +51,6 @@ pub(super) fn hold_of(call: &RechargeCall, recorded: Option<&RechargePayment>) -
         }
         _ => Vec::new(),
     }
-}
-
-/// The key of the credit of a payment that did not pay its order: no bonus goes back with it.
-pub(super) fn own_credit_of(call: &RechargeCall) -> Option<String> {
-    let payment = match &call.act {
-        RechargeAct::Refund(refund) => &refund.payment,
-        RechargeAct::Take(take) => &take.payment,
-        _ => return None,
-    };
-    payment.recharge.map(|_| movement::payment_credit(payment.id))
 }
 
 /// The key of the debit of the taking that a fact gives back.
@@ -311,28 +299,6 @@ impl Draft<'_> {
         Ok(None)
     }
 
-    /// The part of the bonus of its order that goes with so many further minor units of a payment,
-    /// smallest units: in proportion to all that has gone, rounded up. 0: the payment brought none.
-    fn bonus_back(&self, payment: &RechargePayment, minor_units: i64) -> Result<u64, Objected> {
-        let order = payment.recharge.and_then(|id| self.order(id));
-        let given = order.filter(|order| order.bonus_state == Some(BonusState::Given));
-        let (Some(order), Some(amount)) = (given, payment.amount) else { return Ok(0) };
-        let own = movement::payment_credit(payment.id);
-        self.readable(&Key::External(own.clone()))?;
-        if self.known.externals.contains_key(&own) {
-            return Ok(0);
-        }
-        let units = |minor| payment.amount_of(minor).map_or(0, Amount::units);
-        let returns = self.returns_of(payment.id);
-        let gone = payment.minor_units - payment.left(&returns);
-        let share = |gone| bonus_share(order.bonus, units(gone), amount);
-        let stands = returns.iter().filter(|row| row.state != ReturnState::Failed);
-        let back = stands.fold(0_u64, |sum, row| sum.saturating_add(row.bonus));
-        // A part that a taking did not find is not claimed later.
-        let due = share(gone.saturating_add(minor_units)).saturating_sub(share(gone));
-        Ok(min(due, order.bonus.saturating_sub(back)))
-    }
-
     /// Carries out an act on a hold that cannot be refused here.
     fn on_hold(&mut self, order: HoldOrder) -> Result<(), Objected> {
         match self.hold(&order)? {
@@ -396,33 +362,6 @@ impl Draft<'_> {
             return Err(violation(format!("return {} has no hold", row.id)));
         };
         self.on_hold(plain_order(key, held.order_number, owner, HoldAct::Release))
-    }
-
-    /// Debits the part of a bonus that goes with a return: out of our books, since a promotion is
-    /// filled by funding alone. The caller knows that the account has it.
-    fn take_bonus(
-        &mut self,
-        call: &RechargeCall,
-        payment: &RechargePayment,
-        row: &RechargeReturn,
-        (user, units): (UserId, u64),
-    ) -> Result<Option<ExternalOperation>, Objected> {
-        let Some(amount) = Amount::new(units) else { return Ok(None) };
-        let key = movement::return_bonus(row.id);
-        let external = External {
-            idem_key: key.clone(),
-            op: Op::ExtWithdraw,
-            user,
-            asset: payment.asset,
-            amount,
-            actor: call.actor.clone(),
-            order_number: call.bonus_number,
-        };
-        // Behind the release of its hold the balance may be below zero still.
-        let done = self.booked_anyway(&external, false)?;
-        let sides = (LedgerAccount::User(user), LedgerAccount::Outside);
-        self.movement_of(payment, key, MovementKind::BonusBack, sides, Some(amount));
-        Ok(Some(done))
     }
 
     /// Money that the channel moves out of suspense: `before` and `after` are in it, in minor
@@ -854,7 +793,7 @@ impl Draft<'_> {
 
     /// Books an operation in any state of the account, or finds it booked. `covered`: it takes no
     /// more than is available.
-    fn booked_anyway(
+    pub(super) fn booked_anyway(
         &mut self,
         external: &External,
         covered: bool,
