@@ -165,8 +165,8 @@ fn rch_028_a_bonus_goes_on_to_spot_with_its_order() {
 }
 
 /// Goal: a payment that is not the order's own gets no bonus, and the promotion has it again.
-/// Method: an order that is paid late, and one whose payment was held and is credited by an
-/// operator.
+/// Method: an order that is paid late, and a held payment of another one that an operator
+/// credits.
 #[test]
 fn rch_028_a_late_and_a_held_payment_get_no_bonus() {
     let desk = Recharging::new();

@@ -51,7 +51,7 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
                 self.recharges.wished(&order, wish, TILL).await?;
                 return Ok(());
             }
-            // It asks nobody, and its transaction compares the version.
+            // It asks no channel, and its transaction compares the version.
             TillStep::GiveBack => return self.recharges.bonus_returned(&order).await,
             _ => {}
         }

@@ -98,8 +98,8 @@ impl RechargeRequest {
     }
 
     /// Checks target, channel, asset and amount, in this order. The first failing check answers. A
-    /// promotion is checked where its money is. `offer`: the channel; `None`: there is none of this name. `units_max`: the largest
-    /// amount, smallest units.
+    /// promotion is checked where its money is. `offer`: the channel; `None`: there is none of this
+    /// name. `units_max`: the largest amount, smallest units.
     ///
     /// # Errors
     /// The code of the first check that fails.

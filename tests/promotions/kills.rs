@@ -20,8 +20,8 @@ fn lost(server: &Server, body: &Value) {
     assert!(reply.is_err(), "{reply:?}");
 }
 
-/// Goal: an order whose process dies behind its reserve is that of its key, with one bonus. Method:
-/// a death at the first and at the second visit; the client asks again.
+/// Goal: behind a death with its reserve an order is that of its key, with one bonus. Method: a
+/// death at the first and at the second visit; the client asks again.
 #[test]
 fn rch_039_a_kill_behind_a_reserve_reserves_once() {
     let desk = Recharging::new();

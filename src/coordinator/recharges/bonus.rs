@@ -20,8 +20,8 @@ pub(super) struct Bonuses {
     promotions: Promotions,
     /// Closed while the service is halted.
     gate: Arc<Gate>,
-    /// Held by one reserve: all wait for the row of a promotion, and each would keep a connection of
-    /// the pool meanwhile.
+    /// Held by one reserve: all wait for the row of a promotion, and each would keep a
+    /// connection of the pool meanwhile.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -41,7 +41,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         name: &str,
         actor: &str,
     ) -> Result<RechargeMade, Rejection> {
-        // A replay comes before whatever changes with time.
+        // A replay comes before the checks that change with time.
         if let Some(made) = self.of_key(asked).await? {
             return Ok(made);
         }

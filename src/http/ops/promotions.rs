@@ -1,4 +1,4 @@
-//! Promotions, for operators: make one, change what may change of it, put money into it, list them.
+//! Promotions, for operators: make one, change the terms that may change, put money in, list them.
 //!
 //! A promotion gives nothing before money was put into it. Putting it in moves money from outside,
 //! so it waits for a second operator wherever a withdrawal does. Its key makes it one action.

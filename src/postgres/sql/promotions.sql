@@ -1,4 +1,4 @@
--- Promotions: their guard, what is given back to them, and their audit. The rules are in
+-- Promotions: their guard, the way back of a bonus, and their audit. The rules are in
 -- src/recharge/promotion.rs.
 --
 -- bonus_state of an order: 1 RESERVED, 2 RETURNED, 3 GIVEN.
@@ -34,7 +34,8 @@ BEGIN
     UPDATE recharges_tb
        SET bonus_state = 2, version = version + 1, updated_at = clock_timestamp(),
            next_at = CASE WHEN state = 40 AND target = 2 AND follow_state = 0 THEN next_at END,
-           history = history || ROW(clock_timestamp(), state, 'till', 'bonus returned')::recharge_step
+           history = history
+                     || ROW(clock_timestamp(), state, 'till', 'bonus returned')::recharge_step
      WHERE recharge_id = p_recharge AND version = p_version AND bonus_state = 1
        AND state IN (40, -10)
     RETURNING promotion, bonus INTO v_name, v_bonus;

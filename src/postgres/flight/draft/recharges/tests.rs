@@ -113,7 +113,7 @@ fn a_change_of_an_order_that_stands_is_found() {
     assert_eq!(seen(&with(paid), wish()), refused);
 }
 
-/// Goal: a try whose commit had no answer is ours only if its row stands: otherwise nothing is
+/// Goal: a try with a commit without an answer is ours only if its row stands: otherwise nothing is
 /// asked. The end of a transfer to Spot is found too.
 #[test]
 fn a_try_that_stands_is_found() {
