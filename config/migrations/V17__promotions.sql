@@ -40,8 +40,8 @@ CREATE INDEX recharges_by_promotion ON recharges_tb (promotion, user_id)
 CREATE INDEX recharge_movements_funded ON recharge_movements (credit) INCLUDE (amount)
     WHERE kind = 15;
 
--- The step of the till for a row that is due: 1 create, 2 close, 3 query, 4 follow, 5 give the bonus
--- back, 0 nothing.
+-- The step of the till for a row that is due: 1 create, 2 close, 3 query, 4 follow, 5 give the
+-- bonus back, 0 nothing.
 DROP INDEX recharges_due;
 CREATE INDEX recharges_due ON recharges_tb (
     channel,

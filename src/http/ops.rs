@@ -133,10 +133,7 @@ pub async fn answer(service: Arc<Service>, request: Request<Incoming>) -> Answer
             Ops::QueryRecharge => detached(recharges::query_now(service, parameters, call)).await,
             Ops::CloseRecharge => detached(recharges::close(service, parameters, call)).await,
             Ops::Refund => detached(refunds::refund(service, parameters, call)).await,
-            Ops::Promotions => promotions::list(&service, &call).await,
-            Ops::Promotion => promotions::show(&service, &parameters[0], &call).await,
-            Ops::SetPromotion => detached(promotions::set(service, parameters, call)).await,
-            Ops::FundPromotion => detached(promotions::fund(service, parameters, call)).await,
+            Ops::Promotion(act) => promotions::answer(service, act, parameters, call).await,
             Ops::EndReceivable(how) => {
                 detached(receivables::end(service, how, parameters, call)).await
             }

@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::approvals;
 use super::audit_note::{AuditNote, actor, check_reason};
+use super::detached::detached;
 use super::recharges::{desk, now};
 use super::refunds::needed_key;
 use super::rejected::rejected;
@@ -100,8 +101,36 @@ async fn told(transfers: &Transfers, name: &str, request_id: &str) -> Outcome {
     Ok(json(StatusCode::OK, &body, request_id))
 }
 
+/// The purpose of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PromotionAct {
+    /// Every promotion.
+    List,
+    /// One.
+    Show,
+    /// Make one, or change it.
+    Set,
+    /// Put money into one.
+    Fund,
+}
+
+/// Answers a request about promotions.
+pub(super) async fn answer(
+    service: Arc<Service>,
+    act: PromotionAct,
+    parameters: Vec<String>,
+    call: Call,
+) -> Outcome {
+    match act {
+        PromotionAct::List => list(&service, &call).await,
+        PromotionAct::Show => show(&service, &parameters[0], &call).await,
+        PromotionAct::Set => detached(set(service, parameters, call)).await,
+        PromotionAct::Fund => detached(fund(service, parameters, call)).await,
+    }
+}
+
 /// `GET /admin/v1/promotions`: every promotion, by name.
-pub(super) async fn list(service: &Service, call: &Call) -> Outcome {
+async fn list(service: &Service, call: &Call) -> Outcome {
     service.intake.authenticate_viewer(call)?;
     query(call, "")?;
     desk(service)?;
@@ -117,7 +146,7 @@ pub(super) async fn list(service: &Service, call: &Call) -> Outcome {
 }
 
 /// `GET /admin/v1/promotions/{promotion}`.
-pub(super) async fn show(service: &Service, name: &str, call: &Call) -> Outcome {
+async fn show(service: &Service, name: &str, call: &Call) -> Outcome {
     service.intake.authenticate_viewer(call)?;
     query(call, "")?;
     desk(service)?;
@@ -224,7 +253,7 @@ impl PromotionDraft {
 }
 
 /// `PUT /admin/v1/promotions/{promotion}`: makes it, or changes status, ends_at and per_user_max.
-pub(super) async fn set(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
+async fn set(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
     query(&call, "")?;
     let request_id = call.request_id.clone();
     let caller = service.intake.authenticate_admin(&call)?;
@@ -283,7 +312,7 @@ pub(super) struct FundWanted {
 }
 
 /// `POST /admin/v1/promotions/{promotion}/fund`.
-pub(super) async fn fund(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
+async fn fund(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Outcome {
     query(&call, "")?;
     let request_id = call.request_id.clone();
     let caller = service.intake.authenticate_admin(&call)?;

@@ -6,6 +6,7 @@ use hyper::Method;
 
 use super::console::PATH;
 use super::held_payments::PaymentEnd;
+use super::promotions::PromotionAct;
 use super::receivables::ReceivableWay;
 use crate::http::route::{Route, Routes};
 
@@ -72,10 +73,7 @@ pub(super) enum Ops {
     Refund,
     EndReceivable(ReceivableWay),
     EndPayment(PaymentEnd),
-    Promotions,
-    Promotion,
-    SetPromotion,
-    FundPromotion,
+    Promotion(PromotionAct),
     Channels,
     /// Whether it is paused from then on.
     PauseChannel(bool),
@@ -253,21 +251,25 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             method: Method::POST,
             route: Ops::EndPayment(PaymentEnd::Rematch),
         },
-        Route { pattern: "/admin/v1/promotions", method: Method::GET, route: Ops::Promotions },
+        Route {
+            pattern: "/admin/v1/promotions",
+            method: Method::GET,
+            route: Ops::Promotion(PromotionAct::List),
+        },
         Route {
             pattern: "/admin/v1/promotions/{promotion}",
             method: Method::GET,
-            route: Ops::Promotion,
+            route: Ops::Promotion(PromotionAct::Show),
         },
         Route {
             pattern: "/admin/v1/promotions/{promotion}",
             method: Method::PUT,
-            route: Ops::SetPromotion,
+            route: Ops::Promotion(PromotionAct::Set),
         },
         Route {
             pattern: "/admin/v1/promotions/{promotion}/fund",
             method: Method::POST,
-            route: Ops::FundPromotion,
+            route: Ops::Promotion(PromotionAct::Fund),
         },
         Route { pattern: "/admin/v1/channels", method: Method::GET, route: Ops::Channels },
         Route {

@@ -70,7 +70,7 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
      WHERE p.updated_at BETWEEN p_from AND p_to AND p.available + used.units <> funded.units
     UNION ALL
     SELECT 'recharge ' || ulid_text(r.recharge_id),
-           format('has bonus %s in bonus_state %s while its state is %s, and its promotion moved %s',
+           format('has bonus %s in bonus_state %s and state %s, and its promotion has moved %s',
                   r.bonus, COALESCE(r.bonus_state::text, 'NULL'), r.state, m.units)
       FROM recharges_tb r
      CROSS JOIN LATERAL (
