@@ -54,9 +54,9 @@ pub struct PromotionChange {
 
 /// The end of money that an operator puts into a promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Funding {
+pub enum PromotionFunded {
     /// It is in. `replayed`: this key has put it in before.
-    Funded {
+    Done {
         /// The promotion as it stands.
         promotion: Promotion,
         /// Whether the act is a repeat.
@@ -261,14 +261,14 @@ impl Promotions {
         amount: Amount,
         idem_key: &str,
         (actor, reason): (&str, &str),
-    ) -> Result<Funding, Error> {
+    ) -> Result<PromotionFunded, Error> {
         let (key, account) = (movement::funded(idem_key), format!("promotion/{name}"));
         let mut client = self.reads.pool.get().await?;
         let transaction = client.transaction().await?;
         self.fence(&transaction).await?;
         let locked = format!("SELECT {COLUMNS} FROM promotions_tb WHERE name = $1 FOR UPDATE");
         let Some(row) = transaction.query_opt(&locked, &[&name]).await? else {
-            return Ok(Funding::Unknown);
+            return Ok(PromotionFunded::Unknown);
         };
         let promotion = promotion_from_row(&row, &self.reads.catalog())?;
         let before = "SELECT credit = $2 AND amount = $3 FROM recharge_movements \
@@ -276,13 +276,13 @@ impl Promotions {
         let units = amount_number(amount);
         if let Some(row) = transaction.query_opt(before, &[&key, &account, &units]).await? {
             return Ok(match row.try_get(0)? {
-                true => Funding::Funded { promotion, replayed: true },
-                false => Funding::Conflict,
+                true => PromotionFunded::Done { promotion, replayed: true },
+                false => PromotionFunded::Conflict,
             });
         }
         let fits = promotion.available.checked_add(amount.units());
         let Some(available) = fits.filter(|units| *units <= domain::amount::UNITS_MAX) else {
-            return Ok(Funding::Unknown);
+            return Ok(PromotionFunded::Unknown);
         };
         let insert = "INSERT INTO recharge_movements (amount, at, asset_id, kind, debit, credit, \
                           movement_key) \
@@ -292,7 +292,7 @@ impl Promotions {
             Ok(_) => {}
             // Another promotion has had this key at the same time.
             Err(error) if sqlstate(&error).as_deref() == Some("23505") => {
-                return Ok(Funding::Conflict);
+                return Ok(PromotionFunded::Conflict);
             }
             Err(error) => return Err(error.into()),
         }
@@ -303,7 +303,7 @@ impl Promotions {
         audit(&transaction, actor, "promotion fund", name, &detail, reason).await?;
         transaction.commit().await?;
         let promotion = Promotion { available, ..promotion };
-        Ok(Funding::Funded { promotion, replayed: false })
+        Ok(PromotionFunded::Done { promotion, replayed: false })
     }
 }
 

@@ -9,7 +9,7 @@ use super::{RechargeMade, Recharges, Rejection};
 use crate::adapters::Adapter;
 use crate::crash;
 use crate::gate::Gate;
-use crate::postgres::promotions::{Funding, Promotions, Reserved};
+use crate::postgres::promotions::{PromotionFunded, Promotions, Reserved};
 use crate::recharge::order::Recharge;
 use crate::recharge::promotion::{NotApplicable, is_promotion_name};
 use domain::amount::Amount;
@@ -95,7 +95,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         amount: Amount,
         idem_key: &str,
         by: (&str, &str),
-    ) -> Result<Funding, Rejection> {
+    ) -> Result<PromotionFunded, Rejection> {
         let Some(Bonuses { promotions, gate, .. }) = &self.bonuses else {
             return Err(Rejection::of(Code::SystemError));
         };

@@ -22,7 +22,7 @@ use crate::http::idempotency;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::service::{Service, Transfers};
-use crate::postgres::promotions::{Funding, PromotionChange, PromotionUse, Promotions};
+use crate::postgres::promotions::{PromotionChange, PromotionFunded, PromotionUse, Promotions};
 use crate::recharge::promotion::{BonusTerms, Promotion, PromotionStatus, is_promotion_name};
 use crate::validation;
 use domain::amount::{Amount, units_text};
@@ -366,9 +366,9 @@ impl FundWanted {
         let by = (actor.as_str(), reason.as_str());
         let funded = desk.recharges.fund(&self.promotion, amount, &self.idem_key, by).await;
         let replayed = match funded.map_err(rejected)? {
-            Funding::Funded { replayed, .. } => replayed,
-            Funding::Conflict => return Err(Code::IdemKeyConflict.into()),
-            Funding::Unknown => return Err(Code::Overflow.into()),
+            PromotionFunded::Done { replayed, .. } => replayed,
+            PromotionFunded::Conflict => return Err(Code::IdemKeyConflict.into()),
+            PromotionFunded::Unknown => return Err(Code::Overflow.into()),
         };
         let (promotion, amount) = (&self.promotion, &self.amount);
         warn!(actor, reason, promotion, amount, replayed, "an operator funds a promotion");
