@@ -75,6 +75,8 @@ pub enum Alert {
     ProtocolViolation,
     /// A user owes money that a channel has taken.
     ReceivableOpened,
+    /// The money of a promotion does not suffice for one more of its largest bonuses.
+    PromotionLow,
     /// A payment came again with other facts.
     RechargeContradiction,
     /// A payment of an order is held for an operator.
@@ -110,7 +112,7 @@ pub enum Alert {
 
 impl Alert {
     /// Every alert.
-    pub const ALL: [Alert; 39] = [
+    pub const ALL: [Alert; 40] = [
         Alert::AssetUnreadable,
         Alert::BalanceChangedOutside,
         Alert::BillLate,
@@ -133,6 +135,7 @@ impl Alert {
         Alert::PlacesLow,
         Alert::PostgresChanged,
         Alert::PostgresUnreachable,
+        Alert::PromotionLow,
         Alert::ProtocolViolation,
         Alert::ReceivableOpened,
         Alert::RechargeContradiction,
@@ -177,6 +180,7 @@ impl Alert {
             Alert::PlacesLow => "places_low",
             Alert::PostgresChanged => "postgres_changed",
             Alert::PostgresUnreachable => "postgres_unreachable",
+            Alert::PromotionLow => "promotion_low",
             Alert::ProtocolViolation => "protocol_violation",
             Alert::ReceivableOpened => "receivable_opened",
             Alert::RechargeContradiction => "recharge_contradiction",
@@ -232,6 +236,7 @@ impl Alert {
             | Alert::PlacesLow
             | Alert::PostgresUnreachable
             | Alert::ReceivableOpened
+            | Alert::PromotionLow
             | Alert::RechargeHeld
             | Alert::SnapshotFailed
             | Alert::SpecialNegative
@@ -283,6 +288,7 @@ impl Alert {
             Alert::RechargeContradiction => {
                 "ubscore recharge list --trade-no NUMBER; runbook, \"A payment contradicts its record\""
             }
+            Alert::PromotionLow => "ubscore promotion list; runbook, \"A promotion runs out\"",
             Alert::RechargeStuck => {
                 "ubscore recharge list --overdue; runbook, \"A recharge does not end\""
             }

@@ -5,6 +5,7 @@
 mod log;
 mod operator;
 pub mod overview;
+mod promotion;
 mod recharge;
 mod stores;
 mod tools;
@@ -24,6 +25,9 @@ pub use self::operator::{
     TransactionGrantArgs, TransactionListArgs, TransactionShowArgs, TransferAttendArgs,
     TransferCommand, TransferListArgs, TransferShowArgs, VenueAddArgs, VenueArgs, VenueCommand,
     WebhookCommand, WebhookListArgs, WebhookResendArgs,
+};
+pub use self::promotion::{
+    PromotionCommand, PromotionFundArgs, PromotionSetArgs, PromotionShowArgs,
 };
 pub use self::recharge::{
     ChannelBillsArgs, ChannelCommand, ChannelNoticesArgs, ChannelPauseArgs, ChannelSettleArgs,
@@ -169,6 +173,11 @@ pub enum Command {
     /// Exit code 1: the service refuses or does not answer.
     #[command(subcommand)]
     Channel(ChannelCommand),
+    /// Make promotions that add a bonus to recharges, and put money into them.
+    ///
+    /// Exit code 1: the service refuses or does not answer. 3: another operator must approve it.
+    #[command(subcommand)]
+    Promotion(PromotionCommand),
     /// Freeze, unfreeze or disable a user's accounts.
     ///
     /// Exit code 1: the service refuses or does not answer.
@@ -247,6 +256,7 @@ impl Command {
                 access.format
             }
             Command::Channel(ChannelCommand::Notices(args)) => args.access.format,
+            Command::Promotion(command) => command.format(),
             Command::Channel(ChannelCommand::Pause(args) | ChannelCommand::Unpause(args)) => {
                 args.operator.access.format
             }

@@ -41,6 +41,7 @@ pub mod ops;
 mod output;
 pub mod participant;
 pub mod pause;
+pub mod promotion;
 pub mod recharge;
 pub mod repair;
 pub mod restore;
@@ -146,6 +147,7 @@ fn carry_out(command: Command) -> anyhow::Result<Exit> {
         Command::Venue(command) => venue::run(&command, clock, &mut Out::lock()),
         Command::Transaction(command) => transaction::run(&command, clock, &mut Out::lock(), notes),
         Command::Recharge(command) => recharge::run(&command, clock, &mut Out::lock(), notes),
+        Command::Promotion(command) => promotion::run(&command, clock, &mut Out::lock()),
         Command::Channel(command) => channel::run(&command, clock, &mut Out::lock()),
         Command::Hold(command) => hold::run(&command, clock, &mut Out::lock(), notes),
         Command::Asset(command) => account::asset(&command, clock, &mut Out::lock()),

@@ -113,6 +113,8 @@ pub const RECHARGE_POINTS: &[&str] = &[
 
 /// The points of a channel's bill, in their order. An order does not reach them.
 pub const BILL_POINTS: &[&str] = &["bill_after_fetch", "bill_after_apply"];
+/// The points of a bonus, in their order. An order without a promotion does not reach them.
+pub const PROMOTION_POINTS: &[&str] = &["promotion_after_reserve", "promotion_after_return"];
 
 /// Every list of points.
 pub const ALL_POINTS: [&[&str]; 14] = [
@@ -130,6 +132,7 @@ pub const ALL_POINTS: [&[&str]; 14] = [
     TRANSACTION_POINTS,
     RECHARGE_POINTS,
     BILL_POINTS,
+    PROMOTION_POINTS,
 ];
 
 /// Whether a point has this name.

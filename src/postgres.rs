@@ -40,6 +40,7 @@ pub mod journal;
 pub mod movements;
 pub mod pin;
 mod posted;
+pub mod promotions;
 pub mod reads;
 pub mod recharge_events;
 pub mod repair_writer;

@@ -17,6 +17,7 @@ pub mod facts;
 pub mod movement;
 pub mod order;
 pub mod payment;
+pub mod promotion;
 pub mod proof;
 pub mod returned;
 pub mod terms;

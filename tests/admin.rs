@@ -357,6 +357,7 @@ fn every_route_asks_for_its_role() {
             .replace("{recharge_id}", "wrc_01JFVQ2X8Z0Y1M3N4P5R6S7T8U")
             .replace("{payment_id}", "wpy_01JFVQ2X8Z0Y1M3N4P5R6S7T8U")
             .replace("{return_id}", "wrf_01JFVQ2X8Z0Y1M3N4P5R6S7T8U")
+            .replace("{promotion}", "spring")
             .replace("{channel}", "wechat")
             .replace("{finding_id}", "1")
             .replace("{approval_id}", "01JFVQ2X8Z0Y1M3N4P5R6S7T8U")

@@ -211,6 +211,9 @@ mod recharge_kills;
 mod recharge_ops;
 /// Recharges of a crowd while their channels, the server and its PostgreSQL fail by chance.
 mod recharge_soak;
+
+/// Bonuses of recharges.
+mod promotions;
 /// The till: orders and returns at their channels, from their rows, against the simulator.
 mod till;
 

@@ -117,6 +117,7 @@ impl Desk {
             terms: Arc::clone(&self.terms),
             amount: Amount::new(100 * COIN).expect("not zero"),
             target: RechargeTarget::Funding,
+            promotion: None,
         }
     }
 

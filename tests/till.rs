@@ -308,6 +308,7 @@ impl Shop {
             terms: Arc::clone(self.terms(channel)),
             amount: Amount::new(100 * COIN).expect("not zero"),
             target,
+            promotion: None,
         };
         let made = block_on(self.recharges.create(draft)).expect("made");
         self.till.look(made.order.id);

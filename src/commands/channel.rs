@@ -86,6 +86,8 @@ fn totals(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyh
         "returned",
         "taken",
         "given_back",
+        "fees",
+        "bank",
         "clearing",
         "suspense",
         "receivable",

@@ -200,6 +200,10 @@ fn show(args: &RechargeShowArgs, clock: &impl Clock, out: &mut impl Write) -> an
     } else {
         writeln!(out, "{}", order_stands(order))?;
         writeln!(out, "  {} to {} of user {}", amount_of(order), of("to"), of("user_id"))?;
+        if !order["promotion"].is_null() {
+            let bonus = (of("bonus"), of("promotion"), of("bonus_state"));
+            writeln!(out, "  bonus {} of promotion {}: {}", bonus.0, bonus.1, bonus.2)?;
+        }
         writeln!(out, "  channel {}, its number {}", of("channel"), of("reference"))?;
         writeln!(out, "  made {}, expires {}", of("created_at"), of("expires_at"))?;
         writeln!(out, "  next look {}, closing {}", of("next_at"), of("closing"))?;

@@ -4,6 +4,7 @@
 //! Each change is one call of the user's worker. A repeat of a decided payment is answered by a
 //! read of the committed rows, also while halted.
 
+mod bonus;
 mod creates;
 pub mod forward;
 pub mod returns;
@@ -18,6 +19,7 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use tracing::warn;
 
+use self::bonus::Bonuses;
 use self::creates::Creates;
 use self::waits::Waits;
 use super::{Coordinator, Rejection};
@@ -79,6 +81,8 @@ pub struct RechargeDraft {
     pub amount: Amount,
     /// Where the money is meant for.
     pub target: RechargeTarget,
+    /// The promotion that is to add a bonus.
+    pub promotion: Option<String>,
 }
 
 /// An order that was made now, or before.
@@ -111,6 +115,7 @@ pub struct Recharges<T, F> {
     entropy: Mutex<Box<dyn Entropy>>,
     creates: Creates,
     waits: Waits,
+    bonuses: Option<Bonuses>,
     /// Payments that were told and not committed, each with its first failure, monotonic ns.
     failing: Mutex<HashMap<(String, String), u64>>,
 }
@@ -127,7 +132,18 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     ) -> Recharges<T, F> {
         let (creates, waits) = (Creates::default(), Waits::default());
         let (entropy, failing) = (Mutex::new(entropy), Mutex::default());
-        Recharges { coordinator, reads, proofs, rules, clock, entropy, creates, waits, failing }
+        Recharges {
+            coordinator,
+            reads,
+            proofs,
+            rules,
+            clock,
+            entropy,
+            creates,
+            waits,
+            bonuses: None,
+            failing,
+        }
     }
 
     /// The keys of proofs, for orders on their way to a channel.
@@ -139,15 +155,17 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     ///
     /// # Errors
     /// [`Code::DuplicateRequest`], naming the fields; [`Code::TooManyOpen`];
-    /// [`Code::PrecisionOverflow`]; a [`Rejection`] that is unknown: the same draft again.
+    /// [`Code::PrecisionOverflow`]; [`Code::PromotionNotApplicable`], naming the reason; a
+    /// [`Rejection`] that is unknown: the same draft again.
     pub async fn create(&self, draft: RechargeDraft) -> Result<RechargeMade, Rejection> {
-        let RechargeDraft { user, idem_key, terms, amount, target } = draft;
+        let RechargeDraft { user, idem_key, terms, amount, target, promotion } = draft;
         let catalog = self.reads.catalog();
         let asset = catalog.by_id(terms.asset).ok_or(Code::InvalidAsset)?;
         let minor_units = terms.minor_units(amount, asset.precision);
         let minor_units = minor_units.ok_or(Code::PrecisionOverflow)?;
         let text = amount.text(asset.precision);
-        let fingerprint = Recharge::fingerprint_of(&asset.symbol, &text, &terms.name, target, None);
+        let (symbol, named) = (&asset.symbol, promotion.as_deref());
+        let fingerprint = Recharge::fingerprint_of(symbol, &text, &terms.name, target, named);
         let now = self.now();
         let life = SignedDuration::try_from(self.rules.life).unwrap_or(SignedDuration::MAX);
         let order = Recharge {
@@ -160,7 +178,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             amount,
             minor_units,
             bonus: 0,
-            promotion: None,
+            promotion,
             target,
             state: RechargeState::Init,
             closing: None,
@@ -177,12 +195,18 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             paid_at: None,
             version: 1,
             follow: Follow::default(),
+            bonus_state: None,
         };
-        let open_max = self.rules.open_max;
-        let act = RechargeAct::Create { order: Box::new(order), open_max };
-        let outcome = self.act(Some(user), &format!("user/{user}"), act).await?;
+        let actor = format!("user/{user}");
+        let made = match order.promotion.clone() {
+            Some(name) => self.reserved(&order, &name, &actor).await?,
+            None => {
+                let open_max = self.rules.open_max;
+                let act = RechargeAct::Create { order: Box::new(order), open_max };
+                made(self.act(Some(user), &actor, act).await?)?
+            }
+        };
         crash::point("recharge_after_create");
-        let made = made(outcome)?;
         if !made.replayed {
             self.creates.opened().await;
         }
@@ -381,6 +405,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             return Ok(PaymentAnswer { decision, told, payment: recorded });
         }
         let user = order.as_ref().map(|order| order.user);
+        let bonus = order.as_ref().is_some_and(|order| order.bonus_state.is_some());
         let act = RechargeAct::Pay(Box::new(PaymentCall {
             id: PaymentId::of(&terms.name, &facts.trade_no),
             return_id: self.return_id(),
@@ -391,6 +416,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             seen_by,
             policy: self.rules.policy,
             again,
+            bonus,
         }));
         crash::point("callback_before_commit");
         let outcome = self.act(user, actor, act).await?;
@@ -479,7 +505,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         actor: &str,
         act: RechargeAct,
     ) -> Result<RechargeOutcome, Rejection> {
-        let call = RechargeCall { user, order_number: 0, actor: actor.to_owned(), act };
+        let call =
+            RechargeCall { user, order_number: 0, bonus_number: 0, actor: actor.to_owned(), act };
         let id = call.recharge();
         let outcome = self.coordinator.recharge(call).await;
         // Also one of unknown end: it may have changed the order.

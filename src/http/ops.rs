@@ -24,6 +24,7 @@ mod holds;
 mod notices;
 mod page;
 mod pauses;
+mod promotions;
 mod receivables;
 mod recharge_shown;
 mod recharges;
@@ -167,6 +168,7 @@ async fn of_recharges(
         RechargeOps::Take => detached(takings::take(service, parameters, call)).await,
         RechargeOps::End(how) => detached(held_payments::end(service, how, parameters, call)).await,
         RechargeOps::Channels => recharges::channels(&service, &call),
+        RechargeOps::Promotion(act) => promotions::answer(service, act, parameters, call).await,
         RechargeOps::OfBills(what) => bills::answer(service, what, parameters, call).await,
         RechargeOps::PauseChannel(paused) => {
             detached(recharges::pause(service, paused, parameters, call)).await

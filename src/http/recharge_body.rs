@@ -245,7 +245,7 @@ impl RechargeBody {
         owner: bool,
     ) -> RechargeBody {
         let precision = catalog.precision(order.asset);
-        let total = u128::from(order.amount.units()) + u128::from(order.bonus);
+        let total = u128::from(order.amount.units()) + u128::from(order.bonus_due());
         let own = parts.payments.iter().filter(|payment| payment.recharge == Some(order.id));
         let by_id: BTreeMap<PaymentId, &RechargePayment> =
             own.clone().map(|payment| (payment.id, payment)).collect();
@@ -257,7 +257,7 @@ impl RechargeBody {
             recharge_id: order.id.to_string(),
             asset: symbol_of(order.asset, catalog),
             amount: order.amount.text(precision),
-            bonus: units_text(order.bonus.into(), precision),
+            bonus: units_text(order.bonus_due().into(), precision),
             total: units_text(total, precision),
             to: order.target.name(),
             channel: order.channel.clone(),
@@ -428,6 +428,7 @@ mod tests {
 
     use super::*;
     use crate::recharge::RechargeId;
+    use crate::recharge::order::BonusState;
     use crate::recharge::order::{Follow, FollowState};
     use crate::recharge::payment::{Disposition, SeenBy};
     use domain::account::UserId;
@@ -458,6 +459,7 @@ mod tests {
             amount: Amount::new(100_000_000).expect("not zero"),
             minor_units: 10_000,
             bonus: 20_000_000,
+            bonus_state: Some(BonusState::Reserved),
             promotion: None,
             target: RechargeTarget::Spot,
             state: RechargeState::Paying,

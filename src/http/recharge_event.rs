@@ -129,13 +129,13 @@ impl OrderToldBody {
         catalog: &Catalog,
     ) -> OrderToldBody {
         let precision = catalog.precision(order.asset);
-        let total = u128::from(order.amount.units()) + u128::from(order.bonus);
+        let total = u128::from(order.amount.units()) + u128::from(order.bonus_due());
         let closed = change == RechargeChange::Closed;
         OrderToldBody {
             recharge_id: order.id.to_string(),
             asset: symbol_of(order.asset, catalog),
             amount: order.amount.text(precision),
-            bonus: units_text(order.bonus.into(), precision),
+            bonus: units_text(order.bonus_due().into(), precision),
             total: units_text(total, precision),
             to: order.target.name(),
             channel: order.channel.clone(),

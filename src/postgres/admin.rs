@@ -42,6 +42,11 @@ impl Admin {
         Admin { reads, incarnation, changing: Arc::default(), earlier: Arc::default() }
     }
 
+    /// The incarnation that it writes as.
+    pub fn incarnation_number(&self) -> u64 {
+        self.incarnation
+    }
+
     /// The reads through the same pool.
     pub fn reads(&self) -> &Reads {
         &self.reads

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use super::Error;
 
 /// Tables with their checks.
-const ADDED: [(&str, &str); 7] = [
+const ADDED: [(&str, &str); 8] = [
     ("balances_tb", "balances_special_check"),
     ("funding_holds", "funding_holds_purpose_check"),
     ("funding_holds", "funding_holds_special_check"),
@@ -17,6 +17,7 @@ const ADDED: [(&str, &str); 7] = [
     ("funding_holds", "funding_holds_settled_check"),
     ("recharge_movements", "recharge_movements_kind_check"),
     ("recharge_movements", "recharge_movements_of_payment_check"),
+    ("recharges_tb", "recharges_bonus_check"),
 ];
 
 /// Validates those that are not valid yet. A row that breaks one is older than it, and only warned

@@ -613,7 +613,7 @@ mod tests {
         let id = crate::recharge::RechargeId::new(7).expect("not zero");
         let act = RechargeAct::Close { id };
         let (user, actor) = (UserId::new(2), "a test".to_owned());
-        let call = RechargeCall { user, order_number: 0, actor, act };
+        let call = RechargeCall { user, order_number: 0, bonus_number: 0, actor, act };
         let call = Call::Recharge(Box::new(call));
         let [other] = withdrawal(1);
         let both = [other, call.clone()];

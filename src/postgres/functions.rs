@@ -28,6 +28,7 @@ const FILES: [&str; 14] = [
     include_str!("sql/events.sql"),
     include_str!("sql/people.sql"),
     include_str!("sql/transactions.sql"),
+    include_str!("sql/promotions.sql"),
     include_str!("sql/recharges.sql"),
     include_str!("sql/bills.sql"),
 ];

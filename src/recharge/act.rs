@@ -25,6 +25,8 @@ pub struct RechargeCall {
     pub user: Option<UserId>,
     /// Of the credit, in the order of accepts. Given by the worker; 0 before.
     pub order_number: u64,
+    /// The same of the bonus beside it.
+    pub bonus_number: u64,
     /// The person or part behind it.
     pub actor: String,
     /// The act.
@@ -218,6 +220,8 @@ pub struct PaymentCall {
     pub policy: RechargePolicy,
     /// Whether an operator has a HELD payment decided again.
     pub again: bool,
+    /// Whether its order has a bonus.
+    pub bonus: bool,
 }
 
 impl RechargeCall {
@@ -232,6 +236,31 @@ impl RechargeCall {
             | RechargeAct::Take(_)
             | RechargeAct::EndReceivable(_) => true,
             _ => false,
+        }
+    }
+
+    /// Whether it may move a bonus beside the credit, and needs a second order number.
+    pub fn may_move_bonus(&self) -> bool {
+        match &self.act {
+            RechargeAct::Pay(pay) => pay.bonus,
+            RechargeAct::EndReturn { payment, .. } => payment.recharge.is_some(),
+            RechargeAct::Take(take) => {
+                take.kind == ReturnKind::Taken && take.payment.recharge.is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// The key of the bonus that it may move.
+    pub fn bonus_key(&self) -> Option<String> {
+        if !self.may_move_bonus() {
+            return None;
+        }
+        match &self.act {
+            RechargeAct::Pay(pay) => pay.recharge.map(movement::recharge_bonus),
+            RechargeAct::EndReturn { id, .. } => Some(movement::return_bonus(*id)),
+            RechargeAct::Take(take) => Some(movement::return_bonus(take.id)),
+            _ => None,
         }
     }
 
@@ -370,12 +399,14 @@ pub struct RechargeReply {
     pub outcome: RechargeOutcome,
     /// The credit behind it, which UBSCore's log records before the caller has its answer.
     pub credit: Option<ExternalOperation>,
+    /// The bonus beside it, recorded in the same way.
+    pub bonus: Option<ExternalOperation>,
 }
 
 impl RechargeReply {
     /// An outcome without a credit.
     pub fn plain(outcome: RechargeOutcome) -> RechargeReply {
-        RechargeReply { outcome, credit: None }
+        RechargeReply { outcome, credit: None, bonus: None }
     }
 
     /// A refusal.

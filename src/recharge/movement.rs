@@ -13,6 +13,8 @@ use domain::hold::HoldKey;
 
 /// The beginning of the key of a hold of a refund.
 pub const RETURN_HOLD: &str = "return:";
+/// The same of the bonus that goes with it.
+pub const BONUS_HOLD: &str = "bonus:";
 
 /// The longest key of a movement, bytes.
 const KEY_BYTES_MAX: usize = 64;
@@ -129,6 +131,21 @@ pub fn recharge_credit(id: RechargeId) -> String {
     format!("recharge/{}/credit", id.ulid())
 }
 
+/// The key of the bonus of an order.
+pub fn recharge_bonus(id: RechargeId) -> String {
+    format!("recharge/{}/bonus", id.ulid())
+}
+
+/// The key of the part of a bonus that goes with a return.
+pub fn return_bonus(id: ReturnId) -> String {
+    format!("return/{}/bonus", id.ulid())
+}
+
+/// The key of money that an operator puts into a promotion.
+pub fn funded(idem_key: &str) -> String {
+    format!("fund/{idem_key}")
+}
+
 /// The key of any other credit.
 pub fn payment_credit(id: PaymentId) -> String {
     format!("payment/{}/credit", id.ulid())
@@ -179,6 +196,12 @@ pub fn fees_key(channel: &str, day: Date) -> String {
 pub fn bank_key(idem_key: &str) -> Option<String> {
     let key = format!("bank/{idem_key}");
     (key.len() <= KEY_BYTES_MAX).then_some(key)
+}
+
+/// The hold of the bonus that goes with a refund.
+pub fn bonus_hold(id: ReturnId, user: UserId, asset: AssetId) -> HoldKey {
+    let key = format!("{BONUS_HOLD}{}:{user}:{}", id.ulid(), asset.0);
+    HoldKey::new(&key).expect("6 + 26 + 20 + 11 characters of letters, digits and colons")
 }
 
 /// The hold of a refund. A key of a hold has no `/`.

@@ -173,6 +173,43 @@ impl ClosingWish {
     }
 }
 
+/// Where the bonus of an order stands. PostgreSQL stores the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i16)]
+pub enum BonusState {
+    /// It has left the money of its promotion, for this order.
+    Reserved = 1,
+    /// The order has ended without it: the promotion has it again. Terminal.
+    Returned = 2,
+    /// Credited to the user, in the commit that says PAID. Terminal.
+    Given = 3,
+}
+
+impl BonusState {
+    /// Every state.
+    pub const ALL: [BonusState; 3] =
+        [BonusState::Reserved, BonusState::Returned, BonusState::Given];
+
+    /// The number that PostgreSQL stores.
+    pub fn number(self) -> i16 {
+        self as i16
+    }
+
+    /// The state with this number.
+    pub fn from_number(number: i16) -> Option<BonusState> {
+        BonusState::ALL.into_iter().find(|state| state.number() == number)
+    }
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            BonusState::Reserved => "RESERVED",
+            BonusState::Returned => "RETURNED",
+            BonusState::Given => "GIVEN",
+        }
+    }
+}
+
 /// An order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recharge {
@@ -229,6 +266,8 @@ pub struct Recharge {
     pub version: u64,
     /// How far its money has gone on to its target.
     pub follow: Follow,
+    /// Where its bonus stands; `None`: no promotion has set one apart.
+    pub bonus_state: Option<BonusState>,
 }
 
 /// How far the money of a PAID order has gone on from Funding to Spot.
@@ -312,6 +351,19 @@ impl Recharge {
         let pairs = self.fingerprint.splitn(5, ':').zip(fingerprint.splitn(5, ':')).zip(fields);
         let differ = pairs.filter(|((one, other), _)| one != other);
         Err(DifferingFields(differ.map(|(_, field)| field).collect()))
+    }
+
+    /// The bonus that its user has, or gets with its payment; 0 without one.
+    pub fn bonus_due(&self) -> u64 {
+        match self.bonus_state {
+            Some(BonusState::Reserved | BonusState::Given) => self.bonus,
+            Some(BonusState::Returned) | None => 0,
+        }
+    }
+
+    /// Whether it has ended without its bonus, which its promotion has not got back yet.
+    pub fn owes_bonus(&self) -> bool {
+        self.state.is_terminal() && self.bonus_state == Some(BonusState::Reserved)
     }
 
     /// Whether it has a wish to be closed.

@@ -161,6 +161,8 @@ pub struct RechargeReturn {
     pub code: Option<Code>,
     /// Tries at the channel.
     pub attempts: u32,
+    /// The part of the bonus of its order that goes with it, smallest units.
+    pub bonus: u64,
 }
 
 impl RechargePayment {
@@ -327,6 +329,7 @@ mod tests {
             updated_at: at,
             version: 1,
             attempts: 0,
+            bonus: 0,
             idem_key: None,
             number: None,
             code: None,

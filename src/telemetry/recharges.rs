@@ -26,6 +26,8 @@ pub const CHANNEL_KEY_END: &str = "ubscore_channel_key_end_timestamp_seconds";
 pub const BILL_FINDINGS: &str = "ubscore_bill_findings";
 /// Gauge, s since the Unix epoch: the end of the last day with a good bill, by `channel`.
 pub const BILL_LAST_GOOD: &str = "ubscore_bill_last_good_timestamp_seconds";
+/// Gauge, smallest units: money of a promotion that is neither reserved nor given, by `promotion`.
+pub const PROMOTION_AVAILABLE: &str = "ubscore_promotion_available";
 
 /// Starts the series of a channel at zero.
 pub fn expect_channel(channel: &str) {
@@ -81,6 +83,11 @@ pub fn last_good_bill(channel: &str, second: i64) {
     metrics::gauge!(BILL_LAST_GOOD, "channel" => channel.to_owned()).set(second as f64);
 }
 
+/// Sets the money of a promotion, smallest units.
+pub fn promotion_available(promotion: &str, units: u64) {
+    metrics::gauge!(PROMOTION_AVAILABLE, "promotion" => promotion.to_owned()).set(units as f64);
+}
+
 /// Registers the help and the unit of each metric.
 #[rustfmt::skip]
 pub(super) fn describe() {
@@ -94,5 +101,6 @@ pub(super) fn describe() {
     describe_counter!(RECHARGE_CREDITS_TOTAL, Unit::Count, "Payments that were credited.");
     describe_gauge!(BILL_FINDINGS, Unit::Count, "Open findings of bills.");
     describe_gauge!(BILL_LAST_GOOD, Unit::Seconds, "The end of the last day with a good bill.");
+    describe_gauge!(PROMOTION_AVAILABLE, Unit::Count, "Money of a promotion that is neither reserved nor given, smallest units.");
     describe_gauge!(CHANNEL_KEY_END, Unit::Seconds, "When the last key of a channel ends.");
 }

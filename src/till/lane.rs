@@ -26,7 +26,7 @@ impl Due {
             Due::Return(_) => 1,
             Due::Order(DueKind::Close, _) => 2,
             Due::Order(DueKind::Query, _) | Due::Over(_) => 3,
-            Due::Order(DueKind::Follow, _) => 4,
+            Due::Order(DueKind::Follow | DueKind::GiveBack, _) => 4,
         }
     }
 
@@ -37,7 +37,7 @@ impl Due {
             Due::Order(DueKind::Close, _) => 2,
             // It is looked for, asked for, and looked for again behind a refusal.
             Due::Return(_) => 3,
-            Due::Order(DueKind::Follow, _) => 0,
+            Due::Order(DueKind::Follow | DueKind::GiveBack, _) => 0,
         })
     }
 }
@@ -148,6 +148,7 @@ mod tests {
                 number: None,
                 code: None,
                 attempts: 0,
+                bonus: 0,
             },
             payment: recorded(&facts(), Disposition::Returning, cause),
             asked: Some(10_000),

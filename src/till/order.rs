@@ -51,6 +51,8 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
                 self.recharges.wished(&order, wish, TILL).await?;
                 return Ok(());
             }
+            // It asks no channel, and its transaction compares the version.
+            TillStep::GiveBack => return self.recharges.bonus_returned(&order).await,
             _ => {}
         }
         let pace = self.options.pace();
@@ -68,7 +70,7 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
             }
             TillStep::Query => self.query(channel, &limits, &order, references, false).await,
             TillStep::Follow => self.follow(&order).await,
-            TillStep::Wish(_) | TillStep::Nothing(_) => Ok(()),
+            TillStep::Wish(_) | TillStep::GiveBack | TillStep::Nothing(_) => Ok(()),
         }
     }
 

@@ -33,6 +33,8 @@ pub enum TillStep {
     Query,
     /// Send its money on to Spot.
     Follow,
+    /// Give its bonus back to its promotion.
+    GiveBack,
     /// Nothing before this time; `None`: nothing ever.
     Nothing(Option<Timestamp>),
 }
@@ -73,6 +75,7 @@ pub fn step(order: &Recharge, limits: &ChannelLimits, now: Timestamp) -> TillSte
     let follows =
         order.target == RechargeTarget::Spot && order.follow.state == FollowState::Waiting;
     match order.state {
+        _ if order.owes_bonus() => {}
         RechargeState::Closed => return TillStep::Nothing(None),
         RechargeState::Paid if !follows => return TillStep::Nothing(None),
         // A person decides about its payment first.
@@ -87,6 +90,7 @@ pub fn step(order: &Recharge, limits: &ChannelLimits, now: Timestamp) -> TillSte
         Some(_) => {}
     }
     match order.state {
+        _ if order.owes_bonus() => TillStep::GiveBack,
         RechargeState::Paid => TillStep::Follow,
         _ if order.closing.is_some() && now < closes_at(order, limits) => TillStep::Query,
         _ if order.closing.is_some() => TillStep::Close,

@@ -214,7 +214,7 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         let mut lanes = Vec::new();
         for (channel, lane) in &self.lanes {
             for kind in DueKind::ALL {
-                let room = lane.room(kind != DueKind::Follow);
+                let room = lane.room(kind.asks());
                 if room > 0 {
                     lanes.push(DueLane { channel: channel.clone(), kind, room });
                 }

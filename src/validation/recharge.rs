@@ -97,9 +97,9 @@ impl RechargeRequest {
         Recharge::fingerprint_of(&self.asset, text, &self.channel, target, promotion)
     }
 
-    /// Checks target, channel, asset, amount and promotion, in this order. The first failing check
-    /// answers. `offer`: the channel; `None`: there is none of this name. `units_max`: the largest
-    /// amount, smallest units.
+    /// Checks target, channel, asset and amount, in this order. The first failing check answers. A
+    /// promotion is checked where its money is. `offer`: the channel; `None`: there is none of this
+    /// name. `units_max`: the largest amount, smallest units.
     ///
     /// # Errors
     /// The code of the first check that fails.
@@ -137,11 +137,7 @@ impl RechargeRequest {
         if target == RechargeTarget::Spot {
             check_limits(asset, amount)?;
         }
-        // No promotion exists yet.
-        match self.promotion {
-            Some(_) => Err(Code::PromotionNotApplicable),
-            None => Ok((target, amount)),
-        }
+        Ok((target, amount))
     }
 }
 

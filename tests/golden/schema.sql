@@ -402,6 +402,33 @@ CREATE TABLE pauses_tb (
     CONSTRAINT pauses_tb_direction_check CHECK ((direction = ANY (ARRAY[0, 1, 2]))),
     CONSTRAINT pauses_tb_pkey PRIMARY KEY (direction, asset_id)
 );
+CREATE TABLE promotions_tb (
+    available bigint NOT NULL DEFAULT 0,
+    min_amount bigint NOT NULL,
+    fixed bigint,
+    bonus_max bigint,
+    starts_at timestamp with time zone NOT NULL,
+    ends_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    updated_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    asset_id integer NOT NULL,
+    basis_points integer,
+    per_user_max integer NOT NULL,
+    status smallint NOT NULL,
+    name character varying(16) NOT NULL,
+    CONSTRAINT promotions_bonus_check CHECK ((((fixed IS NULL) = (basis_points IS NOT NULL)) AND ((fixed IS NULL) = (bonus_max IS NOT NULL)))),
+    CONSTRAINT promotions_tb_asset_id_check CHECK ((asset_id > 0)),
+    CONSTRAINT promotions_tb_available_check CHECK ((available >= 0)),
+    CONSTRAINT promotions_tb_basis_points_check CHECK (((basis_points >= 1) AND (basis_points <= 1000000))),
+    CONSTRAINT promotions_tb_bonus_max_check CHECK ((bonus_max > 0)),
+    CONSTRAINT promotions_tb_fixed_check CHECK ((fixed > 0)),
+    CONSTRAINT promotions_tb_min_amount_check CHECK ((min_amount > 0)),
+    CONSTRAINT promotions_tb_name_check CHECK (((name)::text ~ '^[a-z0-9-]+$'::text)),
+    CONSTRAINT promotions_tb_per_user_max_check CHECK ((per_user_max > 0)),
+    CONSTRAINT promotions_tb_pkey PRIMARY KEY (name),
+    CONSTRAINT promotions_tb_status_check CHECK ((status = ANY (ARRAY[1, 2]))),
+    CONSTRAINT promotions_times_check CHECK ((starts_at < ends_at))
+);
 CREATE TABLE receivables_tb (
     user_id bigint NOT NULL,
     amount bigint NOT NULL,
@@ -511,6 +538,14 @@ CREATE TABLE recharges_tb (
     follow_req_id uuid,
     follow_state smallint NOT NULL DEFAULT 0,
     follow_code smallint,
+    bonus_state smallint,
+    CONSTRAINT recharges_bonus_check CHECK (((bonus_state IS NULL) OR ((bonus > 0) AND (promotion IS NOT NULL) AND
+CASE bonus_state
+    WHEN 1 THEN true
+    WHEN 2 THEN (state = ANY (ARRAY[40, '-10'::integer]))
+    WHEN 3 THEN (state = 40)
+    ELSE false
+END))),
     CONSTRAINT recharges_follow_check CHECK (((follow_state = ANY (ARRAY[0, 40, '-10'::integer, '-20'::integer])) AND ((follow_state = 0) OR (state = 40)))) NOT VALID,
     CONSTRAINT recharges_paid_check CHECK (((paid_at IS NOT NULL) = (state = 40))),
     CONSTRAINT recharges_tb_amount_check CHECK ((amount > 0)),
@@ -802,12 +837,15 @@ CREATE INDEX receivables_updated ON receivables_tb USING btree (updated_at);
 CREATE INDEX recharge_events_by_user ON recharge_events USING btree (user_id, event_id);
 CREATE INDEX recharge_movements_at ON recharge_movements USING btree (at);
 CREATE INDEX recharge_movements_by_payment ON recharge_movements USING btree (payment_id);
+CREATE INDEX recharge_movements_funded ON recharge_movements USING btree (credit) INCLUDE (amount) WHERE (kind = 15);
 CREATE INDEX recharge_returns_due ON recharge_returns USING btree (next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX recharge_returns_updated ON recharge_returns USING btree (updated_at);
+CREATE INDEX recharges_by_promotion ON recharges_tb USING btree (promotion, user_id) INCLUDE (bonus, bonus_state) WHERE (promotion IS NOT NULL);
 CREATE INDEX recharges_by_reference ON recharges_tb USING btree (reference) WHERE (reference IS NOT NULL);
 CREATE INDEX recharges_by_user ON recharges_tb USING btree (user_id, recharge_id);
 CREATE INDEX recharges_due ON recharges_tb USING btree (channel, (
 CASE
+    WHEN ((bonus_state = 1) AND (state = ANY (ARRAY[40, '-10'::integer]))) THEN 5
     WHEN (state = 40) THEN 4
     WHEN ((state = '-10'::integer) OR (held > 0)) THEN 0
     WHEN (closing IS NOT NULL) THEN 2
@@ -840,6 +878,7 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION audit_miscounted(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE SET enable_seqscan=off SET enable_hashjoin=off SET enable_mergejoin=off
 -- FUNCTION audit_misfrozen(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, purpose integer, frozen numeric, counted numeric) LANGUAGE sql STABLE
 -- FUNCTION audit_misheld(p_after bigint, p_until bigint) RETURNS TABLE(user_id bigint, asset_id integer, difference numeric, hold_key text) LANGUAGE sql STABLE
+-- FUNCTION audit_promotions(p_from timestamp with time zone, p_to timestamp with time zone) RETURNS TABLE(subject text, what text) LANGUAGE sql STABLE
 -- FUNCTION audit_recharge_accounts() RETURNS TABLE(subject text, what text) LANGUAGE sql STABLE
 -- FUNCTION audit_recharges(p_from timestamp with time zone, p_to timestamp with time zone) RETURNS TABLE(subject text, what text) LANGUAGE sql STABLE
 -- FUNCTION audit_recount() RETURNS TABLE(user_id bigint, asset_id integer, difference numeric) LANGUAGE sql STABLE
@@ -877,6 +916,8 @@ CREATE SEQUENCE admin_audit_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1
 -- FUNCTION leg_purpose(p_place jsonb) RETURNS integer LANGUAGE sql IMMUTABLE
 -- FUNCTION leg_user(p_place jsonb, p_participant text) RETURNS bigint LANGUAGE sql IMMUTABLE
 -- FUNCTION payment_disposition_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql IMMUTABLE
+-- FUNCTION promotion_give_back(p_incarnation bigint, p_recharge uuid, p_version bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- FUNCTION promotions_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION receivables_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION recharge_accounts() RETURNS TABLE(channel text, asset_id integer, paid numeric, returned numeric, taken numeric, given_back numeric, owed numeric, clearing numeric, suspense numeric, receivable numeric, loss numeric, fees numeric, bank numeric, fees_moved numeric) LANGUAGE sql STABLE
 -- FUNCTION recharge_events_after(p_user bigint, p_event bigint, p_rows integer) RETURNS TABLE(event_id bigint) LANGUAGE plpgsql STABLE SET enable_seqscan=off
@@ -938,6 +979,7 @@ CREATE TRIGGER channels_guard BEFORE DELETE OR UPDATE ON channels_tb FOR EACH RO
 CREATE TRIGGER external_operations_guard BEFORE DELETE OR UPDATE ON external_operations FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER freezes_delete_guard BEFORE DELETE ON freezes_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER funding_holds_guard BEFORE DELETE OR UPDATE ON funding_holds FOR EACH ROW EXECUTE FUNCTION funding_holds_guard();
+CREATE TRIGGER promotions_guard BEFORE DELETE OR UPDATE ON promotions_tb FOR EACH ROW EXECUTE FUNCTION promotions_guard();
 CREATE TRIGGER receivables_guard BEFORE DELETE OR UPDATE ON receivables_tb FOR EACH ROW EXECUTE FUNCTION receivables_guard();
 CREATE TRIGGER recharge_events_guard BEFORE DELETE OR UPDATE ON recharge_events FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER recharge_movements_guard BEFORE DELETE OR UPDATE ON recharge_movements FOR EACH ROW EXECUTE FUNCTION row_guard();

@@ -10,6 +10,7 @@ use crate::alert::{Alert, alert_about};
 use crate::http::service::{RechargeDesk, Service};
 use crate::postgres::reads::recharge_gauges::{BacklogSince, RechargeBacklog};
 use crate::recharge::payment::HeldCause;
+use crate::recharge::promotion::Promotion;
 use crate::telemetry;
 
 /// An order that is PAYING for longer is overdue.
@@ -45,6 +46,19 @@ pub(super) async fn watch(service: &Service) {
     match service.transfers.reads.recharge_backlog(since).await {
         Ok(backlog) => set(&backlog, desk.recharges.failing()),
         Err(error) => debug!(%error, "the backlog of recharges is not known"),
+    }
+    match service.transfers.reads.promotion_rows().await {
+        Ok(promotions) => promotions.iter().for_each(|promotion| watch_promotion(promotion, now)),
+        Err(error) => debug!(%error, "the promotions are not known"),
+    }
+}
+
+fn watch_promotion(promotion: &Promotion, now: Timestamp) {
+    let Promotion { name, available, starts_at, ends_at, .. } = promotion;
+    telemetry::recharges::promotion_available(name, *available);
+    if promotion.is_low() && (*starts_at..*ends_at).contains(&now) {
+        let what = format_args!("promotion {name} has {available} smallest units left");
+        alert_about(Alert::PromotionLow, name, what);
     }
 }
 

@@ -39,6 +39,7 @@ use crate::http::tls::{HTTP_1_1, Tls};
 use crate::postgres::admin::Admin;
 use crate::postgres::database::Database;
 use crate::postgres::flight_store::FlightStore;
+use crate::postgres::promotions::Promotions;
 use crate::recharge::bill::BillDays;
 use crate::recharge::proof::ProofKeys;
 use crate::recharge::terms::{ChannelTerms, PaymentRule, RechargePolicy};
@@ -170,7 +171,8 @@ impl Opening {
         let (workers, clock) = (Arc::clone(coordinator), Arc::clone(&self.clock));
         let (reads, proofs) = (admin.reads().clone(), self.proofs.keys.clone());
         let recharges = Recharges::new(workers, reads, proofs, rules(config), clock, entropy);
-        let recharges = Arc::new(recharges);
+        let promotions = Promotions::new(admin.reads().clone(), admin.incarnation_number());
+        let recharges = Arc::new(recharges.with_promotions(promotions, Arc::clone(&gate)));
         let (till, heard) = Till::new();
         let parts = BillsParts {
             recharges: Arc::clone(&recharges),

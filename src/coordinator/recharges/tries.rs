@@ -171,6 +171,7 @@ mod tests {
             number: None,
             code: None,
             attempts: 0,
+            bonus: 0,
         };
         let credited = recorded(&facts(), Disposition::Credited, None);
         let part = Facts { returned: Returned::Part, ..facts() };

@@ -297,13 +297,13 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             Call::Accept { intent, .. } => intent.order_number,
             Call::External(external) => external.order_number,
-            Call::Recharge(call) => call.order_number,
+            Call::Recharge(call) => return self.free([call.order_number, call.bonus_number]),
             _ => return,
         };
         self.under_way.remove(&number);
     }
 
-    /// Frees the order numbers that the Settle of a hold does not need; 0 is none.
+    /// Frees the order numbers that a call does not need; 0 is none.
     pub(super) fn free(&mut self, numbers: [u64; 2]) {
         for number in numbers {
             self.under_way.remove(&number);

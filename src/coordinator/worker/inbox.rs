@@ -89,7 +89,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             Call::Recharge(call) if call.may_credit() && self.shortage().is_some() => {
                 queued.call = Call::FindRecharge(call.clone());
             }
-            Call::Recharge(call) if call.may_credit() => call.order_number = self.number(),
+            Call::Recharge(call) if call.may_credit() => {
+                call.order_number = self.number();
+                if call.may_move_bonus() {
+                    call.bonus_number = self.number();
+                }
+            }
             // An end is taken without a look at the room: it is never refused.
             Call::Hold(order) => {
                 let (deposited, withdrawn) = order.act.outside();

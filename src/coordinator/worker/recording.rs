@@ -30,13 +30,11 @@ const RECORDS_AT_ONCE: usize = 64;
 /// A caller of an external operation, or of an act that has one.
 enum RecordCaller {
     External(Caller<ExternalDecided>),
-    /// With the answer behind the record.
-    Recharge(Caller<Reply>, Box<RechargeReply>),
-    /// One of the records that the answer to a Settle waits for.
+    /// One of the records that the answer to a Settle, or to an act on a recharge, waits for.
     Settle(Arc<Mutex<SettleCaller>>),
 }
 
-/// The caller of a Settle, with its answer and the number of records that it still waits for.
+/// The caller of such a call, with its answer and the number of records that it still waits for.
 struct SettleCaller {
     caller: Option<Caller<Reply>>,
     reply: Reply,
@@ -62,9 +60,6 @@ impl RecordCaller {
     fn answer(self, answer: Result<ExternalDecided, Rejection>) {
         match self {
             RecordCaller::External(caller) => caller.answer(answer),
-            RecordCaller::Recharge(caller, reply) => {
-                caller.answer(answer.map(|_| Reply::Recharge(reply)));
-            }
             RecordCaller::Settle(caller) => caller.lock().recorded(answer),
         }
     }
@@ -236,33 +231,31 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         self.recordings.add(operation, decided, stored == number, caller);
     }
 
-    /// The store's reply to an act on a recharge. A credit is answered behind its record.
+    /// The store's reply to an act on a recharge. A credit is answered behind its record, and so is
+    /// a bonus beside it.
     pub(super) fn on_recharge_reply(&mut self, queued: Queued, reply: RechargeReply) {
-        let number = match &queued.call {
-            Call::Recharge(call) | Call::FindRecharge(call) => call.order_number,
+        let numbers = match &queued.call {
+            Call::Recharge(call) | Call::FindRecharge(call) => {
+                [call.order_number, call.bonus_number]
+            }
             call => unreachable!("{call:?} is no act on a recharge"),
         };
         let caller = match queued.ticket.reply_to {
             ReplyTo::Store(caller) => Some(caller),
             _ => None,
         };
-        let Some(operation) = reply.credit.clone() else {
-            self.under_way.remove(&number);
+        let operations: Vec<ExternalOperation> =
+            [&reply.credit, &reply.bonus].into_iter().flatten().cloned().collect();
+        let is_ours = |number: &u64| operations.iter().any(|one| one.order_number == *number);
+        self.free(numbers.map(|number| if is_ours(&number) { 0 } else { number }));
+        if operations.is_empty() {
             if let Some(caller) = caller {
                 caller.answer(shown(reply, queued.ticket.maybe));
             }
             return;
-        };
-        let fresh = operation.order_number == number;
-        if !fresh {
-            self.under_way.remove(&number);
         }
-        let balance_after = i128::try_from(operation.balance_after).ok();
-        let decided = ExternalDecided { decision: operation.decision, balance_after };
-        let deadline_ns = queued.ticket.deadline_ns;
-        let caller =
-            caller.map(|caller| (deadline_ns, RecordCaller::Recharge(caller, Box::new(reply))));
-        self.recordings.add(operation, decided, fresh, caller);
+        let reply = Reply::Recharge(Box::new(reply));
+        self.record_all((caller, queued.ticket.deadline_ns), numbers, operations, reply);
     }
 
     /// The store's reply to a Settle of a hold with money from or to the outside. It is answered
@@ -286,6 +279,17 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             }
             return;
         }
+        self.record_all((caller, ticket.deadline_ns), numbers, operations, reply);
+    }
+
+    /// Has operations of one call recorded, and answers its caller behind the last record.
+    fn record_all(
+        &mut self,
+        (caller, deadline_ns): (Option<Caller<Reply>>, u64),
+        numbers: [u64; 2],
+        operations: Vec<ExternalOperation>,
+        reply: Reply,
+    ) {
         let left = operations.len();
         let caller = caller.map(|caller| {
             Arc::new(Mutex::new(SettleCaller { caller: Some(caller), reply: reply.clone(), left }))
@@ -295,7 +299,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             let balance_after = i128::try_from(operation.balance_after).ok();
             let decided = ExternalDecided { decision: operation.decision, balance_after };
             let caller = caller.as_ref().map(|caller| RecordCaller::Settle(Arc::clone(caller)));
-            let caller = caller.map(|caller| (ticket.deadline_ns, caller));
+            let caller = caller.map(|caller| (deadline_ns, caller));
             self.recordings.add(operation, decided, fresh, caller);
         }
     }

@@ -10,6 +10,7 @@ use super::external::External;
 use super::freezes::OperatorFreeze;
 use super::halts::{SeenHalt, resume_now};
 use super::held_payments::{self, EndWanted};
+use super::promotions::FundWanted;
 use super::receivables::ReceivableWanted;
 use super::refunds::RefundWanted;
 use super::settlements::SettleWanted;
@@ -79,6 +80,10 @@ async fn carry_out(service: &Service, approval: &Approval, decided: Decided) -> 
         }
         Action::External if approval.subject.starts_with(TakenWanted::SUBJECT) => {
             let wanted: TakenWanted = parse(approval.request.as_bytes())?;
+            wanted.carry_out(service, note).await
+        }
+        Action::External if approval.subject.starts_with(FundWanted::SUBJECT) => {
+            let wanted: FundWanted = parse(approval.request.as_bytes())?;
             wanted.carry_out(service, note).await
         }
         Action::External if approval.subject.starts_with(ReceivableWanted::SUBJECT) => {

@@ -25,7 +25,7 @@ use crate::http::request::{Call, number, parameters, query};
 use crate::http::service::{Intake, Service, Transfers};
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::holds::{FundingHoldFilter, FundingHoldRow};
-use crate::recharge::movement::RETURN_HOLD;
+use crate::recharge::movement::{BONUS_HOLD, RETURN_HOLD};
 use domain::account::UserId;
 use domain::amount::units_text;
 use domain::asset::{Asset, AssetId, Catalog};
@@ -267,10 +267,15 @@ fn funding_place(text: &str) -> Result<Option<FundingPlace>, Refusal> {
         return Ok(None);
     }
     let key = text.replace('.', ":");
-    match transaction_of(key.strip_prefix(RETURN_HOLD).unwrap_or(&key)) {
+    match transaction_of(of_return(&key)) {
         Some((_, user, asset, _)) => Ok(Some((user, AssetId(asset), key))),
         None => Err(invalid("cursor must be the next_cursor of an earlier answer.")),
     }
+}
+
+/// A key of a hold without the word that a return's hold, or that of its bonus, begins with.
+fn of_return(key: &str) -> &str {
+    key.strip_prefix(RETURN_HOLD).or_else(|| key.strip_prefix(BONUS_HOLD)).unwrap_or(key)
 }
 
 /// At most `room` holds of Funding, and the cursor to go on with.
@@ -313,7 +318,7 @@ pub(super) async fn show(
         None => (id, false),
     };
     // A hold of a return is on Funding.
-    let wanted = transaction_of(key.strip_prefix(RETURN_HOLD).unwrap_or(key));
+    let wanted = transaction_of(of_return(key));
     if only_funding && wanted.is_none() {
         return Err(Code::HoldNotFound.into());
     }

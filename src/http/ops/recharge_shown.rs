@@ -10,7 +10,7 @@ use crate::postgres::reads::recharge_deliveries::{RechargeDelivery, RechargeEven
 use crate::postgres::reads::recharge_search::{MovementRow, RechargePassage, WholeRecharge};
 use crate::recharge::answers::Queried;
 use crate::recharge::facts::{Facts, Returned};
-use crate::recharge::order::{ClosingWish, Recharge, RechargeState, RechargeTarget};
+use crate::recharge::order::{BonusState, ClosingWish, Recharge, RechargeState, RechargeTarget};
 use crate::recharge::payment::RechargePayment;
 use crate::recharge::returned::{Receivable, ReceivableAct, RechargeReturn, ReturnState};
 use domain::account::UserId;
@@ -45,7 +45,11 @@ pub(super) struct OrderBody {
     channel: String,
     asset: String,
     amount: String,
+    /// Of its promotion, whether it gets it or not.
     bonus: String,
+    promotion: Option<String>,
+    /// Null: no promotion has set a bonus apart.
+    bonus_state: Option<&'static str>,
     to: &'static str,
     state: &'static str,
     closing: Option<&'static str>,
@@ -97,6 +101,8 @@ impl OrderBody {
             asset: symbol(catalog, order.asset),
             amount: order.amount.text(precision),
             bonus: units_text(order.bonus.into(), precision),
+            promotion: order.promotion.clone(),
+            bonus_state: order.bonus_state.map(BonusState::name),
             to: order.target.name(),
             state: order.state.name(),
             closing: order.closing.map(ClosingWish::name),
@@ -186,6 +192,8 @@ pub(super) struct ReturnBody {
     /// Null: no amount of the asset stands for it.
     amount: Option<String>,
     minor_units: i64,
+    /// The part of the bonus that goes with it; null as `amount` is.
+    bonus: Option<String>,
     state: &'static str,
     /// Why it has failed.
     code: Option<&'static str>,
@@ -216,6 +224,8 @@ impl ReturnBody {
             asset: payment.map(|payment| symbol(catalog, payment.asset)),
             amount,
             minor_units: row.minor_units,
+            bonus: payment
+                .map(|payment| units_text(row.bonus.into(), catalog.precision(payment.asset))),
             state: match row.state {
                 ReturnState::Requested => "REQUESTED",
                 ReturnState::Ready => "READY",

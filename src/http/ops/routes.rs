@@ -7,6 +7,7 @@ use hyper::Method;
 use super::bills::BillsRoute;
 use super::console::PATH;
 use super::held_payments::PaymentEnd;
+use super::promotions::PromotionAct;
 use super::receivables::ReceivableWay;
 use crate::http::route::{Route, Routes};
 
@@ -82,6 +83,7 @@ pub(super) enum RechargeOps {
     Notices,
     Take,
     End(PaymentEnd),
+    Promotion(PromotionAct),
     Channels,
     OfBills(BillsRoute),
     /// Whether it is paused from then on.
@@ -283,6 +285,26 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/channels",
             method: Method::GET,
             route: Ops::Recharging(RechargeOps::Channels),
+        },
+        Route {
+            pattern: "/admin/v1/promotions",
+            method: Method::GET,
+            route: Ops::Recharging(RechargeOps::Promotion(PromotionAct::List)),
+        },
+        Route {
+            pattern: "/admin/v1/promotions/{promotion}",
+            method: Method::GET,
+            route: Ops::Recharging(RechargeOps::Promotion(PromotionAct::Show)),
+        },
+        Route {
+            pattern: "/admin/v1/promotions/{promotion}",
+            method: Method::PUT,
+            route: Ops::Recharging(RechargeOps::Promotion(PromotionAct::Set)),
+        },
+        Route {
+            pattern: "/admin/v1/promotions/{promotion}/fund",
+            method: Method::POST,
+            route: Ops::Recharging(RechargeOps::Promotion(PromotionAct::Fund)),
         },
         Route {
             pattern: "/admin/v1/channels/{channel}/pause",

@@ -48,7 +48,7 @@ impl AssetTotals {
 }
 
 /// The accounts of one channel and asset. `clearing`, the channel's debt to us, is
-/// `paid - returned - taken + given_back`.
+/// `paid - returned - taken + given_back - fees - bank`.
 #[derive(Serialize)]
 struct ChannelTotals {
     channel: String,
@@ -57,6 +57,8 @@ struct ChannelTotals {
     returned: String,
     taken: String,
     given_back: String,
+    fees: String,
+    bank: String,
     clearing: String,
     suspense: String,
     receivable: String,
@@ -74,6 +76,8 @@ impl ChannelTotals {
             returned: text(sums.returned),
             taken: text(sums.taken),
             given_back: text(sums.given_back),
+            fees: text(sums.fees),
+            bank: text(sums.bank),
             clearing: text(sums.clearing),
             suspense: text(sums.suspense),
             receivable: text(sums.receivable),

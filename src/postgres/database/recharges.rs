@@ -11,7 +11,8 @@ use crate::postgres::flight::recharged::RechargeKey;
 use crate::postgres::flight::{Found, Key};
 use crate::recharge::movement::RechargeMovement;
 use crate::recharge::order::{
-    ClosingWish, Follow, FollowState, Recharge, RechargeState, RechargeStep, RechargeTarget,
+    BonusState, ClosingWish, Follow, FollowState, Recharge, RechargeState, RechargeStep,
+    RechargeTarget,
 };
 use crate::recharge::payment::{Disposition, HeldCause, RechargePayment, SeenBy};
 use crate::recharge::returned::{RechargeReturn, ReturnKind, ReturnState};
@@ -49,7 +50,7 @@ struct Step<'a> {
 
 #[derive(Debug, ToSql)]
 #[postgres(name = "recharges_tb")]
-pub(super) struct OrderRow<'a> {
+pub(in crate::postgres) struct OrderRow<'a> {
     user_id: i64,
     amount: i64,
     bonus: i64,
@@ -79,10 +80,15 @@ pub(super) struct OrderRow<'a> {
     follow_req_id: Option<Id>,
     follow_state: i16,
     follow_code: Option<i16>,
+    bonus_state: Option<i16>,
 }
 
 impl<'a> OrderRow<'a> {
-    pub(super) fn of(order: &'a Recharge, steps: &'a [RechargeStep], at: Timestamp) -> Self {
+    pub(in crate::postgres) fn of(
+        order: &'a Recharge,
+        steps: &'a [RechargeStep],
+        at: Timestamp,
+    ) -> Self {
         let step = |step: &'a RechargeStep| Step {
             at,
             state: step.state.number(),
@@ -119,6 +125,7 @@ impl<'a> OrderRow<'a> {
             follow_req_id: order.follow.req_id.map(Id::of),
             follow_state: order.follow.state.number(),
             follow_code: order.follow.code.map(code_number),
+            bonus_state: order.bonus_state.map(BonusState::number),
         }
     }
 }
@@ -194,7 +201,7 @@ impl<'a> ReturnRow<'a> {
     pub(super) fn of(row: &'a RechargeReturn) -> Self {
         ReturnRow {
             minor_units: row.minor_units,
-            bonus: 0,
+            bonus: bigint(row.bonus),
             version: bigint(row.version),
             next_at: row.next_at,
             created_at: row.created_at,
@@ -251,12 +258,12 @@ pub(in crate::postgres) const ORDER_COLUMNS: &str = "\
     r.recharge_id, r.user_id, r.idem_key, r.fingerprint, r.channel, r.asset_id, r.amount, \
     r.minor_units, r.bonus, r.promotion, r.target, r.state, r.closing, r.code, r.reference, r.pay, \
     r.payments, r.held, r.attempts, r.next_at, r.created_at, r.expires_at, r.updated_at, \
-    r.paid_at, r.version, r.follow_state, r.follow_req_id, r.follow_code";
+    r.paid_at, r.version, r.follow_state, r.follow_req_id, r.follow_code, r.bonus_state";
 
 /// The columns of a return, in the order of [`return_from_row`].
 pub(in crate::postgres) const RETURN_COLUMNS: &str = "\
     b.return_id, b.payment_id, b.kind, b.minor_units, b.state, b.next_at, b.created_at, \
-    b.updated_at, b.version, b.attempts, b.idem_key, b.channel_return_no, b.code";
+    b.updated_at, b.version, b.attempts, b.idem_key, b.channel_return_no, b.code, b.bonus";
 
 /// The columns of a payment, in the order of [`payment_from_row`].
 pub(in crate::postgres) const PAYMENT_COLUMNS: &str = "\
@@ -271,6 +278,7 @@ pub(in crate::postgres) fn order_from_row(row: &Row, catalog: &Catalog) -> Resul
     let bad = |what: &str| unreadable(ORDERS, format!("{id}: {what}"));
     let asset = columns::asset(row, 5, catalog)?.ok_or_else(|| bad("asset_id"))?;
     let closing: Option<i16> = row.try_get(12)?;
+    let bonus: Option<i16> = row.try_get(28)?;
     let count = |column, what| count(row, column)?.ok_or_else(|| bad(what));
     Ok(Recharge {
         id,
@@ -305,6 +313,9 @@ pub(in crate::postgres) fn order_from_row(row: &Row, catalog: &Catalog) -> Resul
             req_id: follow_req_id(row, 26)?,
             code: columns::code(row, 27, ORDERS)?,
         },
+        bonus_state: bonus
+            .map(|number| BonusState::from_number(number).ok_or_else(|| bad("bonus_state")))
+            .transpose()?,
     })
 }
 
@@ -394,6 +405,7 @@ pub(in crate::postgres) fn return_from_row(row: &Row) -> Result<RechargeReturn, 
         idem_key: row.try_get(10)?,
         number: row.try_get(11)?,
         code: columns::code(row, 12, RETURNS)?,
+        bonus: columns::count(row, 13, RETURNS)?,
     })
 }
 

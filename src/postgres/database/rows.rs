@@ -15,7 +15,7 @@ use crate::postgres::flight::{
 };
 use crate::postgres::recharge_events::{self, EventRow};
 use crate::postgres::store::Transfer;
-use crate::recharge::movement::RETURN_HOLD;
+use crate::recharge::movement::{BONUS_HOLD, RETURN_HOLD};
 use domain::code::Code;
 
 #[derive(Debug, ToSql)]
@@ -421,7 +421,10 @@ fn hold(row: &HoldRow) -> HoldChange<'_> {
         paid: after.paid,
         taken: bigint(after.taken),
         brought: bigint(after.brought),
-        reason: if key.as_str().starts_with(RETURN_HOLD) { RETURN } else { TRANSACTION },
+        reason: match [RETURN_HOLD, BONUS_HOLD].iter().any(|of| key.as_str().starts_with(of)) {
+            true => RETURN,
+            false => TRANSACTION,
+        },
         settled_after: settled_after.map(Numeric),
         purpose: after.purpose.into(),
         special: after.special,

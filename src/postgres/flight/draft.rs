@@ -3,6 +3,7 @@
 //! Nothing here does I/O. The calls are decided in the order in which they are given, each on the
 //! rows that the calls before it leave.
 
+mod bonuses;
 mod outside;
 mod recharges;
 mod returns;

@@ -94,7 +94,8 @@ WITH journal AS (
            next_at = a.next_at, payments = a.payments, held = a.held, attempts = a.attempts,
            state = a.state, closing = a.closing, code = a.code, reference = a.reference,
            pay = a.pay, history = t.history || a.history, follow_req_id = a.follow_req_id,
-           follow_state = a.follow_state, follow_code = a.follow_code
+           follow_state = a.follow_state, follow_code = a.follow_code,
+           bonus_state = a.bonus_state
       FROM journal CROSS JOIN unnest($22::recharges_tb[]) AS a
      WHERE t.recharge_id = a.recharge_id AND t.version = a.version - 1 AND a.version > 1
     RETURNING 1

@@ -253,7 +253,8 @@ impl Reads {
           CROSS JOIN LATERAL (SELECT * FROM channel_payments \
                                WHERE payment_id = e.payment_id OFFSET 0) AS p \
            LEFT JOIN LATERAL (SELECT bonus FROM recharges_tb \
-                               WHERE recharge_id = e.paid OFFSET 0) AS r ON TRUE \
+                               WHERE recharge_id = e.paid AND bonus_state = 3 OFFSET 0) \
+                AS r ON TRUE \
           CROSS JOIN LATERAL (\
                 SELECT sum(amount) AS units, count(*) AS credits FROM recharge_movements \
                  WHERE payment_id = p.payment_id AND kind = 1 AND credit = 'user/' || $1) AS c \

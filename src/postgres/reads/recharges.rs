@@ -125,15 +125,17 @@ impl Reads {
         Ok(found)
     }
 
-    /// The sum that was credited for a PAID order; `None`: nothing was.
+    /// The sum that was credited for a PAID order, with its bonus; `None`: nothing was.
     ///
     /// # Errors
     /// As [`Reads::recharge`].
     pub async fn credited(&self, id: RechargeId) -> Result<Option<Amount>, Error> {
         let sum = "SELECT COALESCE(sum(amount), 0)::bigint FROM recharge_movements \
-                    WHERE movement_key = $1 AND credit LIKE 'user/%'";
+                    WHERE movement_key IN ($1, $2) AND credit LIKE 'user/%'";
         let client = self.pool.get().await?;
-        let row = client.query_one(sum, &[&movement::recharge_credit(id)]).await?;
+        let row = client
+            .query_one(sum, &[&movement::recharge_credit(id), &movement::recharge_bonus(id)])
+            .await?;
         self.pool.note(&client).await?;
         let units: i64 = row.try_get(0)?;
         Ok(u64::try_from(units).ok().and_then(Amount::new))
@@ -171,9 +173,9 @@ impl Reads {
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {
             let Id(number) = row.try_get(0)?;
-            let kind = DueKind::from_number(row.try_get(28)?);
+            let kind = DueKind::from_number(row.try_get(29)?);
             let (Some(id), Some(kind)) = (RechargeId::new(number), kind) else { continue };
-            let references: Vec<String> = row.try_get(29)?;
+            let references: Vec<String> = row.try_get(30)?;
             let order = order_from_row(row, &catalog);
             let order = order.map(|order| DueOrder { references: all(&order, references), order });
             found.push((kind, id, order));
@@ -213,8 +215,8 @@ impl Reads {
             let Id(number) = row.try_get(0)?;
             let Some(id) = ReturnId::new(number) else { continue };
             let read = || {
-                let payment = payment_behind(row, 14, &catalog)?;
-                Ok(DueReturn { back: return_from_row(row)?, asked: row.try_get(13)?, payment })
+                let payment = payment_behind(row, 15, &catalog)?;
+                Ok(DueReturn { back: return_from_row(row)?, asked: row.try_get(14)?, payment })
             };
             found.push((id, read()));
         }
@@ -304,7 +306,8 @@ fn accounts_from_row(row: &Row) -> Result<ChannelAccounts, Error> {
 }
 
 /// The kind of a row that is due, as the index `recharges_due` has it, to the letter.
-pub const DUE_KIND: &str = "(CASE WHEN state = 40 THEN 4 \
+pub const DUE_KIND: &str = "(CASE WHEN bonus_state = 1 AND state IN (40, -10) THEN 5 \
+                              WHEN state = 40 THEN 4 \
                               WHEN state = -10 OR held > 0 THEN 0 \
                               WHEN closing IS NOT NULL THEN 2 \
                               WHEN state = 0 THEN 1 \
@@ -322,12 +325,19 @@ pub enum DueKind {
     Query = 3,
     /// Send its money on.
     Follow = 4,
+    /// Give its bonus back to its promotion.
+    GiveBack = 5,
 }
 
 impl DueKind {
     /// Every kind.
-    pub const ALL: [DueKind; 4] =
-        [DueKind::Create, DueKind::Close, DueKind::Query, DueKind::Follow];
+    pub const ALL: [DueKind; 5] =
+        [DueKind::Create, DueKind::Close, DueKind::Query, DueKind::Follow, DueKind::GiveBack];
+
+    /// Whether the till asks the channel about it.
+    pub fn asks(self) -> bool {
+        !matches!(self, DueKind::Follow | DueKind::GiveBack)
+    }
 
     fn from_number(number: i32) -> Option<DueKind> {
         DueKind::ALL.into_iter().find(|kind| *kind as i32 == number)

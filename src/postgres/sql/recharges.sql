@@ -61,6 +61,12 @@ BEGIN
         NEW.target, NEW.channel, NEW.promotion, NEW.idem_key, NEW.fingerprint, NEW.created_at)
        OR NEW.version <> OLD.version + 1 OR NEW.payments < OLD.payments
        OR OLD.closing IS NOT NULL AND NEW.closing IS DISTINCT FROM OLD.closing
+       -- A reserved bonus ends once: given with the credit, or returned behind the end.
+       OR NEW.bonus_state IS DISTINCT FROM OLD.bonus_state
+          AND (OLD.bonus_state IS DISTINCT FROM 1
+               OR NEW.bonus_state = 3 AND (OLD.state = 40 OR NEW.state <> 40)
+               OR NEW.bonus_state = 2 AND NEW.state NOT IN (40, -10)
+               OR NEW.bonus_state IS NULL)
        OR NEW.history[1:cardinality(OLD.history)] IS DISTINCT FROM OLD.history
        OR OLD.follow_req_id IS NOT NULL AND NEW.follow_req_id IS DISTINCT FROM OLD.follow_req_id
        OR OLD.follow_state <> 0
@@ -184,12 +190,12 @@ RETURNS BOOLEAN LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- The same of returns and receivables: a return and its movements through clearing; a refund and
--- its hold, and the reverse; a receivable and its movements.
+-- its hold, and the reverse; the bonus that goes with it; a receivable and its movements.
 CREATE FUNCTION audit_returns(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
 RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
     WITH written AS MATERIALIZED (
         SELECT r.return_id, r.kind, r.state, r.payment_id, p.channel, p.user_id, p.asset_id,
-               p.disposition, 'return/' || ulid_text(r.return_id) AS key,
+               p.disposition, r.bonus, 'return/' || ulid_text(r.return_id) AS key,
                -- By the measure of the payment itself. No asset stands for it: nothing moves.
                COALESCE(r.minor_units::numeric * (p.amount / p.minor_units), 0) AS amount
           FROM recharge_returns r LEFT JOIN channel_payments p USING (payment_id)
@@ -205,7 +211,8 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
                    AS change
           FROM recharge_movements
          WHERE payment_id = w.payment_id
-           AND (movement_key = w.key OR starts_with(movement_key, w.key || '/'))) AS m
+           AND (movement_key = w.key OR starts_with(movement_key, w.key || '/'))
+           AND kind <> 14) AS m
      WHERE m.change <> w.due OR w.channel IS NULL
     UNION ALL
     SELECT w.key, format('has %s to be set apart, and its hold has %s',
@@ -219,6 +226,22 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
      WHERE w.kind = 1
        AND COALESCE(h.amount, 0) <> CASE WHEN return_holds(w.kind, w.state, w.disposition)
                                          THEN w.amount ELSE 0 END
+    UNION ALL
+    -- The bonus that goes with it: apart in a hold of its own, then out of our books.
+    SELECT w.key, format('has bonus %s in state %s, %s of it is set apart, and %s has moved',
+                         w.bonus, w.state, b.apart, b.moved)
+      FROM written w
+     CROSS JOIN LATERAL (
+        SELECT (SELECT COALESCE(sum(h.amount), 0) FROM funding_holds h
+                 WHERE h.state = 10
+                   AND h.hold_key = 'bonus:' || ulid_text(w.return_id) || ':' || w.user_id || ':'
+                                    || w.asset_id) AS apart,
+               (SELECT COALESCE(sum(m.amount), 0) FROM recharge_movements m
+                 WHERE m.movement_key = w.key || '/bonus' AND m.kind = 14
+                   AND m.debit = 'user/' || w.user_id AND m.credit = 'outside') AS moved) AS b
+     WHERE (b.apart, b.moved)
+           <> (CASE WHEN return_holds(w.kind, w.state, w.disposition) THEN w.bonus ELSE 0 END,
+               CASE WHEN w.state = 40 THEN w.bonus ELSE 0 END)
     UNION ALL
     SELECT h.hold_key, 'is an open hold without a return under way'
       FROM funding_holds h
@@ -251,7 +274,8 @@ $$;
 
 -- Rows of recharges that contradict each other, of those that were written from p_from to p_to: a
 -- movement of a user and its external operation, and the reverse; a payment and its movements, or
--- its return; a PAID order and its payment; returns and receivables, see audit_returns.
+-- its return; a PAID order and its payment; returns and receivables, see audit_returns; promotions,
+-- see audit_promotions.
 CREATE FUNCTION audit_recharges(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
 RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
     SELECT m.movement_key::text,
@@ -316,6 +340,8 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
      WHERE r.state = 40 AND r.paid_at BETWEEN p_from AND p_to AND c.credits <> 1
     UNION ALL
     SELECT subject, what FROM audit_returns(p_from, p_to)
+    UNION ALL
+    SELECT subject, what FROM audit_promotions(p_from, p_to)
 $$;
 
 -- The accounts of channels, by their movements, and by the rows that they come from: clearing is

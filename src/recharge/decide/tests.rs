@@ -19,6 +19,7 @@ fn terms() -> ChannelTerms {
 /// An order of 100 CNY that is PAYING.
 pub(crate) fn order() -> Recharge {
     Recharge {
+        bonus_state: None,
         id: RechargeId::new(77 << 70).expect("not zero"),
         user: UserId::new(1001).expect("an id"),
         idem_key: "order-1".to_owned(),

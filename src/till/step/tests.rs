@@ -3,6 +3,7 @@ use jiff::ToSpan;
 use super::*;
 use crate::recharge::answers::ChannelDoubt;
 use crate::recharge::decide::tests::order as some_order;
+use crate::recharge::order::BonusState;
 use crate::recharge::returned::{ReturnKind, ReturnState};
 use crate::recharge::{PaymentId, ReturnId};
 
@@ -48,6 +49,7 @@ fn each_row_has_one_step() {
     use RechargeState::{Closed, Init, Paid, Paying};
     let spot = |state| Recharge { target: RechargeTarget::Spot, ..order(state) };
     let held = |order: Recharge| Recharge { held: 1, payments: 1, ..order };
+    let reserved = |order: Recharge| Recharge { bonus_state: Some(BonusState::Reserved), ..order };
     let never = |order: Recharge| Recharge { next_at: None, ..order };
     let arrived = |mut order: Recharge| {
         order.follow.state = FollowState::Arrived;
@@ -72,6 +74,11 @@ fn each_row_has_one_step() {
         ("and a second payment held", held(spot(Paid)), WECHAT, 0, TillStep::Follow),
         ("arrived", arrived(spot(Paid)), WECHAT, 0, TillStep::Nothing(None)),
         ("closed", spot(Closed), WECHAT, 0, TillStep::Nothing(None)),
+        ("a bonus of an open order", reserved(order(Paying)), WECHAT, 0, TillStep::Query),
+        ("closed without its bonus", reserved(order(Closed)), WECHAT, 0, TillStep::GiveBack),
+        ("and a late payment held", reserved(held(order(Closed))), CARD, 0, TillStep::GiveBack),
+        ("paid without its bonus", reserved(spot(Paid)), WECHAT, 0, TillStep::GiveBack),
+        ("not yet either", reserved(order(Paid)), WECHAT, -1, TillStep::Nothing(Some(at(0)))),
     ] {
         assert_eq!(step(&row, &limits, at(second)), want, "{what}");
     }
@@ -151,6 +158,7 @@ fn what_does_not_end_is_stuck() {
     assert!(!is_stuck(&closing, at(1_500 + 3_599)) && is_stuck(&closing, at(1_500 + 3_600)));
     assert!(!is_stuck(&order(RechargeState::Paying), at(100_000)));
     let back = RechargeReturn {
+        bonus: 0,
         id: ReturnId::new(9).expect("not zero"),
         payment: PaymentId::new(7).expect("not zero"),
         kind: ReturnKind::Refund,

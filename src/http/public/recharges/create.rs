@@ -107,13 +107,7 @@ async fn admit(
     });
     let catalog = transfers.reads.catalog();
     let checked = request.check(&catalog, offer, transfers.limits.units_max);
-    let (target, amount) = checked.map_err(|code| match (code, &request.promotion) {
-        (Code::PromotionNotApplicable, Some(name)) => {
-            let name: String = name.chars().take(16).collect();
-            Refusal::because(code, format!("There is no promotion {name:?}."))
-        }
-        _ => code.into(),
-    })?;
+    let (target, amount) = checked?;
     let channel = channel.ok_or(Code::InvalidChannel)?;
     let admitted =
         desk.recharges.admit(caller.user, desk.creates_per_minute_max, desk.open_max).await;
@@ -125,7 +119,8 @@ async fn admit(
         _ => refused.into(),
     })?;
     let (user, idem_key) = (caller.user, key.as_str().to_owned());
-    Ok(RechargeDraft { user, idem_key, terms: channel.terms.clone(), amount, target })
+    let promotion = request.promotion.clone();
+    Ok(RechargeDraft { user, idem_key, terms: channel.terms.clone(), amount, target, promotion })
 }
 
 /// The order of a refused request's key, and the refusal if there is none.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::super::recharged::{Beside, RechargeChange, RechargeKey, RechargeNotice, Recharged};
 use super::super::{Decided, Key};
-use super::{Draft, Known, Objected, Rows, returns, violation};
+use super::{Draft, Known, Objected, Rows, bonuses, returns, violation};
 use crate::postgres::store::{External, Reply};
 use crate::recharge::act::{
     HeldEnd, PaymentCall, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
@@ -76,7 +76,9 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
     let ends = order.is_some_and(|order| !order.is_open() || order.closing.is_some());
     if known.careful || credited || ends && call.may_credit() {
         rows.externals.extend(call.credit_keys(recorded.map(|row| row.id)));
+        rows.externals.extend(call.bonus_key());
     }
+    rows.externals.extend(bonuses::own_credit_of(call));
 }
 
 /// The asset that an act may move; `None`: it moves nothing, or its payment is not read yet.
@@ -106,6 +108,7 @@ fn asset_of(call: &RechargeCall, known: &Known) -> Option<AssetId> {
 pub(super) fn wanted_behind(call: &RechargeCall, rows: &mut Rows) {
     rows.recharges.extend(keys(call));
     rows.externals.extend(call.credit_keys(None));
+    rows.externals.extend(call.bonus_key());
 }
 
 fn keys(call: &RechargeCall) -> Vec<RechargeKey> {
@@ -190,6 +193,9 @@ impl Known {
             (row.external.order_number == call.order_number).then_some(row)
         });
         reply.credit = ours.and_then(operation);
+        let bonus = call.bonus_key().and_then(|key| self.externals.get(&key));
+        let ours = bonus.filter(|row| row.external.order_number == call.bonus_number);
+        reply.bonus = ours.and_then(operation);
         Reply::Recharge(Box::new(reply))
     }
 }
@@ -283,12 +289,14 @@ pub(super) fn operation(row: &Decided) -> Option<ExternalOperation> {
 }
 
 /// A payment under decision, with its order.
-struct Matter {
-    payment: RechargePayment,
+pub(super) struct Matter {
+    pub(super) payment: RechargePayment,
     /// It was recorded before: `false` for a new row.
     recorded: bool,
-    order: Option<Recharge>,
+    pub(super) order: Option<Recharge>,
     steps: Vec<RechargeStep>,
+    /// The bonus that was given with it.
+    pub(super) bonus: Option<ExternalOperation>,
 }
 
 impl Matter {
@@ -398,7 +406,7 @@ impl Draft<'_> {
     }
 
     /// An order as this flight has it so far, or as it was read.
-    fn order(&self, id: RechargeId) -> Option<Recharge> {
+    pub(super) fn order(&self, id: RechargeId) -> Option<Recharge> {
         let here = self.desk.orders.get(&id).map(|(order, _)| order);
         here.or_else(|| self.known.recharges.orders.get(&id)).cloned()
     }
@@ -413,6 +421,10 @@ impl Draft<'_> {
     fn write_order(&mut self, mut order: Recharge, steps: Vec<RechargeStep>) {
         let before = self.known.recharges.orders.get(&order.id).map_or(0, |row| row.version);
         (order.version, order.updated_at) = (before + 1, self.flight.at);
+        if order.owes_bonus() {
+            // The till gives it back, and keeps the time of what follows.
+            order.next_at.get_or_insert(self.flight.at);
+        }
         let id = order.id;
         match self.desk.orders.get_mut(&id) {
             Some((row, history)) => {
@@ -617,6 +629,7 @@ impl Draft<'_> {
         if !decision.writes() {
             let mut reply = decided(decision, recorded);
             reply.credit = self.credited_before(call);
+            reply.bonus = self.bonus_before(call);
             return Ok(reply);
         }
         let at = self.flight.at;
@@ -645,7 +658,8 @@ impl Draft<'_> {
             updated_at: at,
             version: 0,
         });
-        let mut matter = Matter { payment, recorded: is_recorded, order, steps: Vec::new() };
+        let (steps, bonus) = (Vec::new(), None);
+        let mut matter = Matter { payment, recorded: is_recorded, order, steps, bonus };
         matter.attach();
         let mut credit = None;
         match decision {
@@ -656,15 +670,21 @@ impl Draft<'_> {
             }
             PaymentDecision::Return => self.returning(&mut matter, pay.return_id),
             PaymentDecision::Credit { pays } => match self.credit(call, &mut matter, pays)? {
-                Ok(done) => credit = Some(done),
+                Ok(done) => {
+                    credit = Some(done);
+                    if pays {
+                        self.give_bonus(call, &mut matter)?;
+                    }
+                }
                 Err(code) => return Ok(RechargeReply::refused(code, None)),
             },
             PaymentDecision::Foreign | PaymentDecision::Contradiction | PaymentDecision::Repeat => {
                 unreachable!("they write nothing")
             }
         }
+        let bonus = matter.bonus.take();
         let payment = self.write_payment(matter);
-        Ok(RechargeReply { credit, ..decided(decision, Some(payment)) })
+        Ok(RechargeReply { credit, bonus, ..decided(decision, Some(payment)) })
     }
 
     /// Why a payment of an order that is over is not credited: a repair from the log has restored
@@ -732,6 +752,7 @@ impl Draft<'_> {
             number: None,
             code: None,
             attempts: 0,
+            bonus: 0,
         });
     }
 

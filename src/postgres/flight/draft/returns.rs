@@ -34,17 +34,22 @@ use domain::transfer::{Decision, ExternalOperation, Op, Participant};
 /// The round of a refund's hold: it has one.
 const ROUND: u8 = 1;
 
-/// The hold that an act is decided on. `recorded`: its payment.
-pub(super) fn hold_of(call: &RechargeCall, recorded: Option<&RechargePayment>) -> Option<HoldKey> {
+/// The holds that an act is decided on: of the money, and of the bonus that goes with it.
+/// `recorded`: its payment.
+pub(super) fn hold_of(call: &RechargeCall, recorded: Option<&RechargePayment>) -> Vec<HoldKey> {
+    let holds = |id, user, asset| {
+        vec![movement::return_hold(id, user, asset), movement::bonus_hold(id, user, asset)]
+    };
     match &call.act {
         RechargeAct::Refund(refund) => {
-            Some(movement::return_hold(refund.id, call.user?, refund.asset))
+            call.user.map_or_else(Vec::new, |user| holds(refund.id, user, refund.asset))
         }
         RechargeAct::EndReturn { id, .. } => {
-            let payment = recorded.filter(|row| row.disposition == Disposition::Credited)?;
-            Some(movement::return_hold(*id, payment.user?, payment.asset))
+            let payment = recorded.filter(|row| row.disposition == Disposition::Credited);
+            let owner = payment.and_then(|row| Some((row.user?, row.asset)));
+            owner.map_or_else(Vec::new, |(user, asset)| holds(*id, user, asset))
         }
-        _ => None,
+        _ => Vec::new(),
     }
 }
 
@@ -226,7 +231,8 @@ impl Draft<'_> {
             let why = self.left_text(&payment, left);
             return Ok(RechargeReply::refused(Code::NotReturnable, Some(why)));
         };
-        let code = self.apart(call, refund, user, amount)?;
+        let bonus = self.bonus_back(&payment, minor_units)?;
+        let code = self.apart(call, refund, user, (amount, bonus))?;
         let at = self.flight.at;
         let (state, next_at) = match code {
             None => (ReturnState::Ready, Some(at)),
@@ -246,6 +252,7 @@ impl Draft<'_> {
             idem_key: Some(refund.idem_key.clone()),
             number: None,
             code,
+            bonus,
         });
         Ok(match code {
             Some(code) => RechargeReply::refused(code, None),
@@ -267,13 +274,13 @@ impl Draft<'_> {
         call: &RechargeCall,
         refund: &RefundCall,
         user: UserId,
-        amount: Amount,
+        (amount, bonus): (Amount, u64),
     ) -> Result<Option<Code>, Objected> {
         let (asset, amount) = (refund.asset, amount.units());
         self.readable(&Key::Account(user))?;
         self.readable(&Key::Balance(user, asset))?;
         let status = self.account(user).after;
-        let enough = self.free(user, asset) >= u128::from(amount);
+        let enough = self.free(user, asset) >= u128::from(amount) + u128::from(bonus);
         // Also a refusal rests on it.
         self.balance(user, asset);
         let verdict = Op::ExtWithdraw.verdict(Participant::Funding, status, enough);
@@ -284,6 +291,11 @@ impl Draft<'_> {
         let act = HoldAct::Set { round: ROUND, amount, pays: true, paid: false };
         let order_number = call.order_number;
         self.on_hold(plain_order(key, order_number, (user, asset), act))?;
+        if bonus > 0 {
+            let key = movement::bonus_hold(refund.id, user, asset);
+            let act = HoldAct::Set { round: ROUND, amount: bonus, pays: true, paid: false };
+            self.on_hold(plain_order(key, order_number, (user, asset), act))?;
+        }
         Ok(None)
     }
 
@@ -296,30 +308,26 @@ impl Draft<'_> {
         }
     }
 
-    /// The channel has ended the refund of a CREDITED payment. Returns the operation that takes the
-    /// money, if it is gone. The caller writes the return.
+    /// The channel has ended the refund of a CREDITED payment. Returns the operations that take the
+    /// money and the bonus, if they are gone. The caller writes the return.
     pub(super) fn end_refund(
         &mut self,
         call: &RechargeCall,
         payment: &RechargePayment,
         row: &RechargeReturn,
         gone: bool,
-    ) -> Result<Option<ExternalOperation>, Objected> {
+    ) -> Result<(Option<ExternalOperation>, Option<ExternalOperation>), Objected> {
         let user = payment.user.filter(|user| Some(*user) == call.user);
         let (Some(user), Some(amount)) = (user, payment.amount_of(row.minor_units)) else {
             return Err(violation(format!("return {} is another user's", row.id)));
         };
         let asset = payment.asset;
-        let key = movement::return_hold(row.id, user, asset);
-        self.readable(&Key::Hold(key.clone()))?;
-        let here = self.holds.get(&key).map(|row| row.after);
-        let Some(held) = here.or_else(|| self.known.holds.get(&key).copied()) else {
-            return Err(violation(format!("return {} has no hold", row.id)));
-        };
-        let (order_number, act) = (held.order_number, HoldAct::Release);
-        self.on_hold(plain_order(key, order_number, (user, asset), act))?;
+        self.release(row, movement::return_hold(row.id, user, asset), (user, asset))?;
+        if row.bonus > 0 {
+            self.release(row, movement::bonus_hold(row.id, user, asset), (user, asset))?;
+        }
         if !gone {
-            return Ok(None);
+            return Ok((None, None));
         }
         let key = movement::return_key(row.id);
         let external = External {
@@ -336,8 +344,24 @@ impl Draft<'_> {
         let clearing = LedgerAccount::Clearing(payment.channel.clone());
         let sides = (LedgerAccount::User(user), clearing);
         self.movement_of(payment, key, MovementKind::Refund, sides, Some(amount));
+        let bonus = self.take_bonus(call, payment, row, (user, row.bonus))?;
         self.notice_beside(RechargeChange::Returned, user, payment, done.order_number);
-        Ok(Some(done))
+        Ok((Some(done), bonus))
+    }
+
+    /// Gives the money of a hold of a return back.
+    fn release(
+        &mut self,
+        row: &RechargeReturn,
+        key: HoldKey,
+        owner: (UserId, AssetId),
+    ) -> Result<(), Objected> {
+        self.readable(&Key::Hold(key.clone()))?;
+        let here = self.holds.get(&key).map(|row| row.after);
+        let Some(held) = here.or_else(|| self.known.holds.get(&key).copied()) else {
+            return Err(violation(format!("return {} has no hold", row.id)));
+        };
+        self.on_hold(plain_order(key, held.order_number, owner, HoldAct::Release))
     }
 
     /// Money that the channel moves out of suspense: `before` and `after` are in it, in minor
@@ -396,14 +420,14 @@ impl Draft<'_> {
         if let Some(found) = returns.iter().find(|row| is_fact(row, take)) {
             let receivables = self.receivables_of(payment.id);
             let receivable = receivables.iter().find(|row| row.id == found.id);
-            let credit = self.credited_before(call);
-            return Ok(RechargeReply { outcome: taken(found, receivable, take), credit });
+            let (credit, bonus) = (self.credited_before(call), self.bonus_before(call));
+            return Ok(RechargeReply { outcome: taken(found, receivable, take), credit, bonus });
         }
         if let Some(code) = contradicted(&payment, &returns, take) {
             return Ok(RechargeReply::refused(code, None));
         }
         let at = self.flight.at;
-        let row = RechargeReturn {
+        let mut row = RechargeReturn {
             id: take.id,
             payment: payment.id,
             kind: take.kind,
@@ -417,14 +441,29 @@ impl Draft<'_> {
             idem_key: None,
             number: Some(take.number.clone()),
             code: None,
+            bonus: 0,
+        };
+        let is_taken = take.kind == ReturnKind::Taken;
+        let (mut credit, mut bonus) = (None, None);
+        let bonus_due = match (payment.disposition, is_taken) {
+            (Disposition::Credited, true) => {
+                let part = min(payment.left(&returns), take.minor_units);
+                self.bonus_back(&payment, part)?
+            }
+            _ => 0,
         };
         self.write_return(row.clone());
-        let is_taken = take.kind == ReturnKind::Taken;
-        let mut credit = None;
         match payment.disposition {
             Disposition::Credited if is_taken => {
                 let left = payment.left(&returns);
                 credit = self.take_of_user(call, &payment, &row, (left, take.freezes))?;
+                // The principal comes first, and the lack of the bonus is not claimed.
+                if let Some(user) = payment.user {
+                    let key = movement::return_bonus(row.id);
+                    row.bonus = self.debit(&key, &payment, user, bonus_due)?;
+                    bonus = self.take_bonus(call, &payment, &row, (user, row.bonus))?;
+                    self.write_return(row);
+                }
             }
             Disposition::Credited => credit = self.give_to_user(call, &payment, &row)?,
             Disposition::Held | Disposition::Returning => {
@@ -440,7 +479,7 @@ impl Draft<'_> {
             }
             Disposition::Returned | Disposition::Dismissed => self.unowned(&payment, &row),
         }
-        Ok(RechargeReply { outcome: self.shown(take.id), credit })
+        Ok(RechargeReply { outcome: self.shown(take.id), credit, bonus })
     }
 
     /// Writes a payment without a change of its order.
@@ -674,7 +713,7 @@ impl Draft<'_> {
         };
         if let Some(act) = receivable.acts.iter().find(|act| act.idem_key == end.idem_key) {
             let outcome = ended(&row, &receivable, act, end);
-            return Ok(RechargeReply { outcome, credit: self.credited_before(call) });
+            return Ok(RechargeReply { outcome, credit: self.credited_before(call), bonus: None });
         }
         if receivable.acts.len() + 1 != end.number || call.user != Some(receivable.user) {
             let why = "The receivable has changed meanwhile.".to_owned();
@@ -703,7 +742,7 @@ impl Draft<'_> {
         let act = ReceivableAct { at: self.flight.at, end: end.end, amount, idem_key, actor };
         receivable.ends(act.clone());
         self.write_receivable(receivable, Some(act));
-        Ok(RechargeReply { outcome: self.shown(end.id), credit })
+        Ok(RechargeReply { outcome: self.shown(end.id), credit, bonus: None })
     }
 
     /// The external operation of this key, if a repair has restored its row: it comes before the
@@ -754,7 +793,7 @@ impl Draft<'_> {
 
     /// Books an operation in any state of the account, or finds it booked. `covered`: it takes no
     /// more than is available.
-    fn booked_anyway(
+    pub(super) fn booked_anyway(
         &mut self,
         external: &External,
         covered: bool,

@@ -52,7 +52,8 @@ impl Draft<'_> {
         {
             return Ok(RechargeReply::refused(Code::NotReturnable, Some(why.to_owned())));
         }
-        let mut matter = Matter { payment, recorded: true, order, steps: Vec::new() };
+        let (steps, bonus) = (Vec::new(), None);
+        let mut matter = Matter { payment, recorded: true, order, steps, bonus };
         let mut credit = None;
         let decision = match how {
             HeldEnd::Credit => match self.credit(call, &mut matter, pays)? {

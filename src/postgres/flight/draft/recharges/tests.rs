@@ -8,7 +8,7 @@ use crate::recharge::order::{Follow, FollowState};
 
 fn call(act: RechargeAct) -> RechargeCall {
     let (user, actor) = (Some(order().user), "a test".to_owned());
-    RechargeCall { user, order_number: 7, actor, act }
+    RechargeCall { user, order_number: 7, bonus_number: 8, actor, act }
 }
 
 fn seen(known: &Known, act: RechargeAct) -> RechargeOutcome {
@@ -65,6 +65,7 @@ fn an_end_that_has_come_is_found() {
                 number: None,
                 code: None,
                 attempts: 0,
+                bonus: 0,
             };
             known.recharges.returns.insert(id, back);
             let want = match state {
@@ -112,7 +113,7 @@ fn a_change_of_an_order_that_stands_is_found() {
     assert_eq!(seen(&with(paid), wish()), refused);
 }
 
-/// Goal: a try whose commit had no answer is ours only if its row stands: otherwise nothing is
+/// Goal: a try with a commit without an answer is ours only if its row stands: otherwise nothing is
 /// asked. The end of a transfer to Spot is found too.
 #[test]
 fn a_try_that_stands_is_found() {
@@ -137,6 +138,7 @@ fn a_try_that_stands_is_found() {
 
     let payment = recorded(&facts(), Disposition::Returning, None);
     let back = RechargeReturn {
+        bonus: 0,
         id: ReturnId::new(9).expect("not zero"),
         payment: payment.id,
         kind: ReturnKind::Refund,
@@ -172,9 +174,8 @@ fn a_try_that_stands_is_found() {
     assert_eq!(seen(&known, send(2)), RechargeOutcome::Nothing);
 }
 
-/// Goal: a credit of unknown end is looked for under the key that it was written with.
-#[test]
-fn a_lost_credit_is_looked_for_under_its_own_key() {
+/// A call with a payment of the order.
+fn pays(bonus: bool) -> RechargeCall {
     let facts = facts();
     let terms = crate::recharge::terms::ChannelTerms {
         name: "wechat".to_owned(),
@@ -182,20 +183,32 @@ fn a_lost_credit_is_looked_for_under_its_own_key() {
         currency: "CNY".to_owned(),
         minor_digits: 2,
     };
-    let id = PaymentId::of(&terms.name, &facts.trade_no);
-    let pay = PaymentCall {
-        id,
+    let differing = crate::recharge::terms::PaymentRule::Credit;
+    call(RechargeAct::Pay(Box::new(PaymentCall {
+        bonus,
+        id: PaymentId::of(&terms.name, &facts.trade_no),
         return_id: ReturnId::new(9).expect("not zero"),
         facts,
         terms: terms.into(),
         proven: crate::recharge::proof::Proven::Nothing,
         recharge: Some(order().id),
         seen_by: crate::recharge::payment::SeenBy::Callback,
-        policy: crate::recharge::terms::RechargePolicy::default(),
+        policy: crate::recharge::terms::RechargePolicy { differing, ..Default::default() },
         again: false,
-    };
-    let mut rows = Rows::default();
-    wanted_behind(&call(RechargeAct::Pay(Box::new(pay))), &mut rows);
+    })))
+}
+
+/// Goal: a credit of unknown end is looked for under the key that it was written with, and so is a
+/// bonus.
+#[test]
+fn a_lost_credit_is_looked_for_under_its_own_key() {
+    let id = PaymentId::of("wechat", &facts().trade_no);
     let want = [movement::payment_credit(id), movement::recharge_credit(order().id)];
-    assert_eq!(rows.externals, want.into_iter().collect());
+    let mut rows = Rows::default();
+    wanted_behind(&pays(false), &mut rows);
+    assert_eq!(rows.externals, want.clone().into_iter().collect());
+    let bonus = [movement::recharge_bonus(order().id)];
+    let mut rows = Rows::default();
+    wanted_behind(&pays(true), &mut rows);
+    assert_eq!(rows.externals, want.into_iter().chain(bonus).collect());
 }

@@ -143,14 +143,22 @@ impl Draft<'_> {
         let event = if gone { ReturnEvent::Gone } else { ReturnEvent::Refused };
         let asked = row.state.next(ReturnEvent::Asked).unwrap_or(row.state);
         let Some(ended) = asked.next(event) else {
-            let credit = self.credited_before(call);
-            return Ok(RechargeReply { credit, ..decided(PaymentDecision::Repeat, Some(payment)) });
+            let (credit, bonus) = (self.credited_before(call), self.bonus_before(call));
+            return Ok(RechargeReply {
+                credit,
+                bonus,
+                ..decided(PaymentDecision::Repeat, Some(payment))
+            });
         };
         row.code = (!gone).then_some(Code::ChannelRefused);
         if payment.disposition == Disposition::Credited {
-            let credit = self.end_refund(call, &payment, &row, gone)?;
+            let (credit, bonus) = self.end_refund(call, &payment, &row, gone)?;
             self.write_return(RechargeReturn { state: ended, next_at: None, ..row });
-            return Ok(RechargeReply { credit, ..decided(PaymentDecision::Repeat, Some(payment)) });
+            return Ok(RechargeReply {
+                credit,
+                bonus,
+                ..decided(PaymentDecision::Repeat, Some(payment))
+            });
         }
         let event = if gone { PaymentEvent::Gone } else { PaymentEvent::Refused };
         let Some(to) = payment.disposition.next(event) else {
@@ -158,7 +166,8 @@ impl Draft<'_> {
         };
         (row.state, row.next_at) = (ended, None);
         self.write_return(row.clone());
-        let mut matter = Matter { payment, recorded: true, order, steps: Vec::new() };
+        let (steps, bonus) = (Vec::new(), None);
+        let mut matter = Matter { payment, recorded: true, order, steps, bonus };
         let owner = matter.order.as_ref().map(|order| order.user);
         let recharge = matter.payment.recharge;
         if gone {
