@@ -28,7 +28,7 @@ pub use self::operator::{
 pub use self::recharge::{
     ChannelCommand, ChannelPauseArgs, PaymentAttendArgs, ReceivableArgs, RechargeAttendArgs,
     RechargeCloseArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs,
-    RechargeShowArgs,
+    RechargeShowArgs, RecoverArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -445,6 +445,12 @@ mod tests {
             "ubscore recharge dismiss --reason x",
             "ubscore recharge refund wrc_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --reason x",
             "ubscore recharge recover wpy_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --idem-key a --reason x",
+            "ubscore recharge recover wrf_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --idem-key a",
+            "ubscore recharge recover --plan",
+            "ubscore recharge recover --since 2026-11-27",
+            "ubscore recharge recover --since 2026-11-27 --apply",
+            "ubscore recharge recover --since yesterday --plan",
+            "ubscore recharge recover --since 2026-11-27 --plan --reason x",
             "ubscore recharge write-off wrf_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --idem-key a",
             "ubscore channel",
             "ubscore channel pause --reason x",

@@ -111,8 +111,12 @@ pub const RECHARGE_POINTS: &[&str] = &[
     "return_after_there",
 ];
 
+/// The points of `ubscore recharge recover`, in their order.
+pub const RECOVER_POINTS: &[&str] =
+    &["recover_after_order", "recover_after_payment", "recover_before_end"];
+
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 13] = [
+pub const ALL_POINTS: [&[&str]; 14] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,
@@ -126,6 +130,7 @@ pub const ALL_POINTS: [&[&str]; 13] = [
     EVENT_POINTS,
     TRANSACTION_POINTS,
     RECHARGE_POINTS,
+    RECOVER_POINTS,
 ];
 
 /// Whether a point has this name.

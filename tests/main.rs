@@ -205,6 +205,9 @@ mod recharge_api;
 mod recharge_kills;
 /// The operators' side of recharges, with a simulated channel.
 mod recharge_ops;
+/// Recharges behind a restore, with a simulated channel.
+#[cfg(feature = "crash")]
+mod recharge_recover;
 /// The till: orders and returns at their channels, from their rows, against the simulator.
 mod till;
 

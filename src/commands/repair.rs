@@ -30,6 +30,7 @@ use crate::format::Format;
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
+use crate::postgres::recover;
 use crate::postgres::repair_writer::external::ExternalRepair;
 use crate::postgres::repair_writer::transaction::TransactionRepair;
 use crate::postgres::repair_writer::{
@@ -104,6 +105,16 @@ async fn repair(
             let restore =
                 !planned.steps.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
             let latest = planned.incarnation.max(target.answered_incarnation());
+            // PostgreSQL lacks what it had: it may lack what only channels know.
+            let lacks = planned.behind.is_some()
+                || !planned.repairs.is_empty()
+                || !planned.externals.is_empty()
+                || !lost_flights.is_empty();
+            if lacks {
+                let Target { address, limits, config, .. } = target;
+                let marked = recover::mark(address, limits, config.recharge.enabled).await;
+                marked.context("mark PostgreSQL for a recovery of recharges")?;
+            }
             if write_postgres {
                 let Target { address, limits, .. } = target;
                 let (catalog, repairs) = (stores.catalog.load(), &planned.repairs);

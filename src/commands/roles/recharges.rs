@@ -11,7 +11,7 @@ use anyhow::Context;
 use domain::amount::{Amount, UNITS_MAX};
 use domain::asset::Catalog;
 use tokio::net::TcpListener;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::process::{self, Process, Serving};
 use crate::adapters::funding::Funding;
@@ -36,6 +36,7 @@ use crate::http::tls::{HTTP_1_1, Tls};
 use crate::postgres::admin::Admin;
 use crate::postgres::database::Database;
 use crate::postgres::flight_store::FlightStore;
+use crate::postgres::recover::RECOVER_NEXT;
 use crate::recharge::proof::ProofKeys;
 use crate::recharge::terms::{ChannelTerms, PaymentRule, RechargePolicy};
 use crate::task::Tasks;
@@ -126,7 +127,12 @@ impl Opening {
         let entropy = Box::new(SystemEntropy::default());
         let (workers, clock) = (Arc::clone(coordinator), Arc::clone(&self.clock));
         let (reads, proofs) = (admin.reads().clone(), proofs(config));
+        let restored = reads.restored().await.context("ask for the last restore")?;
         let recharges = Recharges::new(workers, reads, proofs, rules(config), clock, entropy);
+        let recharges = recharges.behind(restored);
+        if recharges.needs_recover() {
+            warn!("RECOVER_NEEDED: recharges may be lost, and no refund is sent; {RECOVER_NEXT}");
+        }
         let recharges = Arc::new(recharges);
         let (till, heard) = Till::new();
         let parts = TillParts {
@@ -211,7 +217,7 @@ impl Opening {
 }
 
 /// The keys of proofs.
-fn proofs(config: &Config) -> ProofKeys {
+pub(in crate::commands) fn proofs(config: &Config) -> ProofKeys {
     let section = &config.recharge;
     let bytes =
         |secret: &Option<Secret>| secret.as_ref().map(|secret| secret.expose().as_bytes().to_vec());
@@ -272,6 +278,18 @@ struct Terms {
     terms: ChannelTerms,
     amount_min: Amount,
     amount_max: Amount,
+}
+
+/// The terms that payments of a channel are decided under.
+///
+/// # Errors
+/// A key of the configuration does not fit an asset.
+pub(in crate::commands) fn channel_terms(
+    name: &str,
+    section: &ChannelSection,
+    catalog: &Catalog,
+) -> Result<ChannelTerms, config::Error> {
+    Ok(terms(name, section, catalog)?.terms)
 }
 
 /// The terms of a checked table, for the assets that there are.

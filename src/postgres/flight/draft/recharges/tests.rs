@@ -71,7 +71,7 @@ fn an_end_that_has_come_is_found() {
                 ReturnState::Done | ReturnState::Failed => decided(row.clone()),
                 _ => RechargeOutcome::Nothing,
             };
-            let act = RechargeAct::EndReturn { payment: name.clone(), id, gone: true };
+            let act = RechargeAct::EndReturn { payment: name.clone(), id, gone: Ok(()) };
             assert_eq!(seen(&known, act), want, "{state:?}");
         }
     }
@@ -193,6 +193,7 @@ fn a_lost_credit_is_looked_for_under_its_own_key() {
         seen_by: crate::recharge::payment::SeenBy::Callback,
         policy: crate::recharge::terms::RechargePolicy::default(),
         again: false,
+        restored: false,
     };
     let mut rows = Rows::default();
     wanted_behind(&call(RechargeAct::Pay(Box::new(pay))), &mut rows);
