@@ -176,7 +176,7 @@ fn rch_037_behind_a_restore_every_paid_order_comes_back_and_nothing_twice() {
     assert!(refused.body.contains("ubscore recharge recover"), "{refused:?}");
     let (_, out, _) = said(&site.tool(["doctor"]).output().expect("the binary"));
     assert!(out.contains("ubscore recharge recover"), "{out}");
-    // What the older database knows, the till finds by itself.
+    // An order that the older database has is found by the till.
     server.recharge_is(USER, &lost.open, "PAID");
     let (code, planned, why) = recover(site, &["--plan"]);
     assert_eq!(code, 0, "{planned}{why}");

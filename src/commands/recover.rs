@@ -40,6 +40,8 @@ use crate::format::Format;
 use crate::http::service::{RechargeDesk, Service};
 use crate::postgres;
 use crate::postgres::reads::Reads;
+use crate::recharge::RechargeId;
+use crate::recharge::answers::BillLine;
 use crate::recharge::facts::Facts;
 use crate::recharge::order::Recharge;
 use crate::recharge::terms::ChannelTerms;
@@ -126,7 +128,7 @@ fn now() -> Timestamp {
     Timestamp::from_microsecond(us).expect("a date of today")
 }
 
-/// Prints what a channel does not tell yet, and returns the number of calls without an end.
+/// Prints the bills that are not made yet, and returns the number of calls without an end.
 fn say_open(out: &mut impl Write, format: Format, walked: &Walked) -> std::io::Result<usize> {
     for what in &walked.waits {
         say(out, format, "waits", &format!("for {what}"))?;
@@ -165,7 +167,7 @@ async fn plan(args: &RecoverArgs, target: &Target, out: &mut impl Write) -> anyh
         let channel = Arc::new(channel.context("open a payment channel")?);
         let walked = walk.channel(&terms, &channel).await?;
         for facts in &walked.paid {
-            let order = match crate::recharge::RechargeId::parse(&facts.merchant_no) {
+            let order = match RechargeId::parse(&facts.merchant_no) {
                 Some(id) => reads.recharge(id).await.context("read an order")?,
                 None => None,
             };
@@ -267,18 +269,11 @@ async fn carry_out(
         unknown += say_open(out, format, &walked)?;
         returns.extend(walked.returns.into_iter().map(|line| (Arc::clone(&open.terms), line)));
     }
+    bring_returns((desk, reads, &lost), returns, (&mut counts, format), out).await?;
+    // Those that no bill has yet.
     let today = Lost::read(reads).await?.refunds(reads, &desk.channels, &walk).await?;
+    bring_returns((desk, reads, &lost), today.0, (&mut counts, format), out).await?;
     unknown += today.1;
-    for (terms, line) in returns.into_iter().chain(today.0) {
-        let Some(what) = lost.return_text(reads, &terms, &line).await? else { continue };
-        if lost::tell(&desk.recharges, &terms, &line).await? {
-            counts.returns += 1;
-            say(out, format, "done", &what)?;
-        } else {
-            counts.left += 1;
-            say(out, format, "left", &what)?;
-        }
-    }
     for key in Lost::read(reads).await?.keys {
         counts.left += 1;
         let (key, user) = (key.key, key.user);
@@ -299,6 +294,26 @@ async fn carry_out(
     counts.left += unknown;
     say_end(out, format, "recovered", counts)?;
     Ok(counts)
+}
+
+/// Brings returns back, or takes their money.
+async fn bring_returns(
+    (desk, reads, lost): (&RechargeDesk, &Reads, &Lost),
+    returns: Vec<(Arc<ChannelTerms>, BillLine)>,
+    (counts, format): (&mut Counts, Format),
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    for (terms, line) in returns {
+        let Some(what) = lost.return_text(reads, &terms, &line).await? else { continue };
+        if lost::tell(&desk.recharges, &terms, &line).await? {
+            counts.returns += 1;
+            say(out, format, "done", &what)?;
+        } else {
+            counts.left += 1;
+            say(out, format, "left", &what)?;
+        }
+    }
+    Ok(())
 }
 
 /// Brings one payment back: its order first, then it is told.

@@ -80,7 +80,7 @@ fn a_closed_order_with_a_restored_credit_adopts_it_once() {
     desk.stopped();
 }
 
-/// Goal: a restored credit is adopted whatever the order's state is there, and with other facts the
+/// Goal: a restored credit is adopted in each state of its order, and with other facts the
 /// payment is held. Method: INIT and PAYING with the credit of the order; PAYING with that of the
 /// payment, which was late once; another amount.
 #[test]

@@ -13,7 +13,7 @@ use crate::coordinator::Rejection;
 use crate::coordinator::recharges::{PaymentAnswer, Recharges};
 use crate::postgres::reads::Reads;
 use crate::postgres::recover::LostKey;
-use crate::recharge::answers::{BillKind, BillLine, Refunded};
+use crate::recharge::answers::{BillKind, BillLine, ChannelDoubt, Refunded};
 use crate::recharge::decide::PaymentTold;
 use crate::recharge::facts::{Facts, Returned, Taking};
 use crate::recharge::movement;
@@ -22,7 +22,6 @@ use crate::recharge::returned::ReturnState;
 use crate::recharge::terms::ChannelTerms;
 use crate::recharge::{PaymentId, RechargeId, ReturnId};
 use domain::code::Code;
-use domain::transfer::Op;
 
 /// The actor of decisions that are made again.
 const ACTOR: &str = "recover";
@@ -106,7 +105,7 @@ impl Lost {
         walk: &Walk<'_>,
     ) -> anyhow::Result<Refunds> {
         let (mut found, mut unknown) = (Vec::new(), 0);
-        for lost in self.keys.iter().filter(|lost| lost.op == Op::ExtWithdraw) {
+        for lost in self.keys.iter().filter(|lost| lost.op.takes()) {
             let ulid = lost.key.strip_prefix("return/").unwrap_or_default();
             let Some(id) = ReturnId::parse(&format!("{}{ulid}", ReturnId::PREFIX)) else {
                 continue;
@@ -134,7 +133,7 @@ impl Lost {
                         break;
                     }
                     // It is not one of this payment, or not one of a refund.
-                    Refunded::Unknown(crate::recharge::answers::ChannelDoubt::Code(_)) => {}
+                    Refunded::Unknown(ChannelDoubt::Code(_) | ChannelDoubt::Unreadable) => {}
                     Refunded::Unknown(_) => unknown += 1,
                     Refunded::UnderWay { .. } | Refunded::Refused(_) => {}
                 }

@@ -213,10 +213,7 @@ async fn serve(
         http: addresses.0,
         ops: addresses.1,
         callbacks: callbacks.0,
-        recover_needed: service
-            .recharges
-            .as_ref()
-            .is_some_and(|desk| desk.recharges.needs_recover()),
+        recover_needed: service.needs_recover(),
         now_s: process.clock.now_s(),
     })?;
     if let Err(ended) = process.ended(stores::keep_embedded(&config, &mut server)).await {

@@ -43,7 +43,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         Err(Rejection { detail: Some(why), ..Rejection::of(Code::NotReturnable) })
     }
 
-    /// Raises an alert about a payment that is held because the log has other facts about its credit.
+    /// Raises an alert about a payment that is held, because the log has other facts about its
+    /// credit.
     pub(super) fn report_other(answer: &PaymentAnswer) {
         let PaymentDecision::Hold(HeldCause::Duplicate) = answer.decision else { return };
         let Some(payment) = &answer.payment else { return };

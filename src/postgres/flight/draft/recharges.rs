@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use self::remade::RestoredCredit;
 use super::super::recharged::{Beside, RechargeChange, RechargeKey, RechargeNotice, Recharged};
 use super::super::{Decided, Key};
 use super::{Draft, Known, Objected, Rows, returns, violation};
@@ -16,7 +15,7 @@ use crate::postgres::store::{External, Reply};
 use crate::recharge::act::{
     HeldEnd, PaymentCall, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
 };
-use crate::recharge::decide::{KnownPayment, PaymentDecision, decide};
+use crate::recharge::decide::{KnownPayment, PaymentDecision, RestoredCredit, decide};
 use crate::recharge::movement::{self, LedgerAccount, MovementKind, RechargeMovement};
 use crate::recharge::order::{
     ClosingWish, Recharge, RechargeEvent, RechargeState, RechargeStep, RechargeTarget,

@@ -1,10 +1,9 @@
 //! The end of a HELD payment, by an operator.
 
 use super::super::{Draft, Objected};
-use super::remade::RestoredCredit;
 use super::{Matter, decided};
 use crate::recharge::act::{HeldEnd, PaymentName, RechargeCall, RechargeReply};
-use crate::recharge::decide::PaymentDecision;
+use crate::recharge::decide::{PaymentDecision, RestoredCredit};
 use crate::recharge::movement::{self, LedgerAccount, MovementKind};
 use crate::recharge::order::Recharge;
 use crate::recharge::payment::{HeldCause, PaymentEvent, RechargePayment};

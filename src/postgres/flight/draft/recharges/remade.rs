@@ -7,23 +7,13 @@ use super::super::{Draft, Objected};
 use crate::postgres::store::External;
 use crate::recharge::PaymentId;
 use crate::recharge::act::{RechargeCall, RechargeOutcome, RechargeReply};
+use crate::recharge::decide::RestoredCredit;
 use crate::recharge::movement;
 use crate::recharge::order::{Recharge, RechargeState, RechargeStep};
 use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::transfer::{Decision, Op};
-
-/// The credit of a payment that a repair has brought back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum RestoredCredit {
-    /// There is none.
-    Nothing,
-    /// Its key. `pays`: it makes the order PAID.
-    Ours { key: String, pays: bool },
-    /// Its key is there with other facts.
-    Other,
-}
 
 impl Draft<'_> {
     /// Writes a lost order again as PAYING, once for its id. Nothing of a bonus is reserved.
