@@ -18,7 +18,6 @@ use crate::recharge::ReturnId;
 use crate::recharge::answers::{Refunded, ReturnedSum};
 use crate::recharge::payment::{HeldCause, RechargePayment};
 use crate::recharge::returned::{RechargeReturn, ReturnState};
-use domain::code::Code;
 
 impl<T: Adapter, F: Adapter> Shop<T, F> {
     /// Asks for a return, behind a durable SENT. A channel is asked under one number, and sends no
@@ -98,10 +97,9 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
             })
         });
         let there = match returned.await {
-            Some(ReturnedSum::None) => return Ok(false),
             Some(ReturnedSum::Sum(sum)) => sum,
-            // The row is passed over for a while.
-            Some(ReturnedSum::Unknown(_)) | None => return Err(Rejection::of(Code::SystemError)),
+            // In doubt the return goes on: each try of it looks at the channel first again.
+            Some(ReturnedSum::None | ReturnedSum::Unknown(_)) | None => return Ok(false),
         };
         Ok(there > self.recharges.returned_here(payment, back.id).await?)
     }
