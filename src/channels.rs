@@ -19,7 +19,7 @@ use jiff::civil::Date;
 
 use crate::clock::Clock;
 use crate::recharge::answers::{
-    BillLine, Billed, ChannelDoubt, Closing, Created, Queried, Refunded, Rejected,
+    BillLine, Billed, ChannelDoubt, Closing, Created, Queried, Refunded, Rejected, ReturnedSum,
 };
 use crate::recharge::facts::Notice;
 
@@ -59,6 +59,11 @@ pub trait Channel: Send + Sync {
 
     /// Asks for the state of a refund.
     fn query_refund(&self, ask: &RefundAsk<'_>) -> Refunded;
+
+    /// The sum of the returns of a payment that the channel has, without that of this number.
+    fn returned(&self, _ask: &RefundAsk<'_>) -> ReturnedSum {
+        ReturnedSum::None
+    }
 
     /// Fetches the bill of one day. The lines go to `lines` as they come; they count only if the
     /// answer is [`Billed::Whole`].

@@ -33,7 +33,7 @@ pub use self::recharge::{
     ChannelBillsArgs, ChannelCommand, ChannelNoticesArgs, ChannelPauseArgs, ChannelSettleArgs,
     FindingAttendArgs, FindingListArgs, PaymentAttendArgs, ReceivableArgs, ReceivableListArgs,
     RechargeAttendArgs, RechargeCloseArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs,
-    RechargeRefundArgs, RechargeShowArgs, RechargeTakenArgs, ReconcileArgs,
+    RechargeRefundArgs, RechargeShowArgs, RechargeTakenArgs, ReconcileArgs, RecoverArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -461,6 +461,12 @@ mod tests {
             "ubscore recharge dismiss --reason x",
             "ubscore recharge refund wrc_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --reason x",
             "ubscore recharge recover wpy_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --idem-key a --reason x",
+            "ubscore recharge recover wrf_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --idem-key a",
+            "ubscore recharge recover --plan",
+            "ubscore recharge recover --since 2026-11-27",
+            "ubscore recharge recover --since 2026-11-27 --apply",
+            "ubscore recharge recover --since yesterday --plan",
+            "ubscore recharge recover --since 2026-11-27 --plan --reason x",
             "ubscore recharge write-off wrf_01JFVQ2X8Z0Y1M3N4P5R6S7T8V --idem-key a",
             "ubscore channel",
             "ubscore channel pause --reason x",

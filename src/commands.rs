@@ -9,7 +9,7 @@ use self::next::Next;
 use self::output::{HungUp, Out};
 use self::roles::primary;
 use crate::channels::keyed::ChannelOpenError;
-use crate::cli::{Cli, Command, EngineCommand, WalCommand};
+use crate::cli::{Cli, Command, EngineCommand, RechargeCommand, RecoverArgs, WalCommand};
 use crate::clock::SystemClock;
 use crate::config;
 use crate::exit::Exit;
@@ -43,6 +43,7 @@ pub mod participant;
 pub mod pause;
 pub mod promotion;
 pub mod recharge;
+mod recover;
 pub mod repair;
 pub mod restore;
 pub mod roles;
@@ -100,6 +101,7 @@ impl Meaning {
             | Command::Journal(_)
             | Command::Verify(_)
             | Command::Participant(_)
+            | Command::Recharge(RechargeCommand::Recover(RecoverArgs { id: None, .. }))
             | Command::Wal(WalCommand::Repair(_)) => Meaning::CannotRun,
             _ => Meaning::Failed,
         }

@@ -115,6 +115,9 @@ pub const RECHARGE_POINTS: &[&str] = &[
 pub const BILL_POINTS: &[&str] = &["bill_after_fetch", "bill_after_apply"];
 /// The points of a bonus, in their order. An order without a promotion does not reach them.
 pub const PROMOTION_POINTS: &[&str] = &["promotion_after_reserve", "promotion_after_return"];
+/// The points of `ubscore recharge recover`, in their order.
+pub const RECOVER_POINTS: &[&str] =
+    &["recover_after_order", "recover_after_payment", "recover_before_end"];
 
 /// Every list of points.
 pub const ALL_POINTS: [&[&str]; 14] = [
@@ -133,6 +136,7 @@ pub const ALL_POINTS: [&[&str]; 14] = [
     RECHARGE_POINTS,
     BILL_POINTS,
     PROMOTION_POINTS,
+    RECOVER_POINTS,
 ];
 
 /// Whether a point has this name.

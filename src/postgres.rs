@@ -7,7 +7,7 @@
 //! the log takes back), [`adopt`] (the binding to a log that is rebuilt), [`export`] and [`dump`] (a snapshot for a backup,
 //! and back), [`journal`] (rows of the journal, and the faults of damaged ones), [`movements`] (what a user's statement is made of), [`funds`] (what
 //! there is of each asset), [`events`] (what users follow), [`transactions`] (the rows that decide them), [`horizon`] (old snapshots), [`webhooks`] (the same on its way to
-//! endpoints), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
+//! endpoints), [`recover`] (recharges behind a restore), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
 //! database is reached), `connection` (one that checks its server and its notices), `checks` (of rows, validated behind a migration), [`tls`] (the check of the server's
 //! certificate), [`pin`] (the one server that a process uses), [`flights`] (the file of the last answered flights), [`development`] (the mark of a database that `--dev` made).
 //!
@@ -43,6 +43,7 @@ mod posted;
 pub mod promotions;
 pub mod reads;
 pub mod recharge_events;
+pub mod recover;
 pub mod repair_writer;
 pub mod settings;
 pub mod store;

@@ -24,6 +24,7 @@ pub mod terms;
 
 use std::fmt;
 
+use jiff::Timestamp;
 use ring::digest::{SHA256, digest};
 use ulid::Ulid;
 
@@ -83,6 +84,13 @@ ids! {
     PaymentId = "wpy_";
     /// A return. Its text is our refund number at the channel.
     ReturnId = "wrf_";
+}
+
+impl RechargeId {
+    /// The time in it, to the millisecond; `None`: no date.
+    pub fn made_at(self) -> Option<Timestamp> {
+        Timestamp::from_millisecond(i64::try_from(Ulid(self.0).timestamp_ms()).ok()?).ok()
+    }
 }
 
 impl PaymentId {

@@ -214,6 +214,10 @@ mod recharge_soak;
 
 /// Bonuses of recharges.
 mod promotions;
+
+/// Recharges behind a restore, with a simulated channel.
+#[cfg(feature = "crash")]
+mod recharge_recover;
 /// The till: orders and returns at their channels, from their rows, against the simulator.
 mod till;
 

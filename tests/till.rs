@@ -41,7 +41,9 @@ use ubscore::postgres::database::Database;
 use ubscore::postgres::flight_store::FlightStore;
 use ubscore::postgres::pool;
 use ubscore::postgres::reads::Reads;
-use ubscore::recharge::answers::{BillLine, Billed, Closing, Created, Queried, Refunded, Rejected};
+use ubscore::recharge::answers::{
+    BillLine, Billed, Closing, Created, Queried, Refunded, Rejected, ReturnedSum,
+};
 use ubscore::recharge::facts::{Facts, Notice, Returned};
 use ubscore::recharge::order::{ClosingWish, Recharge, RechargeState, RechargeTarget};
 use ubscore::recharge::payment::SeenBy;
@@ -157,6 +159,9 @@ impl Channel for Listed {
     }
     fn query_refund(&self, ask: &RefundAsk<'_>) -> Refunded {
         self.listed("query_refund", ask.merchant_no, |inner| inner.query_refund(ask))
+    }
+    fn returned(&self, ask: &RefundAsk<'_>) -> ReturnedSum {
+        self.listed("returned", ask.merchant_no, |inner| inner.returned(ask))
     }
     fn bill(&self, ask: &BillAsk, lines: &mut dyn FnMut(BillLine)) -> Billed {
         self.inner.bill(ask, lines)

@@ -42,6 +42,7 @@ use super::settled::{self, Settled};
 use super::transactions::{self, NamedRecord};
 use crate::adapters::spot::Spot;
 use crate::postgres::audit_reader::{AuditReader, Ending, Page, RechargesFrom, SpotPart};
+use crate::postgres::recover::RECOVER_NEXT;
 use crate::postgres::store::Transfer;
 use crate::telemetry::chain;
 use domain::account::UserId;
@@ -447,6 +448,9 @@ impl<S: SpotReader> Audit<S> {
         // A finding is found again.
         if page.found.is_empty() {
             self.recharges = Some(page.later);
+        }
+        for key in page.needed {
+            warn!(key, "RECOVER_NEEDED: {RECOVER_NEXT}");
         }
         let found = page.found.into_iter().map(Kind::StrangeRow);
         report.mismatches.extend(found.map(Mismatch::new));

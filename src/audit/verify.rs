@@ -71,6 +71,8 @@ pub struct Verdict {
     pub behind: Option<Mismatch>,
     /// Empty if nothing is wrong.
     pub mismatches: Vec<Mismatch>,
+    /// Keys of recharges that a restore has left without their orders.
+    pub recover_needed: Vec<String>,
 }
 
 /// The end of a log that was replayed on its newest snapshot.
@@ -251,6 +253,7 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
         let page = reader.recharges(from).await?;
         let found = page.found.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
         verdict.mismatches.extend(found);
+        verdict.recover_needed.extend(page.needed);
         next = page.next;
     }
     let accounts = reader.channel_accounts().await?.into_iter();

@@ -19,7 +19,9 @@ use crate::config;
 use crate::config::channels::{ChannelKind, ChannelSection};
 use crate::config::secret::Secret;
 use crate::entropy::SystemEntropy;
-use crate::recharge::answers::{BillLine, Billed, Closing, Created, Queried, Refunded, Rejected};
+use crate::recharge::answers::{
+    BillLine, Billed, Closing, Created, Queried, Refunded, Rejected, ReturnedSum,
+};
 use crate::recharge::facts::Notice;
 
 /// A bill of millions of lines takes longer than a call.
@@ -177,6 +179,10 @@ impl Channel for Arc<KeyedChannel> {
 
     fn query_refund(&self, ask: &RefundAsk<'_>) -> Refunded {
         self.current.load_full().query_refund(ask)
+    }
+
+    fn returned(&self, ask: &RefundAsk<'_>) -> ReturnedSum {
+        self.current.load_full().returned(ask)
     }
 
     fn bill(&self, ask: &BillAsk, lines: &mut dyn FnMut(BillLine)) -> Billed {

@@ -25,6 +25,7 @@ use crate::clock::Clock;
 use crate::config::secret::Secret;
 use crate::recharge::answers::{
     BillLine, Billed, ChannelDoubt, Closing, Created, Pay, PayKind, Queried, Refunded, Rejected,
+    ReturnedSum,
 };
 use crate::recharge::facts::{Facts, Notice};
 
@@ -216,8 +217,30 @@ impl Stripe {
 
     /// Looks for a refund by our number, through all refunds of its payment.
     fn look(&self, ask: &RefundAsk<'_>) -> Looked {
-        let (limit, mut after) = (PAGE.to_string(), String::new());
         let mut refused = None;
+        let found = self.refunds(ask, |item| {
+            if event::metadata(item, RETURN) != Some(ask.return_no) {
+                return None;
+            }
+            match self.refunded(item, ask) {
+                // If two carry our number, one that failed does not hide money that left.
+                end @ Refunded::Refused(_) => {
+                    refused = Some(end);
+                    None
+                }
+                end => Some(end),
+            }
+        })?;
+        Ok(found.or(refused))
+    }
+
+    /// Passes all refunds of a payment, until one of them is `found`.
+    fn refunds<R>(
+        &self,
+        ask: &RefundAsk<'_>,
+        mut found: impl FnMut(&Value) -> Option<R>,
+    ) -> Result<Option<R>, ChannelDoubt> {
+        let (limit, mut after) = (PAGE.to_string(), String::new());
         for _ in 0..REFUND_PAGES_MAX {
             let mut fields = vec![("payment_intent", ask.trade_no), ("limit", limit.as_str())];
             if !after.is_empty() {
@@ -226,17 +249,12 @@ impl Stripe {
             let page = self.get("/v1/refunds", &fields).map_err(Problem::doubt)?;
             let items = page.get("data").and_then(Value::as_array);
             let items = items.ok_or(ChannelDoubt::Unreadable)?;
-            let named = |item: &&Value| event::metadata(item, RETURN) == Some(ask.return_no);
-            for end in items.iter().filter(named).map(|item| self.refunded(item, ask)) {
-                // If two carry our number, one that failed does not hide money that left.
-                if !matches!(end, Refunded::Refused(_)) {
-                    return Ok(Some(end));
-                }
-                refused = Some(end);
+            if let Some(end) = items.iter().find_map(&mut found) {
+                return Ok(Some(end));
             }
             match behind(&page, items, &after)? {
                 Some(last) => after = last,
-                None => return Ok(refused),
+                None => return Ok(None),
             }
         }
         Err(ChannelDoubt::Code("TOO_MANY_REFUNDS".to_owned()))
@@ -404,6 +422,19 @@ impl Channel for Stripe {
 
     fn query_refund(&self, ask: &RefundAsk<'_>) -> Refunded {
         asked(self.look(ask))
+    }
+
+    fn returned(&self, ask: &RefundAsk<'_>) -> ReturnedSum {
+        let mut sum = 0_i64;
+        let walked = self.refunds(ask, |item| {
+            let is_own = event::metadata(item, RETURN) == Some(ask.return_no);
+            let has_gone =
+                !matches!(json::text(item, "/status"), None | Some("failed" | "canceled"));
+            let units = json::amount(item, "/amount").filter(|_| has_gone && !is_own);
+            sum = sum.saturating_add(units.unwrap_or(0));
+            None::<()>
+        });
+        walked.map_or_else(ReturnedSum::Unknown, |_| ReturnedSum::Sum(sum))
     }
 
     fn bill(&self, ask: &BillAsk, lines: &mut dyn FnMut(BillLine)) -> Billed {

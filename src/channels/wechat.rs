@@ -200,7 +200,10 @@ impl WeChat {
     fn refunded(&self, answer: &WireAnswer, ask: &RefundAsk<'_>, is_query: bool) -> Refunded {
         let read = || {
             let value = json::object(&answer.body)?;
+            // Where it names its payment, that is this one.
+            let payment = json::text(&value, "/transaction_id");
             let same = json::text(&value, "/out_refund_no")? == ask.return_no
+                && payment.is_none_or(|payment| payment == ask.trade_no)
                 && json::amount(&value, "/amount/refund")? == ask.minor_units;
             let status = json::text(&value, "/status")?.to_owned();
             same.then_some(status)
@@ -309,6 +312,7 @@ impl Channel for WeChat {
         };
         if answer.status != 200 {
             return match code(&answer) {
+                Ok(code) if is_paid(&code) => Created::Paid,
                 Ok(code) if CREATE_REFUSED.contains(&&*code) => Created::Refused(code),
                 Ok(code) => Created::Unknown(ChannelDoubt::Code(code)),
                 Err(doubt) => Created::Unknown(doubt),
@@ -378,7 +382,7 @@ impl Channel for WeChat {
         match code(&answer) {
             Ok(code) => match code.as_str() {
                 "ORDER_CLOSED" | "ORDERCLOSED" => Closing::Closed,
-                "ORDERPAID" | "ORDER_PAID" => Closing::Paid,
+                code if is_paid(code) => Closing::Paid,
                 code if is_absent(code) => Closing::Absent,
                 _ => Closing::Unknown(ChannelDoubt::Code(code)),
             },
@@ -474,6 +478,10 @@ fn code(answer: &WireAnswer) -> Result<String, ChannelDoubt> {
         code.len() <= 64 && code.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
     };
     code.filter(word).map(str::to_owned).ok_or(ChannelDoubt::Status(answer.status))
+}
+
+fn is_paid(code: &str) -> bool {
+    ["ORDERPAID", "ORDER_PAID"].contains(&code)
 }
 
 fn is_absent(code: &str) -> bool {

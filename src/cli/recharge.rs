@@ -1,14 +1,19 @@
 //! The arguments of the commands for recharges and their channels.
 
-use clap::builder::RangedU64ValueParser;
+use std::path::{Path, PathBuf};
+
+use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
 use clap::{ArgGroup, Args, Subcommand};
 
 use super::operator::{AccessArgs, OperatorArgs, PageArgs};
+use super::stores::StoreArgs;
 use super::values::{
     parse_channel, parse_cursor, parse_day, parse_held, parse_payment, parse_recharge,
     parse_recharge_payment, parse_return, parse_trade_no, user_id_parser,
 };
+use crate::config::secret::Secret;
 use crate::format::Format;
+use jiff::civil::Date;
 
 /// Commands for recharges, through the running service.
 #[derive(Debug, Subcommand)]
@@ -44,8 +49,13 @@ pub enum RechargeCommand {
     Refund(RechargeRefundArgs),
     /// Print receivables, oldest first: taken money that its user did not have.
     Receivables(ReceivableListArgs),
-    /// Debit the user that owes taken money with all that is available now.
-    Recover(ReceivableArgs),
+    /// Behind a restore: remake what is lost from the channels. With an id: debit a user that owes.
+    ///
+    /// Without an id the service must be stopped. Lost orders, payments and returns come back from
+    /// the bills of the channels, and nothing is booked twice. With the id of a return that has
+    /// taken money: debit its user with all that is available now, through the running service.
+    /// Exit code 1: something is left.
+    Recover(RecoverArgs),
     /// Give up the open part of taken money that a user owes.
     WriteOff(ReceivableArgs),
     /// Compare the bill of one day with the payments and returns here.
@@ -74,9 +84,8 @@ impl RechargeCommand {
             RechargeCommand::Taken(args) => args.operator.access.format,
             RechargeCommand::Refund(args) => args.operator.access.format,
             RechargeCommand::Receivables(args) => args.access.format,
-            RechargeCommand::Recover(args) | RechargeCommand::WriteOff(args) => {
-                args.operator.access.format
-            }
+            RechargeCommand::Recover(args) => args.access.format,
+            RechargeCommand::WriteOff(args) => args.operator.access.format,
             RechargeCommand::Reconcile(args) => args.operator.access.format,
             RechargeCommand::Findings(args) => args.access.format,
             RechargeCommand::DismissFinding(args) => args.operator.access.format,
@@ -238,7 +247,7 @@ pub struct ReceivableListArgs {
     pub access: AccessArgs,
 }
 
-/// Arguments of `ubscore recharge recover` and `write-off`.
+/// Arguments of `ubscore recharge write-off`.
 #[derive(Debug, Args)]
 pub struct ReceivableArgs {
     /// The return that has taken the money.
@@ -287,6 +296,50 @@ pub struct FindingListArgs {
     pub access: AccessArgs,
 }
 
+/// Arguments of `ubscore recharge recover`.
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// The return that has taken the money.
+    #[arg(
+        value_name = "ID", value_parser = parse_return, requires_all = ["idem_key", "reason"],
+        conflicts_with_all = ["since", "plan", "apply"]
+    )]
+    pub id: Option<String>,
+    /// A key of your own, 1 to 64 of A-Z a-z 0-9 _ . : -
+    #[arg(long, value_name = "KEY", requires = "id")]
+    pub idem_key: Option<String>,
+    /// The first day of the bills to read, such as 2026-11-27: that of the backup.
+    #[arg(long, value_name = "DAY", required_unless_present = "id")]
+    pub since: Option<Date>,
+    /// Print the plan, and change nothing.
+    #[arg(long, group = "what", required_unless_present_any = ["id", "apply"])]
+    pub plan: bool,
+    /// Carry out the plan.
+    #[arg(long, group = "what", requires = "reason")]
+    pub apply: bool,
+    /// The reason; it is recorded and shown to other operators.
+    #[arg(
+        long, value_name = "TEXT", conflicts_with = "plan",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub reason: Option<String>,
+    /// File with the token of the other admin that approves, where repairs need two.
+    #[arg(long, value_name = "FILE", requires_all = ["token_file", "apply"])]
+    pub approver_token_file: Option<PathBuf>,
+    /// Directory of the log and of the embedded PostgreSQL.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// URL of PostgreSQL. Other users of the machine can see it, so put a password into a file.
+    #[arg(long, value_name = "URL|embedded")]
+    pub postgres: Option<Secret>,
+    /// Directory of `initdb` and `postgres` for the embedded server.
+    #[arg(long, value_name = "DIR")]
+    pub postgres_bin: Option<PathBuf>,
+    /// The listener and the operator; the configuration.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
 /// Arguments of `ubscore recharge dismiss-finding`.
 #[derive(Debug, Args)]
 pub struct FindingAttendArgs {
@@ -296,6 +349,24 @@ pub struct FindingAttendArgs {
     /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
+}
+
+impl RecoverArgs {
+    /// The stores.
+    pub fn stores(&self) -> StoreArgs {
+        StoreArgs {
+            config: self.access.config.clone(),
+            data_dir: self.data_dir.clone(),
+            postgres: self.postgres.clone(),
+            postgres_bin: self.postgres_bin.clone(),
+            dev: self.access.dev,
+        }
+    }
+
+    /// The files of two admins' tokens.
+    pub fn tokens(&self) -> (Option<&Path>, Option<&Path>) {
+        (self.access.token_file.as_deref(), self.approver_token_file.as_deref())
+    }
 }
 
 /// Commands for payment channels, through the running service.

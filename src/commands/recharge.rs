@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use super::approval::refuse_pending;
 use super::listing::{attend, note_cursor, path, rows, write_rows};
 use super::ops::Ops;
+use super::recover;
 use super::table::{aligned, text};
 use crate::cli::{
-    FindingListArgs, OperatorArgs, PaymentAttendArgs, ReceivableArgs, ReceivableListArgs,
-    RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs, RechargeShowArgs,
-    RechargeTakenArgs, ReconcileArgs,
+    AccessArgs, FindingListArgs, OperatorArgs, PaymentAttendArgs, ReceivableArgs,
+    ReceivableListArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs,
+    RechargeShowArgs, RechargeTakenArgs, ReconcileArgs, RecoverArgs,
 };
 use crate::clock::Clock;
 use crate::exit::Exit;
@@ -46,8 +47,14 @@ pub fn run(
         RechargeCommand::Taken(args) => taken(args, clock, out)?,
         RechargeCommand::Refund(args) => refund(args, clock, out)?,
         RechargeCommand::Receivables(args) => receivables(args, clock, out, notes)?,
-        RechargeCommand::Recover(args) => owed(args, clock, "recover", out)?,
-        RechargeCommand::WriteOff(args) => owed(args, clock, "write-off", out)?,
+        RechargeCommand::Recover(args) => match &args.id {
+            None => return recover::run(args, out),
+            Some(id) => recover_owed(args, id, clock, out)?,
+        },
+        RechargeCommand::WriteOff(args) => {
+            let ReceivableArgs { id, idem_key, operator } = args;
+            owed((id, idem_key), (&operator.reason, &operator.access), clock, "write-off", out)?;
+        }
         RechargeCommand::Reconcile(args) => reconcile(args, clock, out)?,
         RechargeCommand::Findings(args) => findings(args, clock, out)?,
         RechargeCommand::DismissFinding(args) => {
@@ -363,16 +370,28 @@ fn finding_stands(finding: &Value) -> String {
     format!("{id}: {}, {kind} {reference} of {} {}", of("state"), of("channel"), of("day"))
 }
 
+fn recover_owed(
+    args: &RecoverArgs,
+    id: &str,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let RecoverArgs { idem_key, reason, access, .. } = args;
+    let given = "the arguments require it";
+    let (idem_key, reason) = (idem_key.as_ref().expect(given), reason.as_ref().expect(given));
+    owed((id, idem_key), (reason, access), clock, "recover", out)
+}
+
 fn owed(
-    args: &ReceivableArgs,
+    (id, idem_key): (&str, &str),
+    (reason, access): (&str, &AccessArgs),
     clock: &impl Clock,
     what: &str,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let ReceivableArgs { id, idem_key, operator } = args;
-    let body = json!({"reason": operator.reason, "idem_key": idem_key});
+    let body = json!({"reason": reason, "idem_key": idem_key});
     let thing = format!("receivables/{id}/{what}");
-    act(operator, clock, (what, &thing), &body, receivable_stands, out)
+    act_by(access, clock, (what, &thing), &body, receivable_stands, out)
 }
 
 fn credit(
@@ -407,7 +426,17 @@ fn act(
     stands: fn(&Value) -> String,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let access = &operator.access;
+    act_by(&operator.access, clock, (what, path), body, stands, out)
+}
+
+fn act_by(
+    access: &AccessArgs,
+    clock: &impl Clock,
+    (what, path): (&str, &str),
+    body: &Value,
+    stands: fn(&Value) -> String,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let answer = Ops::new(access, clock)?.post(what, path, body)?;
     refuse_pending(&answer, access.format, out)?;
     match access.format {

@@ -30,6 +30,7 @@ use crate::format::Format;
 use crate::http::auth::{Role, Verifier};
 use crate::postgres;
 use crate::postgres::adopt::Asked;
+use crate::postgres::recover;
 use crate::postgres::repair_writer::external::ExternalRepair;
 use crate::postgres::repair_writer::transaction::TransactionRepair;
 use crate::postgres::repair_writer::{
@@ -103,7 +104,7 @@ async fn repair(
                 || !planned.transactions.is_empty();
             let restore =
                 !planned.steps.is_empty() || !planned.renumberings.is_empty() || planned.open_cut;
-            let latest = planned.incarnation.max(target.answered_incarnation());
+            let latest = mark_recharges(target, &planned, &lost_flights).await?;
             if write_postgres {
                 let Target { address, limits, .. } = target;
                 let (catalog, repairs) = (stores.catalog.load(), &planned.repairs);
@@ -159,6 +160,27 @@ async fn repair(
     print_waits(&planned, say)?;
     print_end(args.format, word, (count, outside, by_name), left.len(), out)?;
     Ok(left.len())
+}
+
+/// Marks a PostgreSQL that lacks rows that it had: it may lack those that only channels know.
+/// Returns the latest incarnation that has ever been.
+async fn mark_recharges(
+    target: &Target,
+    planned: &Plan,
+    lost_flights: &[String],
+) -> anyhow::Result<u64> {
+    let latest = planned.incarnation.max(target.answered_incarnation());
+    let has_all = planned.behind.is_none()
+        && planned.repairs.is_empty()
+        && planned.externals.is_empty()
+        && lost_flights.is_empty();
+    if has_all {
+        return Ok(latest);
+    }
+    let Target { address, limits, config, .. } = target;
+    let marked = recover::mark(address, limits, config.recharge.enabled).await;
+    marked.context("mark PostgreSQL for a recovery of recharges")?;
+    Ok(latest)
 }
 
 /// Prints the decisions of [`restore_log`], and the reason under which venues may send.

@@ -34,6 +34,7 @@ use crate::postgres::dump::{self, Connection};
 use crate::postgres::embedded::programs::find_program;
 use crate::postgres::export::{Owner, Place, table_of_ours};
 use crate::postgres::incarnation::{self, INCARNATIONS_SKIPPED, identity_from_text, identity_text};
+use crate::postgres::recover;
 use crate::stores::{self, Target};
 
 /// The name of the mark until it is complete.
@@ -222,6 +223,11 @@ async fn bring_back(
         postgres::migrate(&target.address, &limits, log).await.context("prepare PostgreSQL")?;
         dump::analyze(&target.address, &limits).await.context("analyze the tables")?;
         crash::point("restore_after_settle");
+    }
+    if part != Part::Log {
+        let enabled = target.config.recharge.enabled;
+        let marked = recover::mark(&target.address, &limits, enabled).await;
+        marked.context("mark PostgreSQL for a recovery of recharges")?;
     }
     if part != Part::Database {
         tokio::task::block_in_place(|| copy_log(from, manifest, data_dir))?;

@@ -6,7 +6,7 @@
 pub mod primary;
 pub mod process;
 mod recharge_gauges;
-mod recharges;
+pub(super) mod recharges;
 pub mod signals;
 mod transactions;
 mod upkeep;

@@ -13,6 +13,7 @@ use crate::audit::verify::{Stores, Verdict, verify};
 use crate::cli::VerifyArgs;
 use crate::exit::Exit;
 use crate::format::Format;
+use crate::postgres::recover::RECOVER_NEXT;
 use crate::stores::{Target, with_stores};
 use domain::account::UserId;
 use domain::asset::Catalog;
@@ -40,6 +41,10 @@ enum Object<'a> {
         req_id: Option<String>,
         what: &'a str,
     },
+    RecoverNeeded {
+        what: &'a str,
+        next: &'static str,
+    },
     End {
         verdict: &'static str,
         mismatches: usize,
@@ -56,7 +61,7 @@ pub(super) fn report(
     format: Format,
     out: &mut impl Write,
 ) -> Exit {
-    let Verdict { sequence, outcomes, open, mut mismatches, behind, .. } = verdict;
+    let Verdict { sequence, outcomes, open, mut mismatches, behind, recover_needed, .. } = verdict;
     mismatches.extend(behind);
     for mismatch in &mismatches {
         let line = match format {
@@ -70,6 +75,13 @@ pub(super) fn report(
             }),
         };
         // If stdout is closed, the exit code remains.
+        writeln!(out, "{line}").ok();
+    }
+    for what in &recover_needed {
+        let line = match format {
+            Format::Text => format!("RECOVER_NEEDED {what}; next: {RECOVER_NEXT}"),
+            Format::Json => json(&Object::RecoverNeeded { what, next: RECOVER_NEXT }),
+        };
         writeln!(out, "{line}").ok();
     }
     let verdict = if mismatches.is_empty() { "ok" } else { "mismatch" };

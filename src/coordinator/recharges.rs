@@ -7,6 +7,7 @@
 mod bonus;
 mod creates;
 pub mod forward;
+pub mod recovered;
 pub mod returns;
 mod tries;
 mod waits;
@@ -30,6 +31,7 @@ use crate::crash;
 use crate::entropy::Entropy;
 use crate::postgres::Error;
 use crate::postgres::reads::Reads;
+use crate::postgres::recover::Restored;
 use crate::quota::Refused;
 use crate::recharge::act::{
     HeldEnd, PaymentCall, PaymentName, RechargeAct, RechargeCall, RechargeOutcome,
@@ -118,6 +120,8 @@ pub struct Recharges<T, F> {
     bonuses: Option<Bonuses>,
     /// Payments that were told and not committed, each with its first failure, monotonic ns.
     failing: Mutex<HashMap<(String, String), u64>>,
+    /// The last restore of the database; `None`: there was none.
+    restored: Option<Restored>,
 }
 
 impl<T: Adapter, F: Adapter> Recharges<T, F> {
@@ -132,6 +136,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     ) -> Recharges<T, F> {
         let (creates, waits) = (Creates::default(), Waits::default());
         let (entropy, failing) = (Mutex::new(entropy), Mutex::default());
+        let restored = None;
         Recharges {
             coordinator,
             reads,
@@ -143,7 +148,13 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             waits,
             bonuses: None,
             failing,
+            restored,
         }
+    }
+
+    /// The same in a database that was restored.
+    pub fn behind(self, restored: Option<Restored>) -> Recharges<T, F> {
+        Recharges { restored, ..self }
     }
 
     /// The keys of proofs, for orders on their way to a channel.
@@ -406,6 +417,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         }
         let user = order.as_ref().map(|order| order.user);
         let bonus = order.as_ref().is_some_and(|order| order.bonus_state.is_some());
+        let restored = self.may_be_restored(order.as_ref());
+        let is_paid = order.as_ref().is_some_and(|order| order.state == RechargeState::Paid);
         let act = RechargeAct::Pay(Box::new(PaymentCall {
             id: PaymentId::of(&terms.name, &facts.trade_no),
             return_id: self.return_id(),
@@ -417,11 +430,16 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             policy: self.rules.policy,
             again,
             bonus,
+            restored,
         }));
         crash::point("callback_before_commit");
         let outcome = self.act(user, actor, act).await?;
         crash::point("callback_after_commit");
-        answered(outcome)
+        let answer = answered(outcome)?;
+        if restored && !is_paid {
+            Self::report_other(&answer);
+        }
+        Ok(answer)
     }
 
     /// Raises an alert about a decision that a person must see.
@@ -460,6 +478,9 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             return Err(Rejection::of(Code::InvalidRequest));
         }
         let user = owner.or(user);
+        if matches!(end, HeldEnd::Return(_)) {
+            self.refuse_unrecovered()?;
+        }
         if end == HeldEnd::Credit && (user.is_none() || payment.amount.is_none()) {
             return Err(Rejection::of(Code::InvalidRequest));
         }
@@ -478,6 +499,29 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         payment: &RechargePayment,
         id: ReturnId,
         gone: bool,
+    ) -> Result<PaymentAnswer, Rejection> {
+        let gone = if gone { Ok(()) } else { Err(Code::ChannelRefused) };
+        self.end_return(payment, id, gone).await
+    }
+
+    /// Ends a return that was never SENT: its channel has given more of the payment back than is
+    /// known here. As one that the channel refuses.
+    ///
+    /// # Errors
+    /// As [`Recharges::returned`].
+    pub async fn unsent(
+        &self,
+        payment: &RechargePayment,
+        id: ReturnId,
+    ) -> Result<PaymentAnswer, Rejection> {
+        self.end_return(payment, id, Err(Code::NotReturnable)).await
+    }
+
+    async fn end_return(
+        &self,
+        payment: &RechargePayment,
+        id: ReturnId,
+        gone: Result<(), Code>,
     ) -> Result<PaymentAnswer, Rejection> {
         let user = self.holder(payment).await?;
         let act = RechargeAct::EndReturn { payment: name_of(payment), id, gone };

@@ -72,6 +72,13 @@ pub struct Service {
     pub operations: Operations,
 }
 
+impl Service {
+    /// Whether recharges must be recovered behind a restore.
+    pub fn needs_recover(&self) -> bool {
+        self.recharges.as_ref().is_some_and(|desk| desk.recharges.needs_recover())
+    }
+}
+
 /// Receives requests: gives each an id, checks its token and reads its body.
 pub struct Intake {
     /// Checks tokens.

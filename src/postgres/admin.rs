@@ -52,7 +52,7 @@ impl Admin {
         &self.reads
     }
 
-    fn pool(&self) -> &Connections {
+    pub(super) fn pool(&self) -> &Connections {
         &self.reads.pool
     }
 
@@ -62,7 +62,10 @@ impl Admin {
     }
 
     /// Refuses a superseded process, and makes its successor wait for this transaction.
-    async fn fence(&self, transaction: &deadpool_postgres::Transaction<'_>) -> Result<(), Error> {
+    pub(super) async fn fence(
+        &self,
+        transaction: &deadpool_postgres::Transaction<'_>,
+    ) -> Result<(), Error> {
         let ours = "SELECT 1 FROM engine_state WHERE incarnation = $1 FOR SHARE";
         match transaction.query_opt(ours, &[&self.incarnation()]).await? {
             Some(_) => Ok(()),

@@ -43,6 +43,11 @@ pub enum RechargeAct {
         /// The most open orders of its user.
         open_max: usize,
     },
+    /// Write a lost order again behind a restore, as its proof has it, once for its id.
+    Remake {
+        /// The order. Its state is PAYING.
+        order: Box<Recharge>,
+    },
     /// The channel knows the order: INIT becomes PAYING.
     Note {
         /// The order.
@@ -113,8 +118,8 @@ pub enum RechargeAct {
         payment: PaymentName,
         /// The return.
         id: ReturnId,
-        /// Whether the payer has the money; otherwise the channel has refused.
-        gone: bool,
+        /// The payer has the money; otherwise why it has not left.
+        gone: Result<(), Code>,
     },
     /// Give money of a CREDITED payment back, once for its idempotency key.
     Refund(Box<RefundCall>),
@@ -222,6 +227,8 @@ pub struct PaymentCall {
     pub again: bool,
     /// Whether its order has a bonus.
     pub bonus: bool,
+    /// Its order is older than the last restore, or not here: UBSCore's log may have its credit.
+    pub restored: bool,
 }
 
 impl RechargeCall {
@@ -281,6 +288,7 @@ impl RechargeCall {
     pub fn recharge(&self) -> Option<RechargeId> {
         match &self.act {
             RechargeAct::Create { .. } => None,
+            RechargeAct::Remake { order } => Some(order.id),
             RechargeAct::Note { id, .. }
             | RechargeAct::Wish { id, .. }
             | RechargeAct::Try { id, .. }

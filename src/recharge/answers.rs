@@ -158,6 +158,8 @@ pub enum Created {
         /// The way to pay.
         pay: Pay,
     },
+    /// It was made before, and is paid. A query has the facts.
+    Paid,
     /// The channel refuses the order: its code.
     Refused(String),
     /// It may exist or not.
@@ -205,6 +207,17 @@ pub enum Refunded {
     /// The channel refuses it, and nothing has left: its code.
     Refused(String),
     /// It may have been done or not.
+    Unknown(ChannelDoubt),
+}
+
+/// The end of `returned`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReturnedSum {
+    /// The channel tells no such sum.
+    None,
+    /// Minor units that have gone back, or are on their way.
+    Sum(i64),
+    /// Not known.
     Unknown(ChannelDoubt),
 }
 

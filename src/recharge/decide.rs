@@ -52,6 +52,22 @@ pub enum PaymentDecision {
     },
 }
 
+/// The credit of a payment that a repair has brought back before the payment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RestoredCredit {
+    /// There is none.
+    Nothing,
+    /// It is there.
+    Ours {
+        /// Its key.
+        key: String,
+        /// Whether the order becomes PAID.
+        pays: bool,
+    },
+    /// Its key is there with other facts.
+    Other,
+}
+
 /// The answer for a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PaymentTold {

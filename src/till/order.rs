@@ -63,7 +63,7 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
             return Ok(());
         }
         match step {
-            TillStep::Create => self.create(channel, &order).await,
+            TillStep::Create => self.create(channel, &limits, &order, references).await,
             TillStep::Close => {
                 let is_closed = self.close(channel, &order, &references).await;
                 self.query(channel, &limits, &order, references, is_closed).await
@@ -74,7 +74,13 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         }
     }
 
-    async fn create(&self, channel: &Arc<OpenChannel>, order: &Recharge) -> Result<(), Rejection> {
+    async fn create(
+        &self,
+        channel: &Arc<OpenChannel>,
+        limits: &ChannelLimits,
+        order: &Recharge,
+        references: Vec<String>,
+    ) -> Result<(), Rejection> {
         let proof = self.recharges.proofs().sign(order);
         let (no, currency) = (order.id.to_string(), channel.terms.currency.clone());
         let url = channel.callback_url.clone();
@@ -99,6 +105,10 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
                 let next_at = first_query(order, self.options.pace(), self.now());
                 let pay = Some(pay.to_json());
                 self.recharges.noted(order, Some(reference), pay, Some(next_at)).await?;
+            }
+            // An earlier create has arrived, and its payer was faster than its answer.
+            Some(Created::Paid) => {
+                self.query(channel, limits, order, references, false).await?;
             }
             Some(Created::Refused(code)) => {
                 warn!(recharge_id = %order.id, code, "a channel refuses an order");

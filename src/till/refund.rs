@@ -1,17 +1,23 @@
 //! One look at one return that is due. Its money is in suspense, or in a hold of its user.
 
+use std::sync::Arc;
+
 use tracing::warn;
 
 use super::call::Shop;
 use super::step::{is_return_stuck, next_return};
 use super::watch;
 use crate::adapters::Adapter;
+use crate::alert::{Alert, alert_about};
 use crate::channels::RefundAsk;
+use crate::channels::open::OpenChannel;
 use crate::coordinator::Rejection;
 use crate::crash;
 use crate::postgres::reads::recharges::DueReturn;
-use crate::recharge::answers::Refunded;
+use crate::recharge::ReturnId;
+use crate::recharge::answers::{Refunded, ReturnedSum};
 use crate::recharge::payment::{HeldCause, RechargePayment};
+use crate::recharge::returned::{RechargeReturn, ReturnState};
 
 impl<T: Adapter, F: Adapter> Shop<T, F> {
     /// Asks for a return, behind a durable SENT. A channel is asked under one number, and sends no
@@ -22,6 +28,11 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
     pub(super) async fn refund(&self, due: DueReturn) -> Result<(), Rejection> {
         let DueReturn { back, payment, asked } = due;
         let Some(channel) = self.channels.get(&payment.channel) else { return Ok(()) };
+        if back.state == ReturnState::Ready && self.is_too_much(channel, &payment, &back).await? {
+            report_too_much(&payment, back.id);
+            self.recharges.unsent(&payment, back.id).await?;
+            return Ok(());
+        }
         let next_at = next_return(&back, self.options.pace(), self.now(), self.random());
         let sent = self.recharges.sent(&payment, &back, next_at).await?;
         let Some(back) = sent else { return Ok(()) };
@@ -64,6 +75,43 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         }
         Ok(())
     }
+
+    /// Whether the channel has given more of a payment back than is known here, beside this return.
+    async fn is_too_much(
+        &self,
+        channel: &Arc<OpenChannel>,
+        payment: &RechargePayment,
+        back: &RechargeReturn,
+    ) -> Result<bool, Rejection> {
+        let (return_no, no) = (back.id.to_string(), payment.merchant_no.clone());
+        let (trade_no, currency) = (payment.trade_no.clone(), payment.currency.clone());
+        let (minor_units, total) = (back.minor_units, payment.minor_units);
+        let returned = self.call(channel, "returned", move |channel| {
+            channel.returned(&RefundAsk {
+                return_no: &return_no,
+                merchant_no: &no,
+                trade_no: &trade_no,
+                minor_units,
+                total_minor_units: total,
+                currency: &currency,
+            })
+        });
+        let there = match returned.await {
+            Some(ReturnedSum::Sum(sum)) => sum,
+            // In doubt the return goes on: each try of it looks at the channel first again.
+            Some(ReturnedSum::None | ReturnedSum::Unknown(_)) | None => return Ok(false),
+        };
+        Ok(there > self.recharges.returned_here(payment, back.id).await?)
+    }
+}
+
+fn report_too_much(payment: &RechargePayment, id: ReturnId) {
+    let payment_id = payment.id;
+    let what = format_args!(
+        "return {id} of payment {payment_id}: the channel has given more of the payment back than \
+         is known here, so nothing more is sent"
+    );
+    alert_about(Alert::RechargeContradiction, &payment_id, what);
 }
 
 /// The price of a payment, as its channel has it, in minor units. Of a discounted payment less has

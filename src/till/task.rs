@@ -240,7 +240,9 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
             }
         }
         let asking = self.lanes.iter().map(|(channel, lane)| (channel.clone(), lane.room(true)));
-        let asking: Vec<_> = asking.filter(|(_, room)| *room > 0).collect();
+        // Behind a restore returns may be lost: none is sent until they are found again.
+        let sends = !self.shop.recharges.needs_recover();
+        let asking: Vec<_> = asking.filter(|(_, room)| *room > 0 && sends).collect();
         for (channel, room) in asking {
             for (id, back) in self.reads.due_returns(&channel, now, &returns, room).await? {
                 match back {

@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use tracing::{debug, error};
 
 use crate::alert::{Alert, alert_about};
-use crate::recharge::answers::{Billed, ChannelDoubt, Closing, Created, Queried, Refunded};
+use crate::recharge::answers::{
+    Billed, ChannelDoubt, Closing, Created, Queried, Refunded, ReturnedSum,
+};
 use crate::telemetry;
 
 /// A channel is away once its calls have had no answer for so long.
@@ -27,6 +29,7 @@ impl CallEnd for Created {
     fn name(&self) -> &'static str {
         match self {
             Created::Created { .. } => "created",
+            Created::Paid => "paid",
             Created::Refused(_) => "refused",
             Created::Unknown(_) => "unknown",
         }
@@ -100,6 +103,20 @@ impl CallEnd for Billed {
             Billed::Unknown(doubt) => Some(doubt),
             _ => None,
         }
+    }
+}
+
+impl CallEnd for ReturnedSum {
+    fn name(&self) -> &'static str {
+        match self {
+            ReturnedSum::None => "none",
+            ReturnedSum::Sum(_) => "sum",
+            ReturnedSum::Unknown(_) => "unknown",
+        }
+    }
+
+    fn doubt(&self) -> Option<&ChannelDoubt> {
+        if let ReturnedSum::Unknown(doubt) = self { Some(doubt) } else { None }
     }
 }
 

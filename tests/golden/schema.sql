@@ -243,6 +243,8 @@ CREATE TABLE engine_state (
     development boolean NOT NULL DEFAULT false,
     posted boolean NOT NULL DEFAULT false,
     functions_hash character varying(16),
+    recover_needed boolean NOT NULL DEFAULT false,
+    restored_at timestamp with time zone,
     CONSTRAINT engine_state_pkey PRIMARY KEY (singleton),
     CONSTRAINT engine_state_singleton_check CHECK (singleton)
 );
@@ -996,6 +998,6 @@ CREATE TRIGGER transfers_guard BEFORE UPDATE OF state, funding_at, funding_code,
 CREATE TRIGGER transfers_identity_guard BEFORE UPDATE OF order_number, req_id, cid, user_id, asset_id, amount, direction ON transfers_tb FOR EACH ROW EXECUTE FUNCTION row_guard();
 
 -- ROW audit_state {"singleton": true, "incarnation": 0, "log_sequence": 0}
--- ROW engine_state {"halted": false, "posted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "log_identity": null}
+-- ROW engine_state {"halted": false, "posted": false, "singleton": true, "watermark": 0, "development": false, "halt_reason": null, "incarnation": 0, "restored_at": null, "log_identity": null, "recover_needed": false}
 -- ROW watermark_clock {"lived_ms": 0, "before_ms": 0, "singleton": true, "incarnation": 0}
 -- ROW watermark_open {"open_old": [], "open_from": 0, "singleton": true}

@@ -504,7 +504,11 @@ fn parse_ready(line: &str, simulator: Option<SocketAddr>) -> Option<Addresses> {
     let addresses = line.strip_prefix("ubscore ready http=")?;
     let (http, rest) = addresses.split_once(" ops=")?;
     let (ops, callbacks) = match rest.split_once(" callbacks=") {
-        Some((ops, callbacks)) => (ops, Some(callbacks.parse().ok()?)),
+        Some((ops, callbacks)) => {
+            // The need to recover recharges may follow.
+            let callbacks = callbacks.split(' ').next()?;
+            (ops, Some(callbacks.parse().ok()?))
+        }
         None => (rest, None),
     };
     Some(Addresses { http: http.parse().ok()?, ops: ops.parse().ok()?, callbacks, simulator })

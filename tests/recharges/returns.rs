@@ -641,6 +641,39 @@ fn rch_039_an_end_behind_a_repair_takes_nothing_twice() {
     desk.stopped();
 }
 
+/// Goal: behind a restore a refund that the log has is found again by its number, and nothing is
+/// debited; one that the log does not have has left the channel and not its user, and is taken.
+#[test]
+fn rch_037_a_lost_refund_is_found_again() {
+    let desk = Desk::new().behind_a_restore(false);
+    let payment = desk.credited("4200001");
+    let id = ReturnId::of(payment.id, ReturnKind::Refund, "a");
+    desk.site.sql(&format!(
+        "INSERT INTO external_operations (order_number, user_id, amount, asset_id, op, \
+                                          balance_after, idem_key) \
+         VALUES (77, {PAYER}, 40e8, 3, 5, 60e8, 'return/{}'); \
+         UPDATE balances_tb SET available = available - 40e8, version = version + 1 \
+          WHERE user_id = {PAYER}",
+        id.ulid()
+    ));
+    let other = desk.take(&payment, &id.to_string(), 41);
+    assert_eq!((other.told, other.row), (PaymentTold::Conflict, None));
+    for _ in 0..2 {
+        let row = desk.take(&payment, &id.to_string(), 40).row.expect("found again");
+        assert_eq!((row.id, row.kind, row.state), (id, ReturnKind::Refund, ReturnState::Done));
+        assert_eq!(desk.funds(), (60, 0));
+        desk.is_whole();
+    }
+    let again = desk.refund(&payment, Some(40), "a").expect("a repeat");
+    assert_eq!((again.row.id, again.replayed), (id, true));
+    let lost = ReturnId::of(payment.id, ReturnKind::Refund, "b");
+    let row = desk.take(&payment, &lost.to_string(), 20).row.expect("taken");
+    assert_eq!((row.kind, row.state), (ReturnKind::Taken, ReturnState::Done));
+    assert_eq!(desk.funds(), (40, 0));
+    desk.is_whole();
+    desk.stopped();
+}
+
 /// Goal: each broken law of returns and receivables is named. Method: each is broken by SQL behind
 /// the guards.
 #[test]

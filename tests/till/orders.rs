@@ -29,6 +29,25 @@ fn rch_007_with_every_callback_lost_an_order_is_paid_by_a_query() {
     shop.stop();
 }
 
+/// Goal: an order that was paid before the answer of its create came is asked about at the next
+/// create. Method: the answers of WeChat are lost, and so are its callbacks.
+#[test]
+fn rch_007_an_order_that_was_paid_before_its_create_was_answered_is_credited() {
+    let shop = Shop::new();
+    let calls = shop.calls("wechat");
+    shop.simulator.faults(&json!({"answer": "error", "callbacks": "drop"}));
+    let order = shop.made("wechat", "wechat");
+    eventually("it is there", || (!shop.books(&order).is_empty()).then_some(()));
+    shop.pays(&order, &json!({}));
+    assert_eq!(calls.of("query", &order), 0);
+    shop.simulator.faults(&json!({"callbacks": "drop"}));
+    shop.later(10, &order);
+    let paid = shop.is(&order, RechargeState::Paid);
+    assert_eq!((paid.payments, calls.of("query", &order)), (1, 1));
+    assert_eq!(shop.available(), 110 * COIN);
+    shop.stop();
+}
+
 /// Goal: callbacks and questions at once credit once.
 #[test]
 fn rch_008_a_query_and_callbacks_at_once_credit_once() {

@@ -1,5 +1,6 @@
 use super::*;
 
+use domain::code::Code;
 use ubscore::recharge::decide::PaymentDecision;
 use ubscore::recharge::payment::{Disposition, HeldCause, RechargePayment};
 use ubscore::recharge::returned::ReturnState;
@@ -155,5 +156,29 @@ fn rch_031_a_refund_of_a_credited_payment_goes_out_by_the_till() {
     }
     let found = "SELECT count(*) FROM audit_recharges('epoch', 'infinity')";
     assert_eq!(shop.value(found), "0");
+    shop.stop();
+}
+
+/// Goal: nothing is sent while the channel has given back more than is known here. Method: a refund
+/// at the channel of cards that its callbacks do not tell; the user has the money again.
+#[test]
+fn rch_034_no_refund_is_sent_behind_one_of_the_channel() {
+    let shop = Shop::new();
+    let order = shop.paying("card", "card");
+    let trade_no = shop.pays(&order, &json!({}));
+    let payment = shop.told(&order, &trade_no).payment.expect("recorded");
+    let before = shop.available();
+    let by_itself = format!("/sim/refund/{}", order.id);
+    shop.simulator.done("POST", &by_itself, &json!({"amount": 1_000}));
+    let asked = shop.recharges.refund(&payment, Amount::new(40 * COIN), "key", "an operator");
+    let id = block_on(asked).expect("set apart").row.id;
+    shop.till.look(order.id);
+    let row = eventually("its end", || {
+        let row = block_on(shop.reads.recharge_return(id)).expect("read").expect("a return");
+        (row.state == ReturnState::Failed).then_some(row)
+    });
+    assert_eq!(row.code, Some(Code::NotReturnable));
+    assert_eq!(shop.calls("card").of("refund", &order), 0, "nothing was sent");
+    assert_eq!(shop.available(), before);
     shop.stop();
 }

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::config::engine::Wait;
 use crate::config::snapshot::{KEEPS_POSTINGS, KEEPS_POSTINGS_CHANGE};
 use crate::postgres::horizon::Holder;
+use crate::postgres::recover::RECOVER_NEXT;
 use crate::postgres::settings::Settings;
 
 /// Every check, in the order of the report.
@@ -23,6 +24,7 @@ pub(super) const CHECKS: &[fn(&Seen) -> Vec<Finding>] = &[
         postgres(seen.postgres.as_ref(), connections_needed(seen), old)
     },
     |seen| seen.pair.iter().map(pair).collect(),
+    |seen| seen.pair.iter().filter_map(recharges).collect(),
     |seen| trades(seen).into_iter().collect(),
     |seen| vec![disk_sync(&seen.machine.syncs)],
     |seen| vec![file_system(seen.machine.mounts.as_deref(), &seen.machine.log_dir_resolved)],
@@ -51,6 +53,11 @@ fn finding(
 
 fn fine(check: &'static str, found: impl Into<String>) -> Finding {
     finding(check, Verdict::Ok, found, "")
+}
+
+fn recharges(seen: &Pair) -> Option<Finding> {
+    let found = "the database was restored: recharges may be lost, and no refund is sent";
+    seen.recover_needed.then(|| finding("recharges", Verdict::Bad, found, RECOVER_NEXT))
 }
 
 fn unseen(check: &'static str, what: &str) -> Finding {
@@ -243,7 +250,7 @@ fn pair(seen: &Pair) -> Finding {
     let check = "log and database";
     let bad =
         |found: String, next: &str| finding(check, Verdict::Bad, found, format!("next: {next}"));
-    let Pair { database, log } = seen;
+    let Pair { database, log, .. } = seen;
     let bound = database.as_ref().and_then(|(bound, claimed)| Some((bound.log?, bound, *claimed)));
     let Some((database, bound, claimed)) = bound else {
         return match log.identity {

@@ -7,6 +7,7 @@ use wal::cut::Survey;
 use wal::{Directory, Identity, Sequence};
 
 use crate::postgres::adopt::{Asked, Bound};
+use crate::postgres::recover;
 use crate::postgres::{self, Address, Limits};
 use crate::telemetry::chain;
 
@@ -16,6 +17,8 @@ pub(super) struct Pair {
     /// The log that the database is bound to, and the last record that it recorded as durable.
     /// `None`: the database has no ubscore schema.
     pub(super) database: Option<(Bound, Sequence)>,
+    /// Whether recharges must be recovered behind a restore.
+    pub(super) recover_needed: bool,
     /// The log in the data directory.
     pub(super) log: Log,
 }
@@ -42,7 +45,8 @@ impl Pair {
         snapshots: &Path,
     ) -> Result<Pair, postgres::Error> {
         let database = Asked::connect(target, limits).await?.claimed().await?;
-        Ok(Pair { database, log: Log::look(log, snapshots) })
+        let recover_needed = database.is_some() && recover::is_marked(target, limits).await?;
+        Ok(Pair { database, recover_needed, log: Log::look(log, snapshots) })
     }
 }
 

@@ -149,6 +149,8 @@ pub struct Ready {
     pub ops: SocketAddr,
     /// That of payment channels; `None`: recharges are off.
     pub callbacks: Option<SocketAddr>,
+    /// Whether recharges must be recovered behind a restore, see [`crate::postgres::recover`].
+    pub recover_needed: bool,
     /// The time at which it was ready, s since the Unix epoch.
     pub now_s: u64,
 }
@@ -211,6 +213,7 @@ async fn serve(
         http: addresses.0,
         ops: addresses.1,
         callbacks: callbacks.0,
+        recover_needed: service.needs_recover(),
         now_s: process.clock.now_s(),
     })?;
     if let Err(ended) = process.ended(stores::keep_embedded(&config, &mut server)).await {
@@ -285,7 +288,7 @@ fn serve_public(
 
 /// Prints the line that reports readiness, and in development a guide for a new user.
 fn announce(ready: &Ready, development: bool) -> anyhow::Result<()> {
-    let Ready { config, http, ops, callbacks, now_s, .. } = ready;
+    let Ready { config, http, ops, callbacks, recover_needed, now_s, .. } = ready;
     let guide = match development {
         true => dev::guide(config, *http, *ops, *now_s)?,
         false => String::new(),
@@ -293,7 +296,8 @@ fn announce(ready: &Ready, development: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     // If stdout is closed, the service goes on.
     let callbacks = callbacks.map_or(String::new(), |address| format!(" callbacks={address}"));
-    drop(writeln!(out, "ubscore ready http={http} ops={ops}{callbacks}\n{guide}"));
+    let recover = if *recover_needed { " recover=needed" } else { "" };
+    drop(writeln!(out, "ubscore ready http={http} ops={ops}{callbacks}{recover}\n{guide}"));
     drop(out.flush());
     Ok(())
 }

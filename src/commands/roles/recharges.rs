@@ -13,7 +13,7 @@ use domain::amount::{Amount, UNITS_MAX};
 use domain::asset::Catalog;
 use jiff::tz::Offset;
 use tokio::net::TcpListener;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::process::{self, Process, Serving};
 use crate::adapters::funding::Funding;
@@ -40,6 +40,7 @@ use crate::postgres::admin::Admin;
 use crate::postgres::database::Database;
 use crate::postgres::flight_store::FlightStore;
 use crate::postgres::promotions::Promotions;
+use crate::postgres::recover::RECOVER_NEXT;
 use crate::recharge::bill::BillDays;
 use crate::recharge::proof::ProofKeys;
 use crate::recharge::terms::{ChannelTerms, PaymentRule, RechargePolicy};
@@ -170,7 +171,12 @@ impl Opening {
         let entropy = Box::new(SystemEntropy::default());
         let (workers, clock) = (Arc::clone(coordinator), Arc::clone(&self.clock));
         let (reads, proofs) = (admin.reads().clone(), self.proofs.keys.clone());
+        let restored = reads.restored().await.context("ask for the last restore")?;
         let recharges = Recharges::new(workers, reads, proofs, rules(config), clock, entropy);
+        let recharges = recharges.behind(restored);
+        if recharges.needs_recover() {
+            warn!("RECOVER_NEEDED: recharges may be lost, and no refund is sent; {RECOVER_NEXT}");
+        }
         let promotions = Promotions::new(admin.reads().clone(), admin.incarnation_number());
         let recharges = Arc::new(recharges.with_promotions(promotions, Arc::clone(&gate)));
         let (till, heard) = Till::new();
@@ -272,6 +278,11 @@ impl Opening {
     }
 }
 
+/// The keys of proofs, as the configuration has them.
+pub(in crate::commands) fn proofs(config: &Config) -> ProofKeys {
+    ProofSecrets::new(&config.recharge).keys
+}
+
 /// The secret that signs proofs, and the one before it.
 fn secrets(section: &RechargeSection) -> (&[u8], Option<&[u8]>) {
     let present = section.proof_secret.as_ref().map(|secret| secret.expose().as_bytes());
@@ -336,6 +347,18 @@ struct Terms {
     terms: ChannelTerms,
     amount_min: Amount,
     amount_max: Amount,
+}
+
+/// The terms that payments of a channel are decided under.
+///
+/// # Errors
+/// A key of the configuration does not fit an asset.
+pub(in crate::commands) fn channel_terms(
+    name: &str,
+    section: &ChannelSection,
+    catalog: &Catalog,
+) -> Result<ChannelTerms, config::Error> {
+    Ok(terms(name, section, catalog)?.terms)
 }
 
 /// The terms of a checked table, for the assets that there are.

@@ -50,7 +50,7 @@ impl TakingAnswer {
         TakingAnswer { told, row: None, receivable: None }
     }
 
-    fn success(row: RechargeReturn, receivable: Option<Receivable>) -> TakingAnswer {
+    pub(super) fn success(row: RechargeReturn, receivable: Option<Receivable>) -> TakingAnswer {
         TakingAnswer { told: PaymentTold::Success, row: Some(row), receivable }
     }
 }
@@ -70,6 +70,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         idem_key: &str,
         actor: &str,
     ) -> Result<ReturnMade, Rejection> {
+        self.refuse_unrecovered()?;
         let minor_units = match amount {
             None => None,
             Some(_) if payment.amount.is_none() => return Err(Code::NotReturnable.into()),
@@ -131,7 +132,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         if taking.currency != payment.currency {
             return Ok(contradicted(terms, taking));
         }
-        if let Some(answer) = self.own(&payment, taking, kind).await? {
+        if let Some(answer) = self.own(terms, &payment, taking, kind).await? {
             return Ok(answer);
         }
         let id = ReturnId::of(payment.id, kind, &taking.number);
@@ -231,6 +232,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     /// is a taking all the same.
     async fn own(
         &self,
+        terms: &ChannelTerms,
         payment: &RechargePayment,
         taking: &Taking,
         kind: ReturnKind,
@@ -241,7 +243,9 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         let row = self.reads.recharge_return(id).await.map_err(away)?;
         let is_own =
             |row: &RechargeReturn| (row.payment, row.kind) == (payment.id, ReturnKind::Refund);
-        let Some(row) = row.filter(is_own) else { return Ok(None) };
+        let Some(row) = row.filter(is_own) else {
+            return self.lost_return(terms, payment, taking, id).await;
+        };
         match row.state {
             ReturnState::Failed => {
                 error!(%id, "the channel has carried out a return that has failed here");
@@ -357,19 +361,19 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     }
 }
 
-fn away(error: Error) -> Rejection {
+pub(super) fn away(error: Error) -> Rejection {
     warn!(%error, "a return waits for PostgreSQL");
     Rejection::of(Code::SystemError)
 }
 
-fn contradicted(terms: &ChannelTerms, taking: &Taking) -> TakingAnswer {
+pub(super) fn contradicted(terms: &ChannelTerms, taking: &Taking) -> TakingAnswer {
     let (channel, number) = (&terms.name, &taking.number);
     error!(channel, number, "a taking contradicts its record");
     TakingAnswer::told(PaymentTold::Conflict)
 }
 
 /// The return of an outcome.
-fn returned(outcome: RechargeOutcome) -> (RechargeReturn, Option<Receivable>, bool) {
+pub(super) fn returned(outcome: RechargeOutcome) -> (RechargeReturn, Option<Receivable>, bool) {
     match outcome {
         RechargeOutcome::Return { row, receivable, replayed } => {
             (*row, receivable.map(|row| *row), replayed)

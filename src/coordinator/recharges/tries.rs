@@ -8,12 +8,12 @@ use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
 use crate::coordinator::Rejection;
 use crate::postgres::reads::recharges::DueOrder;
-use crate::recharge::RechargeId;
 use crate::recharge::act::{RechargeAct, RechargeOutcome};
 use crate::recharge::facts::{Facts, Returned};
 use crate::recharge::order::{Follow, Recharge, RechargeState};
 use crate::recharge::payment::{Disposition, HeldCause, RechargePayment};
-use crate::recharge::returned::{RechargeReturn, ReturnState};
+use crate::recharge::returned::{RechargeReturn, ReturnKind, ReturnState};
+use crate::recharge::{RechargeId, ReturnId};
 use domain::code::Code;
 
 impl<T: Adapter, F: Adapter> Recharges<T, F> {
@@ -103,6 +103,28 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         alert_about(Alert::RechargeContradiction, &id, what);
     }
 
+    /// The sum of a payment's returns that its channel may know, beside this one: those that were
+    /// SENT, and those that it has made by itself. Minor units.
+    ///
+    /// # Errors
+    /// A [`Rejection`]: PostgreSQL is away.
+    pub async fn returned_here(
+        &self,
+        payment: &RechargePayment,
+        beside: ReturnId,
+    ) -> Result<i64, Rejection> {
+        let returns = self.reads.recharge_returns(payment.id).await.map_err(|error| {
+            warn!(%error, "a return waits for PostgreSQL");
+            Rejection::of(Code::SystemError)
+        })?;
+        let known = returns.iter().filter(|row| {
+            row.id != beside
+                && row.kind != ReturnKind::GivenBack
+                && matches!(row.state, ReturnState::Sent | ReturnState::Done)
+        });
+        Ok(known.map(|row| row.minor_units).sum())
+    }
+
     /// Writes down how far the money of a PAID order has gone on. An end stands.
     ///
     /// # Errors
@@ -150,9 +172,8 @@ fn is_unexplained(payment: &RechargePayment, facts: &Facts, returns: &[RechargeR
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recharge::PaymentId;
     use crate::recharge::decide::tests::{facts, recorded};
-    use crate::recharge::returned::ReturnKind;
-    use crate::recharge::{PaymentId, ReturnId};
 
     /// Goal: only what nothing explains calls an operator.
     #[test]

@@ -22,11 +22,17 @@ impl RechargesFrom {
     }
 }
 
+/// How the word about a key begins that a restore has left without its order.
+const NEEDED: &str = "RECOVER_NEEDED: ";
+
 /// The findings of one page.
 #[derive(Debug)]
 pub struct RechargesPage {
     /// For people.
     pub found: Vec<String>,
+    /// Keys that a repair has brought back before their orders: `ubscore recharge recover` brings
+    /// those. No money is made or lost.
+    pub needed: Vec<String>,
     /// Where the next page begins; `None`: no row is behind this one.
     pub next: Option<RechargesFrom>,
     /// Where the next round begins: a row may still appear behind the end of a young page.
@@ -45,17 +51,22 @@ impl AuditReader {
                     ORDER BY updated_at OFFSET $2 LIMIT 1";
         let end = client.query_opt(end, &[&from.0, &PAYMENTS_PER_PAGE]).await?;
         let end: Option<Timestamp> = end.map(|row| row.try_get(0)).transpose()?;
+        // A key that waits for its order hides no contradiction.
         let contradictions = "SELECT subject, what FROM \
-                              audit_recharges($1, COALESCE($2::timestamptz, 'infinity')) LIMIT $3";
-        let mut found = Vec::new();
-        for row in client.query(contradictions, &[&from.0, &end, &FINDINGS_MAX]).await? {
+                              audit_recharges($1, COALESCE($2::timestamptz, 'infinity')) \
+                              ORDER BY starts_with(what, $4) LIMIT $3";
+        let (mut found, mut needed) = (Vec::new(), Vec::new());
+        for row in client.query(contradictions, &[&from.0, &end, &FINDINGS_MAX, &NEEDED]).await? {
             let (subject, what): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
-            found.push(format!("{subject}: it {what}"));
+            match what.strip_prefix(NEEDED) {
+                Some(what) => needed.push(format!("{subject}: it {what}")),
+                None => found.push(format!("{subject}: it {what}")),
+            }
         }
         self.client = Some(client);
         let late = now.saturating_sub(OVERLAP).unwrap_or(from.0);
         let later = RechargesFrom(end.map_or(late, |end| end.min(late)));
-        Ok(RechargesPage { found, next: end.map(RechargesFrom), later })
+        Ok(RechargesPage { found, needed, next: end.map(RechargesFrom), later })
     }
 
     /// Compares the accounts of channels with the rows that they come from. It reads whole tables.

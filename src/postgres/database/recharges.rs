@@ -418,7 +418,7 @@ pub(super) async fn read(
 ) -> Result<(), Error> {
     let (mut ids, mut idems, mut payments, mut returns) =
         (Vec::new(), (Vec::new(), Vec::new()), (Vec::new(), Vec::new()), Vec::new());
-    let (mut refunds, mut of_payments) = (Vec::new(), Vec::new());
+    let (mut refunds, mut of_payments, mut movements) = (Vec::new(), Vec::new(), Vec::new());
     for key in keys {
         match key {
             RechargeKey::Order(id) => ids.push(Id(id.number())),
@@ -433,6 +433,7 @@ pub(super) async fn read(
             RechargeKey::Return(id) => returns.push(Id(id.number())),
             RechargeKey::Refund(idem_key) => refunds.push(idem_key.as_str()),
             RechargeKey::Returns(payment) => of_payments.push(Id(payment.number())),
+            RechargeKey::Movement(key) => movements.push(key.as_str()),
         }
     }
     found.recharges.read.extend(keys.iter().cloned());
@@ -471,6 +472,13 @@ pub(super) async fn read(
         for row in client.query(&rows, &[&returns, &refunds, &of_payments]).await? {
             let row = return_from_row(&row)?;
             found.recharges.returns.insert(row.id, row);
+        }
+    }
+    if !movements.is_empty() {
+        let there =
+            "SELECT movement_key::text FROM recharge_movements WHERE movement_key = ANY ($1)";
+        for row in client.query(there, &[&movements]).await? {
+            found.recharges.moved.insert(row.try_get(0)?);
         }
     }
     if !of_payments.is_empty() {

@@ -164,6 +164,8 @@ pub enum RechargeKey {
     Refund(String),
     /// All returns and receivables of a payment.
     Returns(PaymentId),
+    /// Whether there is a movement with this key.
+    Movement(String),
 }
 
 /// Rows of recharges as they were read. A key that was read and has no row here names none.
@@ -181,6 +183,8 @@ pub struct RechargeRows {
     pub returns: BTreeMap<ReturnId, RechargeReturn>,
     /// Receivables.
     pub receivables: BTreeMap<ReturnId, Receivable>,
+    /// Keys of movements that are there.
+    pub moved: BTreeSet<String>,
     /// The keys that were read.
     pub read: BTreeSet<RechargeKey>,
 }
@@ -194,6 +198,7 @@ impl RechargeRows {
         self.payments.extend(other.payments);
         self.returns.extend(other.returns);
         self.receivables.extend(other.receivables);
+        self.moved.extend(other.moved);
         self.read.extend(other.read);
     }
 

@@ -289,10 +289,13 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
             OR (x.asset_id, x.amount) <> (m.asset_id, m.amount)
             OR 'user/' || x.user_id <> CASE x.op WHEN 4 THEN m.credit ELSE m.debit END)
     UNION ALL
-    -- The index that finds them has these words.
+    -- The index that finds them has these words. A repair behind a restore writes the operation
+    -- again before its order is back: no false sum.
     SELECT x.idem_key::text,
-           format('is an external operation of %s of asset %s for user %s, and has no movement',
-                  x.amount, x.asset_id, x.user_id)
+           CASE WHEN x.at <= (SELECT restored_at FROM engine_state)
+                THEN 'RECOVER_NEEDED: ' ELSE '' END
+           || format('is an external operation of %s of asset %s for user %s, and has no movement',
+                     x.amount, x.asset_id, x.user_id)
       FROM external_operations x
      WHERE (x.idem_key LIKE 'recharge/%' OR x.idem_key LIKE 'payment/%'
             OR x.idem_key LIKE 'return/%')

@@ -1,6 +1,7 @@
 //! Acts on recharges in a flight: the row of a payment decides whether anything else is written.
 
 mod held;
+mod remade;
 mod till;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use crate::postgres::store::{External, Reply};
 use crate::recharge::act::{
     HeldEnd, PaymentCall, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
 };
-use crate::recharge::decide::{KnownPayment, PaymentDecision, decide};
+use crate::recharge::decide::{KnownPayment, PaymentDecision, RestoredCredit, decide};
 use crate::recharge::movement::{self, LedgerAccount, MovementKind, RechargeMovement};
 use crate::recharge::order::{
     ClosingWish, Recharge, RechargeEvent, RechargeState, RechargeStep, RechargeTarget,
@@ -74,8 +75,16 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
     // A payment behind the end of its order is not credited beside the order's own credit.
     let order = call.recharge().and_then(|id| known.recharges.orders.get(&id));
     let ends = order.is_some_and(|order| !order.is_open() || order.closing.is_some());
-    if known.careful || credited || ends && call.may_credit() {
-        rows.externals.extend(call.credit_keys(recorded.map(|row| row.id)));
+    let decides = match &call.act {
+        RechargeAct::Pay(pay) => Some(pay.restored),
+        RechargeAct::EndHeld { .. } => Some(true),
+        _ => None,
+    };
+    if known.careful || credited || decides == Some(true) || ends && call.may_credit() {
+        let keys = call.credit_keys(recorded.map(|row| row.id));
+        let moved = keys.iter().filter(|_| decides.is_some());
+        rows.recharges.extend(moved.cloned().map(RechargeKey::Movement));
+        rows.externals.extend(keys);
         rows.externals.extend(call.bonus_key());
     }
     rows.externals.extend(bonuses::own_credit_of(call));
@@ -173,7 +182,8 @@ impl Known {
                         RechargeOutcome::Return { row, receivable: None, replayed: false };
                 }
             }
-            RechargeAct::Note { .. }
+            RechargeAct::Remake { .. }
+            | RechargeAct::Note { .. }
             | RechargeAct::Wish { .. }
             | RechargeAct::Try { .. }
             | RechargeAct::Hint { .. }
@@ -224,6 +234,7 @@ fn stands(call: &RechargeCall, order: &Recharge) -> RechargeOutcome {
         }
         RechargeAct::Wish { .. } => !order.is_open() || order.closing.is_some(),
         RechargeAct::Close { .. } => !order.is_open(),
+        RechargeAct::Remake { .. } => true,
         RechargeAct::Try { version, next_at, .. } => {
             if is_try(order.version, order.next_at, *version, *next_at) {
                 let order = Box::new(order.clone());
@@ -297,9 +308,16 @@ pub(super) struct Matter {
     steps: Vec<RechargeStep>,
     /// The bonus that was given with it.
     pub(super) bonus: Option<ExternalOperation>,
+    /// The key of its credit, if a repair has brought that back.
+    restored: Option<String>,
 }
 
 impl Matter {
+    /// A payment that was recorded before.
+    fn recorded(payment: RechargePayment, order: Option<Recharge>) -> Matter {
+        Matter { payment, recorded: true, order, steps: Vec::new(), bonus: None, restored: None }
+    }
+
     /// Whether its money is in suspense.
     fn suspended(&self) -> bool {
         self.recorded && self.payment.amount.is_some()
@@ -367,6 +385,7 @@ impl Draft<'_> {
         }
         let reply = match (&call.act, order) {
             (RechargeAct::Create { order, open_max }, _) => self.create(call, order, *open_max),
+            (RechargeAct::Remake { order }, _) => self.remake(call, order),
             (RechargeAct::Pay(pay), order) => self.pay(call, pay, order)?,
             (RechargeAct::EndHeld { payment, how }, order) => {
                 self.end_held(call, payment, *how, order)?
@@ -621,7 +640,25 @@ impl Draft<'_> {
         {
             decision = PaymentDecision::Hold(HeldCause::PartReturned);
         }
+        let id = recorded.as_ref().map_or(pay.id, |row| row.id);
+        let arrived = (recorded.as_ref().map_or(terms.asset, |row| row.asset), known.amount);
+        let mut restored = None;
+        let found = match decision.writes() {
+            true => self.restored_credit(id, order.as_ref(), call.user, arrived)?,
+            false => RestoredCredit::Nothing,
+        };
+        match found {
+            RestoredCredit::Ours { key, pays } => {
+                (decision, restored) = (PaymentDecision::Credit { pays }, Some(key));
+            }
+            // The user has money of it, and how much is for people.
+            RestoredCredit::Other if order.is_some() => {
+                decision = PaymentDecision::Hold(HeldCause::Duplicate);
+            }
+            RestoredCredit::Other | RestoredCredit::Nothing => {}
+        }
         if let (PaymentDecision::Credit { pays: false }, Some(order)) = (decision, &order)
+            && restored.is_none()
             && let Some(cause) = self.credited_otherwise(order)?
         {
             decision = PaymentDecision::Hold(cause);
@@ -659,7 +696,7 @@ impl Draft<'_> {
             version: 0,
         });
         let (steps, bonus) = (Vec::new(), None);
-        let mut matter = Matter { payment, recorded: is_recorded, order, steps, bonus };
+        let mut matter = Matter { payment, recorded: is_recorded, order, steps, bonus, restored };
         matter.attach();
         let mut credit = None;
         match decision {
@@ -787,8 +824,9 @@ impl Draft<'_> {
         let (Some(user), Some(amount)) = (call.user, payment.amount) else {
             return Err(violation(format!("payment {} cannot be credited", payment.id)));
         };
-        let idem_key = match &matter.order {
-            Some(order) if pays => movement::recharge_credit(order.id),
+        let idem_key = match (&matter.restored, &matter.order) {
+            (Some(key), _) => key.clone(),
+            (None, Some(order)) if pays => movement::recharge_credit(order.id),
             _ => movement::payment_credit(payment.id),
         };
         let (op, asset, order_number) = (Op::ExtDeposit, payment.asset, call.order_number);

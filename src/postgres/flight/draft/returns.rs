@@ -69,7 +69,7 @@ pub(super) fn stands(call: &RechargeCall, rows: &RechargeRows) -> RechargeOutcom
     let mut returns = rows.returns.values();
     let outcome = match &call.act {
         RechargeAct::Refund(refund) => returns
-            .find(|row| row.idem_key.as_deref() == Some(&refund.idem_key))
+            .find(|row| row.idem_key.as_deref() == Some(&refund.idem_key) || row.id == refund.id)
             .map(|found| refunded(found, refund)),
         RechargeAct::Take(take) => {
             let found = returns.find(|row| is_fact(row, take));
@@ -216,7 +216,11 @@ impl Draft<'_> {
             Err(reply) => return Ok(*reply),
         };
         let mut all = self.desk.returns.values().chain(self.known.recharges.returns.values());
-        if let Some(found) = all.find(|row| row.idem_key.as_ref() == Some(&refund.idem_key)) {
+        // One that was remade behind a restore has lost its key, and not its number.
+        let is_here = |row: &&RechargeReturn| {
+            row.idem_key.as_ref() == Some(&refund.idem_key) || row.id == refund.id
+        };
+        if let Some(found) = all.find(is_here) {
             return Ok(RechargeReply::plain(refunded(found, refund)));
         }
         let user = payment.user.filter(|_| payment.disposition == Disposition::Credited);
@@ -417,13 +421,19 @@ impl Draft<'_> {
             Err(reply) => return Ok(*reply),
         };
         let returns = self.returns_of(payment.id);
-        if let Some(found) = returns.iter().find(|row| is_fact(row, take)) {
+        let is_here = |row: &&RechargeReturn| is_fact(row, take) || row.id == take.id;
+        if let Some(found) = returns.iter().find(is_here) {
             let receivables = self.receivables_of(payment.id);
             let receivable = receivables.iter().find(|row| row.id == found.id);
             let (credit, bonus) = (self.credited_before(call), self.bonus_before(call));
             return Ok(RechargeReply { outcome: taken(found, receivable, take), credit, bonus });
         }
         if let Some(code) = contradicted(&payment, &returns, take) {
+            return Ok(RechargeReply::refused(code, None));
+        }
+        if take.kind == ReturnKind::Refund
+            && let Err(code) = self.restored_refund(&payment, take)?
+        {
             return Ok(RechargeReply::refused(code, None));
         }
         let at = self.flight.at;
@@ -454,6 +464,9 @@ impl Draft<'_> {
         };
         self.write_return(row.clone());
         match payment.disposition {
+            Disposition::Credited if take.kind == ReturnKind::Refund => {
+                credit = self.adopt_refund(call, &payment, &row)?;
+            }
             Disposition::Credited if is_taken => {
                 let left = payment.left(&returns);
                 credit = self.take_of_user(call, &payment, &row, (left, take.freezes))?;
@@ -480,6 +493,54 @@ impl Draft<'_> {
             Disposition::Returned | Disposition::Dismissed => self.unowned(&payment, &row),
         }
         Ok(RechargeReply { outcome: self.shown(take.id), credit, bonus })
+    }
+
+    /// Whether UBSCore's log has the debit of a refund that is lost. The inner error: it has none,
+    /// or one of another body.
+    fn restored_refund(
+        &self,
+        payment: &RechargePayment,
+        take: &TakeCall,
+    ) -> Result<Result<(), Code>, Objected> {
+        let key = movement::return_key(take.id);
+        self.readable(&Key::External(key.clone()))?;
+        let credited = payment.disposition == Disposition::Credited;
+        let Some(row) = self.known.externals.get(&key).filter(|_| credited) else {
+            return Ok(Err(Code::RechargeNotFound));
+        };
+        let External { op, user, asset, amount, .. } = row.external;
+        let is_ours = (row.decision, op, asset)
+            == (Decision::Success, Op::ExtWithdraw, payment.asset)
+            && (Some(user), Some(amount)) == (payment.user, payment.amount_of(take.minor_units));
+        Ok(if is_ours { Ok(()) } else { Err(Code::IdemKeyConflict) })
+    }
+
+    /// A refund that is lost, and is done: its debit is in the log, and nothing is booked.
+    fn adopt_refund(
+        &mut self,
+        call: &RechargeCall,
+        payment: &RechargePayment,
+        row: &RechargeReturn,
+    ) -> Result<Option<ExternalOperation>, Objected> {
+        let (Some(user), Some(amount)) = (payment.user, payment.amount_of(row.minor_units)) else {
+            return Err(violation(format!("payment {} has no amount", payment.id)));
+        };
+        let key = movement::return_key(row.id);
+        let external = External {
+            idem_key: key.clone(),
+            op: Op::ExtWithdraw,
+            user,
+            asset: payment.asset,
+            amount,
+            actor: call.actor.clone(),
+            order_number: call.order_number,
+        };
+        let done = self.restored(&external)?;
+        let sides = (LedgerAccount::User(user), LedgerAccount::Clearing(payment.channel.clone()));
+        self.movement_of(payment, key, MovementKind::Refund, sides, Some(amount));
+        let number = done.as_ref().map_or(0, |done| done.order_number);
+        self.notice_beside(RechargeChange::Returned, user, payment, number);
+        Ok(done)
     }
 
     /// Writes a payment without a change of its order.

@@ -3,12 +3,16 @@
 use super::super::{Draft, Objected};
 use super::{Matter, decided};
 use crate::recharge::act::{HeldEnd, PaymentName, RechargeCall, RechargeReply};
-use crate::recharge::decide::PaymentDecision;
+use crate::recharge::decide::{PaymentDecision, RestoredCredit};
 use crate::recharge::movement::{self, LedgerAccount, MovementKind};
 use crate::recharge::order::Recharge;
 use crate::recharge::payment::{HeldCause, PaymentEvent, RechargePayment};
 use crate::recharge::returned::{RechargeReturn, ReturnKind, taken};
 use domain::code::Code;
+
+/// Why an operator does not end a payment otherwise that was credited before a restore.
+const CREDITED: &str = "UBSCore's log has a credit of this payment. Credit it to the same user, which books nothing \
+                        again, or compare the amounts.";
 
 impl Draft<'_> {
     /// An operator ends a HELD payment: a compare-and-set of its disposition.
@@ -39,8 +43,21 @@ impl Draft<'_> {
             reply.credit = self.credited_before(call);
             return Ok(reply);
         };
-        let pays = order.as_ref().is_some_and(|order| !order.state.is_terminal());
-        if how == HeldEnd::Credit
+        let mut pays = order.as_ref().is_some_and(|order| !order.state.is_terminal());
+        let owner = order.as_ref().map(|order| order.user).or(call.user);
+        let arrived = (payment.asset, payment.amount);
+        let mut restored = None;
+        match self.restored_credit(payment.id, order.as_ref(), owner, arrived)? {
+            RestoredCredit::Nothing => {}
+            RestoredCredit::Ours { key, pays: paid } if how == HeldEnd::Credit => {
+                (restored, pays) = (Some(key), paid);
+            }
+            RestoredCredit::Ours { .. } | RestoredCredit::Other => {
+                return Ok(RechargeReply::refused(Code::NotReturnable, Some(CREDITED.to_owned())));
+            }
+        }
+        if restored.is_none()
+            && how == HeldEnd::Credit
             && let Some(why) = self.no_credit(&payment, order.as_ref())?
         {
             return Ok(RechargeReply::refused(Code::InvalidRequest, Some(why.to_owned())));
@@ -52,8 +69,7 @@ impl Draft<'_> {
         {
             return Ok(RechargeReply::refused(Code::NotReturnable, Some(why.to_owned())));
         }
-        let (steps, bonus) = (Vec::new(), None);
-        let mut matter = Matter { payment, recorded: true, order, steps, bonus };
+        let mut matter = Matter { restored, ..Matter::recorded(payment, order) };
         let mut credit = None;
         let decision = match how {
             HeldEnd::Credit => match self.credit(call, &mut matter, pays)? {

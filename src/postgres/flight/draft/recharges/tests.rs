@@ -72,7 +72,7 @@ fn an_end_that_has_come_is_found() {
                 ReturnState::Done | ReturnState::Failed => decided(row.clone()),
                 _ => RechargeOutcome::Nothing,
             };
-            let act = RechargeAct::EndReturn { payment: name.clone(), id, gone: true };
+            let act = RechargeAct::EndReturn { payment: name.clone(), id, gone: Ok(()) };
             assert_eq!(seen(&known, act), want, "{state:?}");
         }
     }
@@ -195,6 +195,7 @@ fn pays(bonus: bool) -> RechargeCall {
         seen_by: crate::recharge::payment::SeenBy::Callback,
         policy: crate::recharge::terms::RechargePolicy { differing, ..Default::default() },
         again: false,
+        restored: false,
     })))
 }
 

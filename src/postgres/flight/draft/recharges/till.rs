@@ -125,7 +125,7 @@ impl Draft<'_> {
         call: &RechargeCall,
         name: &PaymentName,
         id: ReturnId,
-        gone: bool,
+        gone: Result<(), Code>,
         order: Option<Recharge>,
     ) -> Result<RechargeReply, Objected> {
         let payment = self.payment(&(name.channel.clone(), name.trade_no.clone()));
@@ -140,7 +140,7 @@ impl Draft<'_> {
         if payment.recharge != name.recharge {
             return Ok(decided(PaymentDecision::Repeat, Some(payment)));
         }
-        let event = if gone { ReturnEvent::Gone } else { ReturnEvent::Refused };
+        let event = if gone.is_ok() { ReturnEvent::Gone } else { ReturnEvent::Refused };
         let asked = row.state.next(ReturnEvent::Asked).unwrap_or(row.state);
         let Some(ended) = asked.next(event) else {
             let (credit, bonus) = (self.credited_before(call), self.bonus_before(call));
@@ -150,7 +150,8 @@ impl Draft<'_> {
                 ..decided(PaymentDecision::Repeat, Some(payment))
             });
         };
-        row.code = (!gone).then_some(Code::ChannelRefused);
+        row.code = gone.err();
+        let gone = gone.is_ok();
         if payment.disposition == Disposition::Credited {
             let (credit, bonus) = self.end_refund(call, &payment, &row, gone)?;
             self.write_return(RechargeReturn { state: ended, next_at: None, ..row });
@@ -166,8 +167,7 @@ impl Draft<'_> {
         };
         (row.state, row.next_at) = (ended, None);
         self.write_return(row.clone());
-        let (steps, bonus) = (Vec::new(), None);
-        let mut matter = Matter { payment, recorded: true, order, steps, bonus };
+        let mut matter = Matter::recorded(payment, order);
         let owner = matter.order.as_ref().map(|order| order.user);
         let recharge = matter.payment.recharge;
         if gone {
