@@ -101,6 +101,7 @@ mod link;
 mod parties;
 mod postgres;
 mod process;
+mod recharged;
 mod special;
 mod spot;
 mod time;
