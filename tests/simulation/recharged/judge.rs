@@ -8,6 +8,7 @@ use domain::code::Code;
 use domain::transfer::Op;
 use jiff::Timestamp;
 use ubscore::postgres::flight::Flight;
+use ubscore::postgres::flight::recharged::RechargeChange;
 use ubscore::recharge::facts::Notice;
 use ubscore::recharge::movement::{LedgerAccount, MovementKind, RechargeMovement};
 use ubscore::recharge::order::{Recharge, RechargeState, RechargeStep};
@@ -15,7 +16,7 @@ use ubscore::recharge::payment::{Disposition, RechargePayment};
 use ubscore::recharge::returned::{Receivable, RechargeReturn, ReturnKind, ReturnState};
 use ubscore::recharge::{PaymentId, RechargeId, ReturnId};
 
-use super::bank::{Bank, CHANNELS};
+use super::bank::{Bank, CHANNELS, Real};
 use super::desk::OPERATOR;
 use super::tables::Tables;
 use super::world::{ASSET, UNITS_OF_MINOR, users};
@@ -43,6 +44,10 @@ pub(super) struct Judge {
     sends: BTreeMap<ReturnId, bool>,
     keys: BTreeSet<String>,
     credited: BTreeSet<PaymentId>,
+    /// What users have of a payment, smallest units.
+    nets: BTreeMap<PaymentId, i128>,
+    /// Orders whose event PAID was written.
+    told_paid: BTreeSet<u128>,
     sums: Sums,
     /// What has happened, counted by name.
     pub(super) tally: BTreeMap<&'static str, u64>,
@@ -82,6 +87,11 @@ impl Judge {
         for row in &flight.balances {
             if row.after.is_some_and(|after| after.available < 0) {
                 self.breach("RL8 no balance below zero", format!("{row:?}"));
+            }
+        }
+        for notice in rows.notices.iter().filter(|one| one.change == RechargeChange::Paid) {
+            if !self.told_paid.insert(notice.recharge) {
+                self.breach("RL1 one event a PAID order", format!("{notice:?}"));
             }
         }
         self.sources(flight);
@@ -137,7 +147,8 @@ impl Judge {
             let law = "RL2 a payment is what its channel says";
             self.breach(law, format!("{row:?} is none of the channel"));
         }
-        let order = RechargeId::parse(&row.merchant_no).and_then(|id| self.orders.get(&id).cloned());
+        let order =
+            RechargeId::parse(&row.merchant_no).and_then(|id| self.orders.get(&id).cloned());
         let order = order.as_ref();
         if row.recharge.is_none() && order.is_some_and(|order| order.channel == row.channel) {
             let law = "RL1 a payment belongs to the order that it names";
@@ -157,6 +168,14 @@ impl Judge {
             if before.disposition.is_terminal() || body(&before) != body(row) {
                 self.breach("RL1 one decision a payment", format!("{before:?} became {row:?}"));
             }
+        }
+        if self.payments[&(row.channel.clone(), row.trade_no.clone())].version == 1
+            && bank
+                .payments()
+                .values()
+                .any(|real| real.by_lie && real.facts.trade_no == row.trade_no)
+        {
+            self.note("late by a lie");
         }
         self.note(row.disposition.name());
         if let Some(cause) = row.cause {
@@ -283,8 +302,27 @@ impl Judge {
             self.breach("RL1 one credit a payment", format!("{row:?}"));
         }
         let units = i128::from(row.amount.units());
+        self.net(row, units);
         *self.sums.entry(row.debit.to_string()).or_default() += units;
         *self.sums.entry(row.credit.to_string()).or_default() -= units;
+    }
+
+    /// No user has more of a payment than came, and none pays more than that.
+    fn net(&mut self, row: &RechargeMovement, units: i128) {
+        let change = match (&row.debit, &row.credit) {
+            (LedgerAccount::User(_), _) => -units,
+            (_, LedgerAccount::User(_)) => units,
+            _ => return,
+        };
+        let net = self.nets.entry(row.payment).or_default();
+        *net += change;
+        let (net, mut all) = (*net, self.payments.values());
+        let payment = all.find(|payment| payment.id == row.payment);
+        let most = payment.and_then(|payment| payment.amount).map_or(0, |amount| amount.units());
+        if net < 0 || net > i128::from(most) {
+            let law = "RL9 no user has more of a payment than came";
+            self.breach(law, format!("{net} of {most} behind {row:?}"));
+        }
     }
 
     /// A create or a close is sent. It needs a try of its own, and a create none behind the wish.
@@ -311,18 +349,21 @@ impl Judge {
             self.breach("RL5 a return has one number at its channel", return_no.to_owned());
         }
         match id.and_then(|id| self.sends.get_mut(&id)) {
-            None => {
-                self.breach("RL10 a return is durable before its call", return_no.to_owned());
-            }
             Some(used @ false) => *used = true,
-            Some(true) => {
+            None | Some(true) => {
                 self.breach("RL10 a try is durable before its call", return_no.to_owned());
             }
         }
     }
 
     /// A channel is told success.
-    pub(super) fn told_success(&mut self, channel: &str, notice: &Notice, tables: &Tables) {
+    pub(super) fn told_success(
+        &mut self,
+        channel: &str,
+        notice: &Notice,
+        tables: &Tables,
+        bank: &Bank,
+    ) {
         let law = "RL4 durable before success is told";
         match notice {
             Notice::Payment(facts) => {
@@ -338,6 +379,8 @@ impl Judge {
                     Notice::Taken(_) => ReturnKind::Taken,
                     _ => ReturnKind::GivenBack,
                 };
+                let key = (channel.to_owned(), taking.trade_no.clone());
+                let marked = bank.payments().get(&key).is_some_and(Real::is_marked);
                 let payment = PaymentId::of(channel, &taking.trade_no);
                 let own = ReturnId::parse(&taking.number);
                 let own = own.and_then(|id| tables.returns.get(&id));
@@ -345,7 +388,7 @@ impl Judge {
                     .returns_of(payment)
                     .any(|row| row.kind == kind && row.number.as_ref() == Some(&taking.number));
                 let done = own.is_some_and(|row| row.state == ReturnState::Done);
-                if !known && !done {
+                if marked && !known && !done {
                     self.breach(law, format!("{taking:?} has no row"));
                 }
             }
@@ -379,7 +422,8 @@ impl Judge {
             let own = tables.payments.values().filter(|row| {
                 row.recharge == Some(order.id) && row.disposition == Disposition::Credited
             });
-            if credit != Some(order.user) || own.count() == 0 {
+            let told = self.told_paid.contains(&order.id.number());
+            if credit != Some(order.user) || own.count() == 0 || !told {
                 self.breach("RL7 a PAID order has its credit", format!("{order:?}"));
             }
         }

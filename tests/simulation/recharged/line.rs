@@ -73,6 +73,9 @@ impl Journal for Line {
             self.sim.sleep_ms(0, 50).await;
             return Err(Stopped::Blocked("a lock".into()));
         }
+        if fate != FlightFate::Arrives {
+            self.sim.state.lock().judge.note("unknown commits");
+        }
         let (answer, answered) = oneshot::channel();
         let (sim, incarnation, shard) = (Arc::clone(&self.sim), self.incarnation, self.shard);
         let flight = flight.clone();

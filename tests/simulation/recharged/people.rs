@@ -25,7 +25,7 @@ use super::world::{ASSET, Sim, UNITS_OF_MINOR, channel_of, proofs, users};
 /// For so long a channel waits for the answer to a message.
 const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 /// A message that is turned down so often in quiet times is not sent any more.
-const TRIES_MAX: u32 = 6;
+const TRIES_MAX: u32 = 60;
 
 /// Begins them all.
 pub(super) fn begin(sim: &Arc<Sim>) {
@@ -78,8 +78,8 @@ async fn call_back(sim: &Arc<Sim>, channel: &str, notice: &Notice) -> Option<Cal
     };
     if end == Some(CallbackEnd::Success) {
         let mut state = sim.state.lock();
-        let super::world::State { tables, judge, .. } = &mut *state;
-        judge.told_success(channel, notice, tables);
+        let super::world::State { tables, bank, judge, .. } = &mut *state;
+        judge.told_success(channel, notice, tables, bank);
     }
     end
 }
@@ -379,8 +379,7 @@ async fn force(sim: &Arc<Sim>) {
 async fn trouble(sim: Arc<Sim>) {
     while !sim.is_quiet() && !sim.plan.silent {
         sim.sleep_ms(2_000, 60_000).await;
-        let keys: Vec<(String, String)> =
-            sim.state.lock().bank.payments().keys().cloned().collect();
+        let keys = troubled(&sim);
         let numbers: Vec<String> = sim.state.lock().bank.disputes().keys().cloned().collect();
         let kind = sim.between(0, 11);
         let (place, part) = (sim.random(), sim.random());
@@ -406,6 +405,22 @@ async fn trouble(sim: Arc<Sim>) {
     }
 }
 
+/// The payments that channels have trouble with. A dispute names its payment alone: where neither
+/// the payment nor its order is here, no deployment can know it for its own.
+fn troubled(sim: &Sim) -> Vec<(String, String)> {
+    let state = sim.state.lock();
+    let is_here = |key: &(String, String), merchant_no: &str| {
+        let id = RechargeId::parse(merchant_no);
+        state.tables.payments.contains_key(key)
+            || id.is_some_and(|id| state.tables.orders.contains_key(&id))
+    };
+    let payments = state.bank.payments().iter();
+    payments
+        .filter(|(key, real)| is_here(key, &real.facts.merchant_no))
+        .map(|(key, _)| key.clone())
+        .collect()
+}
+
 fn some<T>(all: &[T], place: u64, work: impl FnOnce(&T)) {
     let count = u64::try_from(all.len()).expect("few");
     if count > 0 {
@@ -415,12 +430,13 @@ fn some<T>(all: &[T], place: u64, work: impl FnOnce(&T)) {
 
 fn dispute(bank: &mut Bank, key: &(String, String), part: u64, now: jiff::Timestamp) {
     let whole = bank.payments()[key].facts.minor_units;
-    let part = match part % 3 {
+    let minor_units = match part % 3 {
         0 => (whole / 2).max(1),
         _ => whole,
     };
-    if bank.payments()[key].taken == 0 {
-        bank.dispute(key, part, now);
+    // Rarely a payment has two at once.
+    if bank.payments()[key].taken == 0 || part.is_multiple_of(5) {
+        bank.dispute(key, minor_units, now);
     }
 }
 

@@ -283,12 +283,11 @@ impl Tables {
     fn read_recharge(&self, key: &RechargeKey, planted: Option<Planted>, rows: &mut RechargeRows) {
         match key {
             RechargeKey::Order(id) => {
-                let old = (planted == Some(Planted::SecondCredited))
-                    .then(|| self.firsts.0.get(id))
-                    .flatten();
-                if let Some(order) = old.or_else(|| self.orders.get(id)) {
-                    rows.order(order.clone());
-                }
+                let Some(order) = self.orders.get(id) else { return };
+                let is_paid = order.state == RechargeState::Paid;
+                let reads_old = planted == Some(Planted::SecondCredited) && is_paid;
+                let old = self.firsts.0.get(id).filter(|_| reads_old);
+                rows.order(old.unwrap_or(order).clone());
             }
             RechargeKey::Idem(user, idem_key) => {
                 let of_user = || self.orders.values().filter(|order| order.user == *user);

@@ -110,6 +110,26 @@ impl Planted {
         Planted::ReceivableEndedTwice,
     ];
 
+    /// The law that it breaks.
+    pub(super) fn law(self) -> &'static str {
+        use Planted::*;
+        match self {
+            DedupeBeforeCommit | SuccessFirst => "RL4 durable before success is told",
+            MatchByTradeNo => "RL1 a payment belongs to the order that it names",
+            CloseHereFirst => "RL5 closed only where the channel takes no more",
+            CloseAnswerEnds => "RL5 closed only where nothing is paid",
+            CreateBehindWish | OldVersion => "RL10 no create behind the wish",
+            TryAfterCall | SendAfterCall => "RL10 a try is durable before its call",
+            CreditOnHint | GrossCredited => "RL2 a payment is what its channel says",
+            SecondCredited => "RL1 one credit an order",
+            ReleaseOnUnknown | ReleaseOnTimeout => "RL5 a hold is released on a refusal alone",
+            DoneOnAccepted => "RL5 a return is done by the channel's word",
+            NewReturnNumber => "RL5 a return has one number at its channel",
+            TakenTwice => "RL1 a taking is booked once",
+            ReceivableEndedTwice => "RL8 a receivable is ended once",
+        }
+    }
+
     /// Whether its rows are read as they once were, and written without a look at the present ones.
     pub(super) fn reads_old(self) -> bool {
         use Planted::*;
