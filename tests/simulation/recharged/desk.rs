@@ -363,6 +363,9 @@ impl Shop {
     ) -> Acted<Option<Recharge>> {
         let act = RechargeAct::Try { id: order.id, version: order.version, next_at };
         let (order, replayed) = made(self.act(Some(order.user), CHANNEL, act).await?)?;
+        if !replayed {
+            self.sim.state.lock().judge.granted(&order);
+        }
         Ok((!replayed).then_some(order))
     }
 

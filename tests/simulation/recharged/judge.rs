@@ -107,10 +107,6 @@ impl Judge {
             if before.state.is_terminal() && end(before) != end(order) {
                 self.breach("RL6 terminal is final", format!("{before:?} became {order:?}"));
             }
-            if order.attempts == before.attempts + 1 {
-                let closing = order.closing.is_some();
-                self.tries.insert(order.id, Tried { closing, used: false });
-            }
         }
         let was_closed = before.is_some_and(|before| before.state == RechargeState::Closed);
         if order.state != RechargeState::Closed || was_closed {
@@ -191,9 +187,6 @@ impl Judge {
             .is_some_and(|before| matches!(before.state, ReturnState::Done | ReturnState::Failed))
         {
             self.breach("RL1 one decision a return", format!("{before:?} became {row:?}"));
-        }
-        if row.attempts == before.map_or(0, |before| before.attempts) + 1 {
-            self.sends.insert(row.id, false);
         }
         self.note(row.kind.name());
         match (row.kind, row.state) {
@@ -323,6 +316,23 @@ impl Judge {
             let law = "RL9 no user has more of a payment than came";
             self.breach(law, format!("{net} of {most} behind {row:?}"));
         }
+    }
+
+    /// A try of an order was granted. One flight may write the try and what came behind it, so its
+    /// own answer counts, and the row must be durable by then.
+    pub(super) fn granted(&mut self, row: &Recharge) {
+        if self.orders.get(&row.id).is_none_or(|stands| stands.version < row.version) {
+            self.breach("RL10 a try is durable before its call", format!("{row:?}"));
+        }
+        self.tries.insert(row.id, Tried { closing: row.closing.is_some(), used: false });
+    }
+
+    /// The same of a return.
+    pub(super) fn granted_send(&mut self, row: &RechargeReturn) {
+        if self.returns.get(&row.id).is_none_or(|stands| stands.version < row.version) {
+            self.breach("RL10 a try is durable before its call", format!("{row:?}"));
+        }
+        self.sends.insert(row.id, false);
     }
 
     /// A create or a close is sent. It needs a try of its own, and a create none behind the wish.

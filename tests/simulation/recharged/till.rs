@@ -136,6 +136,8 @@ impl Shop {
         }
         let mut stands = order;
         if planted == Some(Planted::OldVersion) {
+            // It has waited for its turn.
+            self.sim.sleep_ms(0, 3_000).await;
             let version = self.read(|rows| rows.orders[&stands.id].version).await?;
             stands.version = version;
         }
@@ -270,6 +272,7 @@ impl Shop {
             RechargeOutcome::Return { .. } => return Ok(()),
             outcome => unreachable!("{outcome:?} answers another act"),
         };
+        self.sim.state.lock().judge.granted_send(&back);
         self.point("behind a send").await;
         let refunded = self.refund_asked(&back, &payment).await;
         self.point("behind a refund").await;

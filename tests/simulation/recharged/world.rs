@@ -404,9 +404,16 @@ impl Sim {
                 Ok(()) => "commits".to_owned(),
                 Err(stopped) => format!("fails: {stopped:?}"),
             };
+            let moves: Vec<String> = rows
+                .movements
+                .iter()
+                .map(|row| {
+                    format!("{} {}>{} {}", row.key, row.debit, row.credit, row.amount.units())
+                })
+                .collect();
             format!(
-                "flight {incarnation}/{shard}/{} {end}: {:?} {:?} {:?}",
-                flight.number, rows.orders, rows.payments, rows.returns
+                "flight {incarnation}/{shard}/{} {end}: {moves:?} {:?} {:?} {:?} {:?}",
+                flight.number, rows.orders, rows.payments, rows.returns, rows.receivables
             )
         });
         if done.is_ok() {
