@@ -10,6 +10,7 @@
 //! - [`postgres`]: the tables and functions of PostgreSQL's schema, one transaction at a time,
 //!   behind the `Store` seam; [`differential`] compares it with the real ones. [`transacted`]: the
 //!   tables of transactions, behind the seam of their store ([`link`]); [`compared`] does the same.
+//! - [`recharged`]: recharges have a world of their own, with a judge of their own.
 //! - [`parties`]: the services that take part in transactions; [`callers`]: those that begin and
 //!   decide them. One world in ten has some.
 //! - [`spot`]: the ring and the engine's three threads as timers. The real ones are threads, and
@@ -101,6 +102,7 @@ mod link;
 mod parties;
 mod postgres;
 mod process;
+mod recharged;
 mod special;
 mod spot;
 mod time;

@@ -681,9 +681,9 @@ impl Draft<'_> {
         });
     }
 
-    /// Closes receivables with money that the channel gives back, that of the same taking first,
-    /// then the oldest. The loss of the same taking comes behind them. Credits the rest in any
-    /// state of the account: no user gets more than was paid.
+    /// Closes the receivable of the same taking with money that the channel gives back, then makes
+    /// its loss good, then closes other receivables of the payment, the oldest first. Credits the
+    /// rest in any state of the account: no user gets more than was paid.
     fn give_to_user(
         &mut self,
         call: &RechargeCall,
@@ -701,7 +701,11 @@ impl Draft<'_> {
         owed.sort_by_key(|row| (row.id != own, row.at, row.id));
         let (at, actor) = (self.flight.at, call.actor.clone());
         let clearing = || LedgerAccount::Clearing(payment.channel.clone());
-        let mut rest = amount.units();
+        // A receivable of another taking that is closed here is credited when that one comes back.
+        // The loss of this one is never.
+        let own_open = owed.iter().find(|row| row.id == own).map_or(0, Receivable::open);
+        let made_good = min(lost, amount.units().saturating_sub(own_open));
+        let mut rest = amount.units() - made_good;
         for (place, mut receivable) in owed.into_iter().enumerate() {
             let Some(part) = Amount::new(min(rest, receivable.open())) else { break };
             rest -= part.units();
@@ -713,11 +717,9 @@ impl Draft<'_> {
             let sides = (clearing(), LedgerAccount::Receivable(payment.channel.clone()));
             self.movement_of(payment, key, MovementKind::Closed, sides, Some(part));
         }
-        let part = Amount::new(min(rest, lost));
-        rest -= part.map_or(0, Amount::units);
         let (key, kind) = (movement::return_loss(row.id), MovementKind::Loss);
         let sides = (clearing(), LedgerAccount::Loss(payment.channel.clone()));
-        self.movement_of(payment, key, kind, sides, part);
+        self.movement_of(payment, key, kind, sides, Amount::new(made_good));
         let Some(amount) = Amount::new(rest) else { return Ok(None) };
         let key = movement::return_key(row.id);
         let external = External {
