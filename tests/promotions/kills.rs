@@ -1,6 +1,8 @@
 use std::os::unix::process::ExitStatusExt;
 
 use super::*;
+use crate::harness::{Request, send, token};
+use ubscore::http::auth::Role;
 
 /// Starts with a point armed at a visit.
 fn armed(desk: &Recharging, point: &str, visit: u32) -> Server {
@@ -121,13 +123,18 @@ fn rch_039_a_kill_between_a_bonus_and_its_record_gives_once() {
             desk.sim.pay(&id);
             paid += 1;
             let row = format!("SELECT state FROM recharges_tb WHERE idem_key = '{key}'");
-            let died = eventually("a death, or a credit", || {
-                let ended = server.has_ended();
-                (ended || desk.site.sql_value(&row) == "40").then_some(())?;
-                Some(server.has_ended())
+            eventually("a death, or a credit", || {
+                (server.has_ended() || desk.site.sql_value(&row) == "40").then_some(())
             });
+            // Of the same worker, and so recorded behind the credit: without an answer the server
+            // has died.
+            let body = json!({"user_id": USER, "asset": "USDT", "amount": "1",
+                "idem_key": key, "reason": "a test"});
+            let admin = token(ADMIN, Some(Role::Admin));
+            let request =
+                Request { body: Some(&body), ..Request::new(&admin, "POST", "/admin/v1/deposits") };
+            let died = send(server.ops, &request).is_err();
             if !died {
-                // It may die behind the commit still.
                 server.kill();
             }
             desk.site.wait_for_disconnected();
