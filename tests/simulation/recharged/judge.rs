@@ -1,5 +1,5 @@
-//! The judge: the laws of recharges (RL1 to RL10 of the specification), written from their words. It
-//! sees each committed flight, each call of a channel when it is sent, and each answer to a
+//! The judge: the laws of recharges (RL1 to RL10 of the specification), written from their words.
+//! It sees each committed flight, each call of a channel when it is sent, and each answer to a
 //! callback. It compares them with the truth of the model channel, and knows nothing of the code.
 
 use std::collections::{BTreeMap, BTreeSet};
