@@ -44,12 +44,12 @@ pub(super) struct Judge {
     sends: BTreeMap<ReturnId, bool>,
     keys: BTreeSet<String>,
     credited: BTreeSet<PaymentId>,
-    /// What users have of a payment, smallest units.
+    /// The money that users have of a payment, smallest units.
     nets: BTreeMap<PaymentId, i128>,
-    /// Orders whose event PAID was written.
+    /// Orders with an event PAID.
     told_paid: BTreeSet<u128>,
     sums: Sums,
-    /// What has happened, counted by name.
+    /// Events, counted by name.
     pub(super) tally: BTreeMap<&'static str, u64>,
 }
 
@@ -454,7 +454,7 @@ impl Judge {
         }
     }
 
-    /// Clearing is what the channel really owes; suspense is what is held; and receivables stand.
+    /// Clearing is the real debt of the channel, suspense the money held; receivables stand.
     fn channel_sums(&mut self, channel: &str, tables: &Tables, bank: &Bank, told: bool) {
         let (mut owes, mut held) = (0, 0);
         let of_channel = tables.payments.iter().filter(|(key, _)| key.0 == channel);
