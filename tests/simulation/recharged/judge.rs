@@ -318,7 +318,7 @@ impl Judge {
         }
     }
 
-    /// A try of an order was granted. One flight may write the try and what came behind it, so its
+    /// A try of an order was granted. One flight may write the try and a later act, so its
     /// own answer counts, and the row must be durable by then.
     pub(super) fn granted(&mut self, row: &Recharge) {
         if self.orders.get(&row.id).is_none_or(|stands| stands.version < row.version) {
@@ -493,7 +493,7 @@ impl Judge {
         }
     }
 
-    /// A balance is what came, less what went; the frozen part is the sum of open holds.
+    /// A balance is the sum of its credits and debits; the frozen part is that of the open holds.
     fn user_sums(&mut self, user: domain::account::UserId, tables: &Tables) {
         let balance = tables.balances.get(&(user, ASSET));
         let (available, frozen) = balance.map_or((0, 0), |row| (row.available, row.frozen));
