@@ -334,7 +334,7 @@ impl Bank {
         self.keep((order.channel.clone(), trade_no), facts, by_lie);
     }
 
-    /// A payment whose order this deployment does not have.
+    /// A payment without an order in this deployment.
     pub(super) fn stray(&mut self, channel: &str, merchant_no: String, proof: String) {
         let trade_no = self.number("99");
         let facts = Facts {

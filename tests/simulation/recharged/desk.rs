@@ -104,7 +104,7 @@ impl Shop {
             let worker = Arc::clone(&shop);
             shop.spawn(async move { worker.work(store, inbox).await });
         }
-        // A start records what the one before has committed.
+        // A start records the commits of the one before.
         let mut state = sim.state.lock();
         let state = &mut *state;
         state.log.extend(state.tables.externals.keys().cloned());

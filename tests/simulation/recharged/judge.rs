@@ -1,5 +1,5 @@
-//! The judge: the laws of recharges (RL1 to RL10 of the specification), written from their words. It
-//! sees each committed flight, each call of a channel when it is sent, and each answer to a
+//! The judge: the laws of recharges (RL1 to RL10 of the specification), written from their words.
+//! It sees each committed flight, each call of a channel when it is sent, and each answer to a
 //! callback. It compares them with the truth of the model channel, and knows nothing of the code.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,12 +44,12 @@ pub(super) struct Judge {
     sends: BTreeMap<ReturnId, bool>,
     keys: BTreeSet<String>,
     credited: BTreeSet<PaymentId>,
-    /// What users have of a payment, smallest units.
+    /// The money that users have of a payment, smallest units.
     nets: BTreeMap<PaymentId, i128>,
-    /// Orders whose event PAID was written.
+    /// Orders with an event PAID.
     told_paid: BTreeSet<u128>,
     sums: Sums,
-    /// What has happened, counted by name.
+    /// Events, counted by name.
     pub(super) tally: BTreeMap<&'static str, u64>,
 }
 
@@ -318,7 +318,7 @@ impl Judge {
         }
     }
 
-    /// A try of an order was granted. One flight may write the try and what came behind it, so its
+    /// A try of an order was granted. One flight may write the try and a later act, so its
     /// own answer counts, and the row must be durable by then.
     pub(super) fn granted(&mut self, row: &Recharge) {
         if self.orders.get(&row.id).is_none_or(|stands| stands.version < row.version) {
@@ -454,7 +454,7 @@ impl Judge {
         }
     }
 
-    /// Clearing is what the channel really owes; suspense is what is held; and receivables stand.
+    /// Clearing is the real debt of the channel, suspense the money held; receivables stand.
     fn channel_sums(&mut self, channel: &str, tables: &Tables, bank: &Bank, told: bool) {
         let (mut owes, mut held) = (0, 0);
         let of_channel = tables.payments.iter().filter(|(key, _)| key.0 == channel);
@@ -493,7 +493,7 @@ impl Judge {
         }
     }
 
-    /// A balance is what came, less what went; the frozen part is the sum of open holds.
+    /// A balance is the sum of its credits and debits; the frozen part is that of the open holds.
     fn user_sums(&mut self, user: domain::account::UserId, tables: &Tables) {
         let balance = tables.balances.get(&(user, ASSET));
         let (available, frozen) = balance.map_or((0, 0), |row| (row.available, row.frozen));

@@ -171,7 +171,7 @@ fn stands(sim: &Sim, id: RechargeId) -> Option<Recharge> {
     sim.state.lock().tables.orders.get(&id).cloned()
 }
 
-/// A payer, who waits for the way to pay, and pays once.
+/// A payer waits for the way to pay, and pays once.
 async fn pay(sim: Arc<Sim>, id: RechargeId) {
     let reference = loop {
         let Some(order) = stands(&sim, id) else { return };

@@ -1,5 +1,5 @@
-//! The model of PostgreSQL's tables as flights with recharges use them: a flight is written whole or
-//! not at all, each row by its version, each key once, and the guards refuse what they refuse.
+//! The model of PostgreSQL's tables as flights with recharges use them: a flight is written whole
+//! or not at all, each row by its version, each key once, and the guards refuse the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -25,7 +25,7 @@ use ubscore::recharge::act::{RechargeAct, RechargeOutcome};
 
 /// The longest pause between two looks.
 const LOOK: Duration = Duration::from_secs(20);
-/// A row whose job failed is passed over for so long.
+/// A row with a failed job is passed over for so long.
 const SHUN: Duration = Duration::from_secs(30);
 /// The actor of wishes of the till.
 const TILL: &str = "till";

@@ -213,3 +213,73 @@ fn a_lost_credit_is_looked_for_under_its_own_key() {
     wanted_behind(&pays(true), &mut rows);
     assert_eq!(rows.externals, want.into_iter().chain(bonus).collect());
 }
+
+/// Goal: where two disputes have taken one payment, no user gets more than was paid. Method: the
+/// first has left a receivable, and the second, beyond the payment, a loss; the second comes back.
+#[test]
+fn the_loss_of_a_dispute_comes_before_the_receivable_of_another() {
+    let user = order().user;
+    let payment =
+        RechargePayment { user: Some(user), ..recorded(&facts(), Disposition::Credited, None) };
+    let at = payment.at;
+    let taken = |number: &str| RechargeReturn {
+        id: ReturnId::of(payment.id, ReturnKind::Taken, number),
+        payment: payment.id,
+        kind: ReturnKind::Taken,
+        minor_units: payment.minor_units,
+        state: ReturnState::Done,
+        next_at: None,
+        created_at: at,
+        updated_at: at,
+        version: 1,
+        idem_key: None,
+        number: Some(number.to_owned()),
+        code: None,
+        attempts: 0,
+    };
+    let first = taken("first");
+    let owed = Receivable {
+        id: first.id,
+        payment: payment.id,
+        user,
+        asset: payment.asset,
+        amount: payment.amount_of(payment.minor_units / 2).expect("an amount"),
+        recovered: 0,
+        written_off: 0,
+        acts: Vec::new(),
+        at,
+        updated_at: at,
+        version: 1,
+    };
+    let mut known = Known::default();
+    for row in [first, taken("second")] {
+        known.recharges.returns.insert(row.id, row);
+    }
+    known.recharges.receivables.insert(owed.id, owed);
+    let name = PaymentName {
+        channel: payment.channel.clone(),
+        trade_no: payment.trade_no.clone(),
+        id: payment.id,
+        recharge: payment.recharge,
+    };
+    let key = (payment.channel.clone(), payment.trade_no.clone());
+    known.recharges.payments.insert(key, payment.clone());
+    let take = crate::recharge::act::TakeCall {
+        payment: name,
+        asset: payment.asset,
+        id: ReturnId::of(payment.id, ReturnKind::GivenBack, "second"),
+        kind: ReturnKind::GivenBack,
+        number: "second".to_owned(),
+        minor_units: payment.minor_units,
+        freezes: false,
+    };
+    let call =
+        crate::postgres::store::Call::Recharge(Box::new(call(RechargeAct::Take(Box::new(take)))));
+    let memory = crate::postgres::flight::memory::Memory::new(2);
+    let catalog = domain::asset::Catalog::default();
+    let decided = Draft::new(&memory, &known, &catalog, at).decide(&[call]);
+    let (flight, _) = decided.expect("it is decided");
+    assert_eq!(flight.recharged.receivables, Vec::new(), "that of the first stays open");
+    let [loss] = &flight.recharged.movements[..] else { panic!("{:?}", flight.recharged) };
+    assert_eq!((loss.kind, Some(loss.amount)), (MovementKind::Loss, payment.amount));
+}
