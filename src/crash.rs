@@ -120,7 +120,7 @@ pub const RECOVER_POINTS: &[&str] =
     &["recover_after_order", "recover_after_payment", "recover_before_end"];
 
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 14] = [
+pub const ALL_POINTS: [&[&str]; 16] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,

@@ -8,8 +8,8 @@ use clap::{ArgGroup, Args, Subcommand};
 use super::operator::{AccessArgs, OperatorArgs, PageArgs};
 use super::stores::StoreArgs;
 use super::values::{
-    parse_channel, parse_cursor, parse_day, parse_held, parse_payment, parse_recharge,
-    parse_recharge_payment, parse_return, parse_trade_no, user_id_parser,
+    parse_channel, parse_day, parse_held, parse_payment, parse_recharge, parse_recharge_payment,
+    parse_return, parse_trade_no, user_id_parser,
 };
 use crate::config::secret::Secret;
 use crate::format::Format;

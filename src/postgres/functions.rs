@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Error;
 
 /// Dependencies first: PostgreSQL checks the body of an SQL function when it is created.
-const FILES: [&str; 14] = [
+const FILES: [&str; 15] = [
     include_str!("sql/states.sql"),
     include_str!("sql/fence.sql"),
     include_str!("sql/journal.sql"),

@@ -138,6 +138,7 @@ pub fn proven(
         amount,
         minor_units: terms.minor_units(amount, *precision)?,
         bonus,
+        bonus_state: None,
         promotion,
         target,
         state: RechargeState::Paying,
