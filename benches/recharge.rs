@@ -109,12 +109,12 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn run(data_dir: &Path, embedded: &Embedded, count: u64) -> anyhow::Result<()> {
-    let server = &Server::start(data_dir, embedded, &["--channel-sim"])?;
+    let (server, callbacks) = &Server::start(data_dir, embedded, &["--channel-sim"])?;
     let postgres = &connect_postgres(&embedded.config()).await?;
     let environment = Environment::probe(data_dir, Some(&settings(postgres).await?))?;
     let schema = std::fs::read_to_string(scripts().join("paid_schema.sql"))?;
     postgres.batch_execute(&schema).await?;
-    let callbacks = server.callbacks.context("a listener of callbacks")?;
+    let callbacks = callbacks.context("a listener of callbacks")?;
     let (pen, url) = (Pen::open(data_dir)?, embedded.url());
     let mut bench = Bench { server, callbacks, postgres, url, pen, count, paid: 0, again: 0 };
     // Every user has an account behind it.

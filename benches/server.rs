@@ -20,20 +20,18 @@ pub(crate) struct Server {
     process: Child,
     pub(crate) http: SocketAddr,
     pub(crate) ops: SocketAddr,
-    /// The listener of callbacks; `None`: it has no channels.
-    pub(crate) callbacks: Option<SocketAddr>,
     /// Kept open: the server's later output must find a reader.
     _stdout: BufReader<ChildStdout>,
 }
 
 impl Server {
     /// Serves on new addresses, with its data in `data_dir` and its Funding in `postgres`. `more`:
-    /// further arguments.
+    /// further arguments. Returns the listener of callbacks too; `None`: it has no channels.
     pub(crate) fn start(
         data_dir: &Path,
         postgres: &Embedded,
         more: &[&str],
-    ) -> anyhow::Result<Server> {
+    ) -> anyhow::Result<(Server, Option<SocketAddr>)> {
         let log = data_dir.join("serve.log");
         let mut process = Command::new(env!("CARGO_BIN_EXE_ubscore"))
             .args(["serve", "--dev", "--postgres", &postgres.url()])
@@ -68,7 +66,7 @@ impl Server {
             let status = process.wait()?;
             bail!("ubscore serve: {status}\n{}", fs::read_to_string(log)?);
         };
-        Ok(Server { process, http, ops, callbacks, _stdout: stdout })
+        Ok((Server { process, http, ops, _stdout: stdout }, callbacks))
     }
 
     /// The server's process.

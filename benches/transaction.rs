@@ -69,7 +69,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn run(data_dir: &Path, embedded: &Embedded, count: u64) -> anyhow::Result<()> {
-    let server = &Server::start(data_dir, embedded, &[])?;
+    let (server, _) = &Server::start(data_dir, embedded, &[])?;
     let postgres = connect_postgres(&embedded.config()).await?;
     let environment = Environment::probe(data_dir, Some(&settings(&postgres).await?))?;
     let tokens = Tokens::new()?;

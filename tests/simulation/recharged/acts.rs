@@ -162,6 +162,8 @@ impl Shop {
             seen_by,
             policy,
             again,
+            bonus: false,
+            restored: false,
         }));
         self.point("before a payment is committed").await;
         let actor = if again { OPERATOR } else { CHANNEL };

@@ -284,7 +284,8 @@ impl Shop {
         actor: &str,
         act: RechargeAct,
     ) -> Acted<RechargeOutcome> {
-        let call = RechargeCall { user, order_number: 0, actor: actor.to_owned(), act };
+        let call =
+            RechargeCall { user, order_number: 0, bonus_number: 0, actor: actor.to_owned(), act };
         let shard = match (user, call.payment()) {
             (Some(user), _) => user.number(),
             (None, Some((channel, trade_no))) => {
@@ -377,6 +378,7 @@ impl Shop {
         gone: bool,
     ) -> Acted<()> {
         let user = self.holder(payment).await?;
+        let gone = if gone { Ok(()) } else { Err(Code::ChannelRefused) };
         let act = RechargeAct::EndReturn { payment: name_of(payment), id, gone };
         self.act(user, CHANNEL, act).await.map(drop)
     }

@@ -129,6 +129,7 @@ fn wish(sim: &Sim, nth: u64) -> Recharge {
         amount: Amount::new(units).expect("not 0"),
         minor_units,
         bonus: 0,
+        bonus_state: None,
         promotion: None,
         target: RechargeTarget::Funding,
         state: RechargeState::Init,

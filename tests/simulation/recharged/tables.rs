@@ -282,6 +282,9 @@ impl Tables {
 
     fn read_recharge(&self, key: &RechargeKey, planted: Option<Planted>, rows: &mut RechargeRows) {
         match key {
+            RechargeKey::Movement(key) => {
+                rows.moved.extend(self.movements.get(key).cloned());
+            }
             RechargeKey::Order(id) => {
                 let Some(order) = self.orders.get(id) else { return };
                 let is_paid = order.state == RechargeState::Paid;

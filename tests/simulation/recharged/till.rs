@@ -156,8 +156,10 @@ impl Shop {
                 self.query(&tried, references, is_closed).await
             }
             TillStep::Query => self.query(&tried, references, false).await,
-            // No order of the model is for Spot.
-            TillStep::Follow | TillStep::Wish(_) | TillStep::Nothing(_) => Ok(()),
+            // No order of the model is for Spot, and none has a bonus.
+            TillStep::Follow | TillStep::GiveBack | TillStep::Wish(_) | TillStep::Nothing(_) => {
+                Ok(())
+            }
         }
     }
 
@@ -192,7 +194,8 @@ impl Shop {
             Created::Refused(_) => {
                 self.wished(order, ClosingWish::Refused, TILL).await?;
             }
-            Created::Unknown(_) => {}
+            // No create of the model says that its order is paid.
+            Created::Paid | Created::Unknown(_) => {}
         }
         Ok(())
     }

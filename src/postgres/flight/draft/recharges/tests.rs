@@ -227,6 +227,7 @@ fn the_loss_of_a_dispute_comes_before_the_receivable_of_another() {
         payment: payment.id,
         kind: ReturnKind::Taken,
         minor_units: payment.minor_units,
+        bonus: 0,
         state: ReturnState::Done,
         next_at: None,
         created_at: at,
