@@ -31,9 +31,10 @@ pub use self::promotion::{
 };
 pub use self::recharge::{
     ChannelBillsArgs, ChannelCommand, ChannelNoticesArgs, ChannelPauseArgs, ChannelSettleArgs,
-    FindingAttendArgs, FindingListArgs, PaymentAttendArgs, ReceivableArgs, ReceivableListArgs,
-    RechargeAttendArgs, RechargeCloseArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs,
-    RechargeRefundArgs, RechargeShowArgs, RechargeTakenArgs, ReconcileArgs, RecoverArgs,
+    ChannelStatementArgs, FindingAttendArgs, FindingListArgs, PaymentAttendArgs, ReceivableArgs,
+    ReceivableListArgs, RechargeAttendArgs, RechargeCloseArgs, RechargeCommand, RechargeCreditArgs,
+    RechargeListArgs, RechargeRefundArgs, RechargeShowArgs, RechargeTakenArgs, ReconcileArgs,
+    RecoverArgs,
 };
 pub use self::stores::{
     AdoptArgs, BackupArgs, DoctorArgs, EngineCommand, JournalCommand, JournalDumpArgs, RepairArgs,
@@ -256,6 +257,7 @@ impl Command {
                 access.format
             }
             Command::Channel(ChannelCommand::Notices(args)) => args.access.format,
+            Command::Channel(ChannelCommand::Statement(args)) => args.access.format,
             Command::Promotion(command) => command.format(),
             Command::Channel(ChannelCommand::Pause(args) | ChannelCommand::Unpause(args)) => {
                 args.operator.access.format

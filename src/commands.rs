@@ -150,7 +150,7 @@ fn carry_out(command: Command) -> anyhow::Result<Exit> {
         Command::Transaction(command) => transaction::run(&command, clock, &mut Out::lock(), notes),
         Command::Recharge(command) => recharge::run(&command, clock, &mut Out::lock(), notes),
         Command::Promotion(command) => promotion::run(&command, clock, &mut Out::lock()),
-        Command::Channel(command) => channel::run(&command, clock, &mut Out::lock()),
+        Command::Channel(command) => channel::run(&command, clock, &mut Out::lock(), notes),
         Command::Hold(command) => hold::run(&command, clock, &mut Out::lock(), notes),
         Command::Asset(command) => account::asset(&command, clock, &mut Out::lock()),
         Command::ChannelSim(args) => channel_sim::run(&args, &mut stdout()),

@@ -13,6 +13,7 @@ use super::values::{
 };
 use crate::config::secret::Secret;
 use crate::format::Format;
+use jiff::Timestamp;
 use jiff::civil::Date;
 
 /// Commands for recharges, through the running service.
@@ -376,6 +377,8 @@ pub enum ChannelCommand {
     List(AccessArgs),
     /// Print the accounts of each channel: its debt to us, suspense, receivables, losses.
     Totals(AccessArgs),
+    /// Print the movements of an account of a channel within a time, oldest first.
+    Statement(ChannelStatementArgs),
     /// Print the kept callbacks of a payment as they came; they may name the payer.
     ///
     /// They are kept of a payment that is held, not here, or contradicts its record.
@@ -390,6 +393,32 @@ pub enum ChannelCommand {
     ///
     /// Exit code 3: another operator must approve it.
     Settle(ChannelSettleArgs),
+}
+
+/// Arguments of `ubscore channel statement`.
+#[derive(Debug, Args)]
+pub struct ChannelStatementArgs {
+    /// The channel.
+    #[arg(value_name = "NAME", value_parser = parse_channel)]
+    pub name: String,
+    /// The account.
+    #[arg(
+        long, value_name = "ACCOUNT", default_value = "clearing",
+        value_parser = ["clearing", "suspense", "receivable", "fees", "loss", "bank"]
+    )]
+    pub account: String,
+    /// From this time on, such as 2026-11-27T00:00:00Z.
+    #[arg(long, value_name = "TIME")]
+    pub since: Timestamp,
+    /// Before this time, at most 31 days behind the first.
+    #[arg(long, value_name = "TIME")]
+    pub until: Timestamp,
+    /// The part of the list.
+    #[command(flatten)]
+    pub page: PageArgs,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
 }
 
 /// Arguments of `ubscore channel bills`.

@@ -5,12 +5,12 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::approval::refuse_pending;
-use super::listing::{attend, path, rows, write_rows};
+use super::listing::{attend, note_cursor, path, rows, write_rows};
 use super::ops::Ops;
 use super::table::text;
 use crate::cli::{
     AccessArgs, ChannelBillsArgs, ChannelCommand, ChannelNoticesArgs, ChannelPauseArgs,
-    ChannelSettleArgs,
+    ChannelSettleArgs, ChannelStatementArgs,
 };
 use crate::clock::Clock;
 use crate::exit::Exit;
@@ -24,10 +24,12 @@ pub fn run(
     command: &ChannelCommand,
     clock: &impl Clock,
     out: &mut impl Write,
+    notes: &mut impl Write,
 ) -> anyhow::Result<Exit> {
     match command {
         ChannelCommand::List(access) => list(access, clock, out)?,
         ChannelCommand::Totals(access) => totals(access, clock, out)?,
+        ChannelCommand::Statement(args) => statement(args, clock, out, notes)?,
         ChannelCommand::Notices(args) => notices(args, clock, out)?,
         ChannelCommand::Pause(args) => pause(args, clock, ("pause", "paused"), out)?,
         ChannelCommand::Unpause(args) => pause(args, clock, ("unpause", "goes on"), out)?,
@@ -97,6 +99,35 @@ fn totals(access: &AccessArgs, clock: &impl Clock, out: &mut impl Write) -> anyh
     let head = head.each_ref().map(String::as_str);
     let row = |sums: &Value| keys.iter().map(|key| text(&sums[*key])).collect();
     write_rows(rows(&answer, "channels"), access.format, "no payments", (&head, row), out)
+}
+
+/// The columns of a statement.
+const STATEMENT_HEAD: [&str; 7] =
+    ["AT", "SIDE", "AMOUNT", "ASSET", "OTHER SIDE", "KEY", "RECHARGE_ID"];
+/// The keys of the same.
+const STATEMENT_KEYS: [&str; 7] = ["at", "side", "amount", "asset", "other", "key", "recharge_id"];
+
+fn statement(
+    args: &ChannelStatementArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    let ChannelStatementArgs { name, account, since, until, page, access } = args;
+    let [limit, cursor] = page.parameters();
+    let parameters = [
+        ("account", Some(account.clone())),
+        ("since", Some(since.to_string())),
+        ("until", Some(until.to_string())),
+        limit,
+        cursor,
+    ];
+    let route = path(&format!("channels/{name}/statement"), parameters);
+    let answer = Ops::new(access, clock)?.get("statement", &route)?;
+    let row = |one: &Value| STATEMENT_KEYS.iter().map(|key| text(&one[*key])).collect();
+    let found = rows(&answer, "movements");
+    write_rows(found, access.format, "no movements", (&STATEMENT_HEAD, row), out)?;
+    note_cursor(&answer, notes)
 }
 
 fn notices(

@@ -11,6 +11,7 @@ mod approved;
 mod assets;
 mod audit_note;
 mod bills;
+mod channel_statement;
 mod conservation;
 mod console;
 mod detached;
@@ -168,6 +169,7 @@ async fn of_recharges(
         RechargeOps::Take => detached(takings::take(service, parameters, call)).await,
         RechargeOps::End(how) => detached(held_payments::end(service, how, parameters, call)).await,
         RechargeOps::Channels => recharges::channels(&service, &call),
+        RechargeOps::Statement => channel_statement::show(&service, &parameters[0], &call).await,
         RechargeOps::Promotion(act) => promotions::answer(service, act, parameters, call).await,
         RechargeOps::OfBills(what) => bills::answer(service, what, parameters, call).await,
         RechargeOps::PauseChannel(paused) => {

@@ -4,6 +4,7 @@
 pub mod accepted;
 pub mod approvals;
 pub mod assets;
+pub mod channel_statement;
 pub mod freezes;
 pub mod holds;
 pub mod lists;

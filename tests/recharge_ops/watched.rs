@@ -372,3 +372,55 @@ fn rch_038_a_broken_law_halts_until_it_is_mended() {
     desk.site.sql("DROP TABLE kept");
     desk.site.assert_verified();
 }
+
+/// Goal: finance reads each movement of an account of a channel, with its other side, once. Method:
+/// two paid orders and a refund; pages of one row; the command; broken queries.
+#[test]
+fn rch_035_the_statement_of_a_channel_has_each_movement_once() {
+    let desk = Recharging::new();
+    let server = desk.start();
+    let begun = "2026-01-01T00:00:00Z".parse::<jiff::Timestamp>().expect("a time");
+    let now = jiff::Timestamp::now();
+    let since = now - jiff::SignedDuration::from_hours(24);
+    let until = now + jiff::SignedDuration::from_hours(24);
+    let first = paid(&desk, &server, USER, "wechat", "a");
+    let second = paid(&desk, &server, OTHER, "wechat", "b");
+    let (within, mut cursor) = (format!("since={since}&until={until}"), String::new());
+    let (mut keys, mut sum) = (Vec::new(), 0);
+    loop {
+        let page = get(&server, &format!("channels/wechat/statement?{within}&limit=1{cursor}"));
+        assert_eq!(page["account"], json!("wechat/clearing"));
+        for row in page["movements"].as_array().expect("a list") {
+            assert_eq!(row["side"], json!("debit"), "{row}");
+            assert!(text(&row["other"]).starts_with("user/"), "{row}");
+            keys.push(text(&row["recharge_id"]).to_owned());
+            sum += text(&row["amount"]).parse::<u64>().expect("whole");
+        }
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(keys, [first, second]);
+    let totals = get(&server, "totals");
+    let channels = totals["channels"].as_array().expect("a list");
+    let wechat = channels.iter().find(|row| row["channel"] == json!("wechat")).expect("its sums");
+    assert_eq!(text(&wechat["clearing"]).parse::<u64>().expect("whole"), sum);
+    let arguments = [
+        "channel",
+        "statement",
+        "wechat",
+        "--since",
+        &since.to_string(),
+        "--until",
+        &until.to_string(),
+    ];
+    let (code, says) = command(&server, &arguments);
+    assert_eq!(code, 0, "{says}");
+    assert!(keys.iter().all(|id| says.contains(id.as_str())), "{says}");
+    let long = format!("since={begun}&until={until}");
+    for bad in ["", "since=x&until=y", long.as_str(), &format!("{within}&account=user/1")] {
+        let reply = server.admin_get(&format!("/admin/v1/channels/wechat/statement?{bad}"));
+        assert_refused(&reply, 400, "INVALID_REQUEST");
+    }
+}

@@ -85,6 +85,7 @@ pub(super) enum RechargeOps {
     End(PaymentEnd),
     Promotion(PromotionAct),
     Channels,
+    Statement,
     OfBills(BillsRoute),
     /// Whether it is paused from then on.
     PauseChannel(bool),
@@ -285,6 +286,11 @@ pub(super) static ROUTES: LazyLock<Routes<Ops>> = LazyLock::new(|| {
             pattern: "/admin/v1/channels",
             method: Method::GET,
             route: Ops::Recharging(RechargeOps::Channels),
+        },
+        Route {
+            pattern: "/admin/v1/channels/{channel}/statement",
+            method: Method::GET,
+            route: Ops::Recharging(RechargeOps::Statement),
         },
         Route {
             pattern: "/admin/v1/promotions",
