@@ -224,7 +224,7 @@ mod tests {
         let on = request("CNY", "50", Some("SPOT"));
         assert_eq!(check(&on, false, &fixed), Err(Code::TransferNotAllowed));
         let promoted = RechargeRequest { promotion: Some("spring".to_owned()), ..good };
-        assert_eq!(check(&promoted, false, &plain), Err(Code::PromotionNotApplicable));
+        assert_eq!(check(&promoted, false, &plain), Ok(100_000_000), "its transaction checks it");
         let small = RechargeRequest {
             promotion: Some("spring".to_owned()),
             ..request("CNY", "0.99", None)
