@@ -236,7 +236,7 @@ pub(super) fn users() -> impl Iterator<Item = UserId> {
 
 pub(super) fn catalog() -> Catalog {
     let one = Amount::new(1).expect("not 0");
-    assert!(PRECISION <= PRECISION_MAX);
+    const { assert!(PRECISION <= PRECISION_MAX) };
     Catalog::new([Asset {
         id: ASSET,
         symbol: CURRENCY.to_owned(),
