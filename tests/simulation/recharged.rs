@@ -25,7 +25,7 @@
 //! same, take money by disputes, before or behind our refund, give it back in part or before the
 //! taking is known, and refund without being asked. Payments name orders that are not here.
 //! Operators end held payments, refund in parts under repeated keys, recover and write off, force a
-//! close, and freeze and disable accounts. Users spend what they have.
+//! close, and freeze and disable accounts. Users spend their money.
 //!
 //! # Coverage of the judge
 //!
@@ -68,7 +68,7 @@ use super::number;
 const SEEDS: u64 = 2_000;
 const THREADS: usize = 2;
 
-/// What must happen in some run, by its name in the tally.
+/// The events of which each must happen in some run, by their names in the tally.
 const HAPPENS: [&str; 25] = [
     "deaths",
     "orders closed",

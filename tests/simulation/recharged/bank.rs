@@ -62,7 +62,7 @@ pub(super) struct Real {
     pub(super) refunded: i64,
     /// Gone back by refunds that we never asked for.
     pub(super) behind: i64,
-    /// Taken by disputes, less what was given back.
+    /// Taken by disputes, less the part that was given back.
     pub(super) taken: i64,
     /// It came behind an end that the channel had promised.
     pub(super) by_lie: bool,
@@ -207,8 +207,9 @@ impl Bank {
         Created::Created { reference, pay }
     }
 
-    /// The state of an order. A channel without an end of payment shows what it is asked for by
-    /// number, and finds the rest a while later. `one`: of several payments it shows the first.
+    /// The state of an order. A channel without an end of payment shows the intents that it is
+    /// asked for by number, and finds the rest a while later. `one`: of several payments it shows the
+    /// first.
     pub(super) fn query(
         &mut self,
         merchant_no: &str,
