@@ -242,7 +242,9 @@ fn a_refund_behind_our_back_is_said() {
     };
     let said = |payment: &str| {
         let said = server.said();
-        said.lines().any(|line| line.contains("no return of it here") && line.contains(payment))
+        said.lines().any(|line| {
+            line.contains("the channel has given all of it back") && line.contains(payment)
+        })
     };
     for channel in ["wechat", "card"] {
         let (_, paid) = credited(channel, &format!("{channel}-paid"));
