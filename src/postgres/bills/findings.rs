@@ -230,11 +230,10 @@ impl BillStore {
     pub async fn bill_findings(&self, search: &FindingSearch) -> Result<Vec<BillFinding>, Error> {
         let found = format!(
             "SELECT {COLUMNS} FROM bill_findings \
-              WHERE ($1::text IS NULL OR channel = $1) AND ($2::smallint IS NULL OR state = $2) \
-              ORDER BY finding_id DESC LIMIT $3"
+              WHERE ($1::text IS NULL OR channel = $1) AND {state} \
+              ORDER BY finding_id DESC LIMIT $2"
         );
-        let state = search.state.map(FindingState::number);
-        let rows = self.query(&found, &[&search.channel, &state, &SHOWN_MAX]).await?;
+        let rows = self.query(&found, &[&search.channel, &SHOWN_MAX]).await?;
         rows.iter().map(finding_from_row).collect()
     }
 
@@ -252,6 +251,11 @@ impl BillStore {
         let mut counts = Vec::new();
         for row in self.query(open, &[&channel]).await? {
             let (number, count): (i16, i64) = (row.try_get(0)?, row.try_get(1)?);
+        // As a literal, so that the partial index of open ones serves.
+        let state = match search.state {
+            Some(state) => format!("state = {}", state.number()),
+            None => "TRUE".to_owned(),
+        };
             if let Some(kind) = FindingKind::from_number(number) {
                 counts.push((kind, u64::try_from(count).unwrap_or(0)));
             }
