@@ -5,8 +5,11 @@
 
 mod findings;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use jiff::civil::Date;
+use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -38,6 +41,8 @@ const SHOWN_MAX: i64 = 1_000;
 pub struct BillStore {
     reads: Reads,
     incarnation: i64,
+    /// One comparison runs at a time: it reads millions of lines.
+    comparing: Arc<Semaphore>,
 }
 
 /// The fees of a good bill.
@@ -80,7 +85,7 @@ pub enum BankSettled {
 impl BillStore {
     /// Reads and writes through the pool of `reads`.
     pub(super) fn new(reads: Reads, incarnation: i64) -> BillStore {
-        BillStore { reads, incarnation }
+        BillStore { reads, incarnation, comparing: Arc::new(Semaphore::new(1)) }
     }
 
     /// Runs a write behind the fence, in one commit. It ends at once: a successor waits for it.

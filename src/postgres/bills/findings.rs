@@ -45,11 +45,34 @@ pub struct BillCompared {
 }
 
 impl BillStore {
-    /// Compares a good bill with the rows here. `span`: the day. It writes nothing.
+    /// Compares a good bill with the rows here. `span`: the day. It writes nothing, and waits until
+    /// no other comparison runs.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
     pub async fn compare_bill(
+        &self,
+        of: (&str, Date),
+        span: (Timestamp, Timestamp),
+    ) -> Result<BillCompared, Error> {
+        let _one = self.comparing.acquire().await.expect("it is never closed");
+        self.compare(of, span).await
+    }
+
+    /// The same at once; `None`: another comparison runs.
+    ///
+    /// # Errors
+    /// As [`BillStore::compare_bill`].
+    pub async fn try_compare_bill(
+        &self,
+        of: (&str, Date),
+        span: (Timestamp, Timestamp),
+    ) -> Result<Option<BillCompared>, Error> {
+        let Ok(_one) = self.comparing.try_acquire() else { return Ok(None) };
+        self.compare(of, span).await.map(Some)
+    }
+
+    async fn compare(
         &self,
         (channel, day): (&str, Date),
         (from, to): (Timestamp, Timestamp),
@@ -63,7 +86,8 @@ impl BillStore {
                           AND NOT EXISTS (SELECT FROM channel_payments p \
                                 WHERE (p.channel, p.trade_no) = ($1::text, l.trade_no))";
         let most = i64::try_from(DIFFERENCES_MAX + 1).unwrap_or(i64::MAX);
-        let mut client = self.reads.pool.get().await?;
+        // Not one of the pool: callbacks need those.
+        let mut client = self.reads.pool.own().await?;
         let transaction = client.transaction().await?;
         transaction.batch_execute(COMPARE_TIMEOUT).await?;
         let values: &[&(dyn ToSql + Sync)] = &[&channel, &day, &from, &to, &most];
@@ -228,6 +252,11 @@ impl BillStore {
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
     pub async fn bill_findings(&self, search: &FindingSearch) -> Result<Vec<BillFinding>, Error> {
+        // As a literal, so that the partial index of open ones serves.
+        let state = match search.state {
+            Some(state) => format!("state = {}", state.number()),
+            None => "TRUE".to_owned(),
+        };
         let found = format!(
             "SELECT {COLUMNS} FROM bill_findings \
               WHERE ($1::text IS NULL OR channel = $1) AND {state} \
@@ -251,11 +280,6 @@ impl BillStore {
         let mut counts = Vec::new();
         for row in self.query(open, &[&channel]).await? {
             let (number, count): (i16, i64) = (row.try_get(0)?, row.try_get(1)?);
-        // As a literal, so that the partial index of open ones serves.
-        let state = match search.state {
-            Some(state) => format!("state = {}", state.number()),
-            None => "TRUE".to_owned(),
-        };
             if let Some(kind) = FindingKind::from_number(number) {
                 counts.push((kind, u64::try_from(count).unwrap_or(0)));
             }
