@@ -45,8 +45,7 @@ pub struct BillCompared {
 }
 
 impl BillStore {
-    /// Compares a good bill with the rows here. `span`: the day. It writes nothing, and waits until
-    /// no other comparison runs.
+    /// Compares a good bill with the rows here. `span`: the day. It writes nothing.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
@@ -55,6 +54,7 @@ impl BillStore {
         of: (&str, Date),
         span: (Timestamp, Timestamp),
     ) -> Result<BillCompared, Error> {
+        // Those of other channels and of plans end first.
         let _one = self.comparing.acquire().await.expect("it is never closed");
         self.compare(of, span).await
     }
