@@ -52,6 +52,22 @@ pub fn agent(timeout: Duration) -> ureq::Agent {
         .into()
 }
 
+/// A client for long answers: each read of them ends within `silence`, and the whole call within
+/// `timeout`. The time in which the caller does not read counts for the second limit alone.
+pub fn patient_agent(silence: Duration, timeout: Duration) -> ureq::Agent {
+    ureq::Agent::config_builder()
+        .user_agent(release::USER_AGENT)
+        .timeout_global(Some(timeout))
+        .timeout_connect(Some(silence))
+        .timeout_per_read(Some(silence))
+        .timeout_per_write(Some(silence))
+        // As above.
+        .max_redirects(0)
+        .http_status_as_error(false)
+        .build()
+        .into()
+}
+
 /// The reason of a failure without the URL, which may be a secret.
 pub fn reason(error: &ureq::Error) -> String {
     match error {

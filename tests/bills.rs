@@ -3,6 +3,8 @@
 
 /// Fees, and money that reaches the bank.
 mod booked;
+/// One comparison at a time.
+mod compared;
 /// Lines lost, added, changed; bills cut, late, empty, of old columns.
 mod differing;
 /// SIGKILL behind a fetch and behind a repair.

@@ -24,8 +24,8 @@ use crate::recharge::answers::{
 };
 use crate::recharge::facts::Notice;
 
-/// A bill of millions of lines takes longer than a call.
-const BILL_TIMEOUT: Duration = Duration::from_secs(300);
+/// The longest silence of a bill. A channel makes some of them when they are asked for.
+const BILL_SILENCE: Duration = Duration::from_secs(300);
 
 /// A channel of the configuration that cannot be used. The text begins with the key.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ impl KeyedChannel {
         clock: Arc<dyn Clock>,
     ) -> Result<KeyedChannel, ChannelOpenError> {
         let url = section.base_url();
-        let wire = HttpWire::new(url, call_timeout, BILL_TIMEOUT)
+        let wire = HttpWire::new(url, call_timeout, BILL_SILENCE)
             .map_err(|error| ChannelOpenError::Address(name.into(), url.into(), error))?;
         let wire: Arc<dyn Wire> = Arc::new(wire);
         let current = adapter(section, &wire, &clock)

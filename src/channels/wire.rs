@@ -16,6 +16,9 @@ pub const WIRE_BYTES_MAX: u64 = 1 << 20;
 /// The longest bill, bytes: 10 million lines.
 pub const WIRE_BILL_BYTES_MAX: u64 = 4 << 30;
 
+/// The longest time of a bill, with that of writing its lines down. A silence ends it far earlier.
+pub const BILL_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
 /// One request to the host of a channel.
 #[derive(Clone, Debug)]
 pub struct WireCall {
@@ -139,14 +142,15 @@ pub struct HttpWire {
 }
 
 impl HttpWire {
-    /// The host of `base_url`. A call ends within `call_timeout`, a bill within `bill_timeout`.
+    /// The host of `base_url`. A call ends within `call_timeout`. A bill that is silent for
+    /// `bill_silence` ends, and each within [`BILL_TIMEOUT`].
     ///
     /// # Errors
     /// [`BaseUrlError`].
     pub fn new(
         base_url: &str,
         call_timeout: Duration,
-        bill_timeout: Duration,
+        bill_silence: Duration,
     ) -> Result<HttpWire, BaseUrlError> {
         let url: Uri = base_url.parse().map_err(|_| BaseUrlError::Form)?;
         let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority()) else {
@@ -167,7 +171,7 @@ impl HttpWire {
         Ok(HttpWire {
             base: format!("{scheme}://{authority}"),
             calls: endpoint::agent(call_timeout),
-            bills: endpoint::agent(bill_timeout),
+            bills: endpoint::patient_agent(bill_silence, BILL_TIMEOUT),
         })
     }
 }
@@ -205,6 +209,11 @@ impl Wire for HttpWire {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::sync::mpsc;
+    use std::thread;
+
     use super::*;
 
     fn wire(base: &str) -> Result<HttpWire, BaseUrlError> {
@@ -228,6 +237,38 @@ mod tests {
         ] {
             assert!(wire(bad).is_err(), "{bad}");
         }
+    }
+
+    /// Goal: a bill may take longer than the longest silence, as long as PostgreSQL alone is slow;
+    /// a channel that falls silent ends it. Method: all of an answer but its end is there at once.
+    #[test]
+    fn a_bill_ends_by_silence_and_not_by_the_time_of_its_reader() {
+        const SILENCE: Duration = Duration::from_secs(2);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let base = format!("http://{}", listener.local_addr().expect("bound"));
+        let (let_go, held) = mpsc::channel::<()>();
+        let channel = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a call");
+            let mut asked = [0; 4096];
+            assert!(stream.read(&mut asked).expect("a request") > 0);
+            let head = "HTTP/1.1 200 OK\r\ncontent-length: 65536\r\n\r\n";
+            stream.write_all(head.as_bytes()).expect("sent");
+            stream.write_all(&[b'x'; 65_535]).expect("sent");
+            held.recv().expect("the test lets go");
+        });
+        let wire = HttpWire::new(&base, SILENCE, SILENCE).expect("a base");
+        let call = WireCall { is_bill: true, ..WireCall::get("/bill".to_owned()) };
+        let mut bill = wire.open(&call).expect("an answer").body;
+        let mut first = [0];
+        bill.read_exact(&mut first).expect("the first byte");
+        // Lines are written down meanwhile.
+        thread::sleep(SILENCE + Duration::from_millis(200));
+        let mut rest = vec![0; 65_534];
+        bill.read_exact(&mut rest).expect("the others");
+        let ended = bill.read_exact(&mut first).expect_err("the channel is silent");
+        assert!(ended.to_string().contains("timeout"), "{ended}");
+        let_go.send(()).expect("the channel waits");
+        channel.join().expect("no panic");
     }
 
     /// An answer names the address of a bill. It may not lead to another host.

@@ -441,9 +441,12 @@ pub struct ChannelSettleArgs {
     /// The channel.
     #[arg(value_name = "NAME", value_parser = parse_channel)]
     pub name: String,
-    /// How much, in the channel's asset.
-    #[arg(long, value_name = "AMOUNT")]
+    /// How much. Below zero: so much has not reached the bank, which takes an earlier one back.
+    #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true)]
     pub amount: String,
+    /// Its asset. Absent: that of the channel in the configuration.
+    #[arg(long, value_name = "SYMBOL")]
+    pub asset: Option<String>,
     /// A key of your own, 1 to 59 of A-Z a-z 0-9 _ . : -
     #[arg(long, value_name = "KEY")]
     pub idem_key: String,

@@ -53,8 +53,11 @@ fn settle(
     clock: &impl Clock,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let ChannelSettleArgs { name, amount, idem_key, operator } = args;
-    let body = json!({"amount": amount, "idem_key": idem_key, "reason": operator.reason});
+    let ChannelSettleArgs { name, amount, asset, idem_key, operator } = args;
+    let mut body = json!({"amount": amount, "idem_key": idem_key, "reason": operator.reason});
+    if let Some(asset) = asset {
+        body["asset"] = json!(asset);
+    }
     let thing = format!("channels/{name}/settle");
     let answer = Ops::new(&operator.access, clock)?.post("settle", &thing, &body)?;
     refuse_pending(&answer, operator.access.format, out)?;

@@ -340,7 +340,10 @@ fn reconcile(args: &ReconcileArgs, clock: &impl Clock, out: &mut impl Write) -> 
     }
     let of = |key: &str| text(&answer["bill"][key]);
     if *apply {
-        return Ok(writeln!(out, "{channel} {day}: fetched and compared now, see channel bills")?);
+        return Ok(writeln!(
+            out,
+            "{channel} {day}: to be fetched and compared, see channel bills"
+        )?);
     }
     writeln!(out, "{channel} {day}: {}, {} lines", of("state"), of("lines"))?;
     let head = ["KIND", "REFERENCE", "THERE", "HERE", "CURRENCY", "PLAN"];

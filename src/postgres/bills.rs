@@ -5,8 +5,11 @@
 
 mod findings;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use jiff::civil::Date;
+use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -38,6 +41,8 @@ const SHOWN_MAX: i64 = 1_000;
 pub struct BillStore {
     reads: Reads,
     incarnation: i64,
+    /// One comparison runs at a time: it reads millions of lines.
+    comparing: Arc<Semaphore>,
 }
 
 /// The fees of a good bill.
@@ -64,6 +69,8 @@ pub struct BankSettlement {
     pub asset: AssetId,
     /// How much.
     pub amount: Amount,
+    /// So much has not reached it: it takes an earlier one back.
+    pub is_back: bool,
 }
 
 /// The end of a [`BankSettlement`].
@@ -80,7 +87,7 @@ pub enum BankSettled {
 impl BillStore {
     /// Reads and writes through the pool of `reads`.
     pub(super) fn new(reads: Reads, incarnation: i64) -> BillStore {
-        BillStore { reads, incarnation }
+        BillStore { reads, incarnation, comparing: Arc::new(Semaphore::new(1)) }
     }
 
     /// Runs a write behind the fence, in one commit. It ends at once: a successor waits for it.
@@ -388,10 +395,13 @@ impl BillStore {
         now: Timestamp,
         (actor, reason, detail): (&str, &str, &str),
     ) -> Result<BankSettled, Error> {
-        let BankSettlement { key, channel, asset, amount } = settlement;
+        let BankSettlement { key, channel, asset, amount, is_back } = settlement;
         let bank = LedgerAccount::Bank(channel.clone()).to_string();
         let clearing = LedgerAccount::Clearing(channel.clone()).to_string();
-        let sides = (bank.as_str(), clearing.as_str());
+        let sides = match is_back {
+            false => (bank.as_str(), clearing.as_str()),
+            true => (clearing.as_str(), bank.as_str()),
+        };
         let kind = MovementKind::Bank;
         self.fenced(async |transaction| {
             let movement = Moved { key, kind, sides, asset: *asset, amount: *amount };
@@ -403,7 +413,7 @@ impl BillStore {
                           AND (kind, debit, credit, asset_id, amount) = ($2, $3, $4, $5, $6))";
             let (number, units) = (kind.number(), amount_number(*amount));
             let values: &[&(dyn ToSql + Sync)] =
-                &[key, &number, &bank, &clearing, &asset_number(*asset), &units];
+                &[key, &number, &sides.0, &sides.1, &asset_number(*asset), &units];
             let same: bool = transaction.query_one(same, values).await?.try_get(0)?;
             Ok(if same { BankSettled::Before } else { BankSettled::Conflict })
         })

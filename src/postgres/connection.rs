@@ -13,7 +13,9 @@ use std::pin::Pin as Pinned;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::{Connect, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Status};
+use deadpool_postgres::{
+    ClientWrapper, Connect, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Status,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -186,6 +188,15 @@ impl Connections {
             }
         }
         Ok(self.pool.get().await?)
+    }
+
+    /// A connection of the caller's own, for what takes long: the pool opens another in its place.
+    /// It ends with its client.
+    ///
+    /// # Errors
+    /// As [`Connections::get`].
+    pub(super) async fn own(&self) -> Result<ClientWrapper, Error> {
+        Ok(Object::take(self.get().await?))
     }
 
     /// [`note`] for a read over this pool.

@@ -65,7 +65,8 @@ fn rch_036_a_settlement_is_booked_once_by_two_operators() {
     let body = |amount: &str, key: &str| json!({"amount": amount, "idem_key": key, "reason": "the bank's statement"});
     for (wrong, status, code) in [
         (body("0", "b"), 400, "INVALID_AMOUNT"),
-        (body("-1", "b"), 400, "INVALID_AMOUNT"),
+        (body("-0", "b"), 400, "INVALID_AMOUNT"),
+        (body("--1", "b"), 400, "INVALID_AMOUNT"),
         (body("1", &"k".repeat(60)), 400, "INVALID_REQUEST"),
         (json!({"amount": "1", "reason": "x"}), 400, "INVALID_REQUEST"),
     ] {
@@ -102,5 +103,46 @@ fn rch_036_a_settlement_is_booked_once_by_two_operators() {
     let audited = "SELECT actor FROM admin_audit WHERE action = 'channel settle'";
     let actor = books.desk.site.sql_value(audited);
     assert!(actor.contains("approved by"), "{actor}");
+    books.is_whole();
+}
+
+/// Goal: a settlement of a wrong amount is taken back, once, and the account of a channel that has
+/// left the configuration can be closed. Method: the command; a row as an earlier configuration has
+/// left it.
+#[test]
+fn a_wrong_settlement_is_taken_back() {
+    let books = Billing::new();
+    books.credited("card", "a", day(3));
+    let settles = |name: &str, amount: &str, more: &[&str]| {
+        let key = format!("{name}-{amount}");
+        let (ops, operator) = (format!("http://{}", books.server.ops), ADMIN.to_string());
+        let mut words = vec!["channel", "settle", name, "--amount", amount, "--idem-key", &key];
+        words.extend(["--reason", "a test", "--dev", "--ops", &ops, "--as", &operator]);
+        words.extend(more);
+        let (code, out, err) = said(&cli(&words));
+        assert_eq!(code, 0, "{out}{err}");
+        out
+    };
+    let unit = account(&books, "card", "paid") / 10_000;
+    settles("card", "98.00", &[]);
+    assert_eq!(account(&books, "card", "clearing"), 200 * unit);
+    for _ in 0..2 {
+        let says = settles("card", "-98", &[]);
+        assert!(says.contains("booked: -98 CNY of channel card"), "{says}");
+    }
+    assert_eq!(account(&books, "card", "clearing"), 10_000 * unit);
+    assert_eq!(account(&books, "card", "bank"), 0);
+    let back = format!("bank/card--98 card/clearing card/bank {}", 9_800 * unit);
+    assert!(booked(&books).contains(&back), "{:?}", booked(&books));
+    books.desk.site.sql("INSERT INTO channels_tb (name, merchant) VALUES ('gone', 'm')");
+    settles("gone", "1", &["--asset", "CNY"]);
+    assert_eq!(account(&books, "gone", "bank"), 100 * unit);
+    settles("gone", "-1", &["--asset", "CNY"]);
+    assert_eq!(account(&books, "gone", "bank"), 0);
+    let path = "channels/gone/settle";
+    let body = json!({"amount": "1", "idem_key": "x", "reason": "a test"});
+    assert_refused(&books.post(path, &body), 400, "INVALID_CHANNEL");
+    let body = json!({"amount": "1", "asset": "CNY", "idem_key": "x", "reason": "a test"});
+    assert_refused(&books.post("channels/never/settle", &body), 400, "INVALID_CHANNEL");
     books.is_whole();
 }

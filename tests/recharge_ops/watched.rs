@@ -426,3 +426,21 @@ fn rch_035_the_statement_of_a_channel_has_each_movement_once() {
         assert_refused(&reply, 400, "INVALID_REQUEST");
     }
 }
+
+/// Goal: kept callbacks hold data of payers, and end in time while recharges are off.
+#[test]
+fn a_kept_callback_ends_while_recharges_are_off() {
+    let site = Site::new();
+    site.start().kill();
+    site.wait_for_disconnected();
+    site.sql(
+        "INSERT INTO channel_notices (at, payment_id, channel, trade_no, outcome, head, body) \
+         SELECT now() - age, '01900000-0000-7000-8000-000000000001', 'card', 'pi_1', 'HELD', \
+                '{}', '\\x00' \
+           FROM (VALUES (INTERVAL '29 days'), (INTERVAL '31 days')) AS ages (age)",
+    );
+    let server = site.start();
+    let kept = "SELECT count(*) FROM channel_notices";
+    eventually("the old one to be deleted", || (site.sql_value(kept) == "1").then_some(()));
+    assert!(server.callbacks.is_none(), "recharges are off");
+}

@@ -1,5 +1,5 @@
-//! The gauges of recharges, the alerts about those that do not end, and the end of kept callbacks.
-//! It does nothing while recharges are off.
+//! The gauges of recharges, and the alerts about those that do not end. It does nothing while
+//! recharges are off.
 
 use std::time::Duration;
 
@@ -37,7 +37,6 @@ pub(super) async fn watch(service: &Service) {
     let now = Timestamp::from_nanosecond(service.intake.clock.now_ns().into());
     let now = now.expect("any u64 of ns is in range");
     watch_keys(desk, now);
-    desk.notices.forget_old().await;
     let since = BacklogSince {
         overdue: before(now, OVERDUE),
         stuck: before(now, STUCK),

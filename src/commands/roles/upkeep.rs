@@ -13,6 +13,7 @@ use crate::alert::{Alert, alert, alert_about};
 use crate::clock::NS_PER_S;
 use crate::config::Config;
 use crate::data_dir;
+use crate::http::kept_notices::KeptNotices;
 use crate::http::service::Service;
 use crate::postgres::horizon::Holder;
 use crate::postgres::reads::Reads;
@@ -63,6 +64,9 @@ pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: en
     let clock = Arc::clone(&service.intake.clock);
     let reads = service.transfers.reads.clone();
     recharge_gauges::begin(&service);
+    // Those of earlier times end while recharges are off, too.
+    let keep = config.recharge.notices_keep_hours.duration();
+    let kept = KeptNotices::new(service.transfers.admin.clone(), Arc::clone(&clock), keep);
     // The stop waits until the last reference is gone.
     let watched = Arc::downgrade(&service);
     drop(service);
@@ -76,6 +80,7 @@ pub(super) async fn keep_watch(service: Arc<Service>, config: Config, engine: en
             watch_venues(&service, &config).await;
             recharge_gauges::watch(&service).await;
         }
+        kept.forget_old().await;
         watch_ends(&engine);
         match reads.snapshot_holders().await {
             Ok(holders) => snapshots.watch(holders, clock.monotonic_ns()),

@@ -304,7 +304,11 @@ async fn planned(
     };
     let bill = bill.filter(|bill| bill.run.is_some()).ok_or_else(none)?;
     let span = days.span(day).ok_or_else(none)?;
-    let compared = store.compare_bill((name, day), span).await.map_err(postgres_away)?;
+    let compared = store.try_compare_bill((name, day), span).await.map_err(postgres_away)?;
+    let compared = compared.ok_or_else(|| {
+        let message = "A comparison of bills is under way: ask for the plan again later.";
+        Refusal::because(Code::SystemError, message)
+    })?;
     let differences = compared.differences.iter().map(DifferenceBody::from).collect();
     Ok(ReconciledBody { bill: BillBody::from(&bill), differences, more: compared.more })
 }

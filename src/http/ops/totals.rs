@@ -104,7 +104,9 @@ struct Body {
 /// The accounts of the channels.
 async fn channels(service: &Service, catalog: &Catalog) -> Option<Vec<ChannelTotals>> {
     let Some(desk) = &service.recharges else { return Some(Vec::new()) };
-    match desk.sums.read(&service.transfers.reads, &*service.intake.clock).await {
+    let reads = service.transfers.reads.clone();
+    let sum = async move { reads.channel_accounts().await };
+    match desk.sums.read(&service.intake.clock, sum).await {
         Ok(all) => Some(all.iter().map(|sums| ChannelTotals::new(sums, catalog)).collect()),
         Err(error) => {
             warn!(%error, "the accounts of channels cannot be added up");

@@ -51,6 +51,29 @@ impl BillStore {
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
     pub async fn compare_bill(
         &self,
+        of: (&str, Date),
+        span: (Timestamp, Timestamp),
+    ) -> Result<BillCompared, Error> {
+        // Those of other channels and of plans end first.
+        let _one = self.comparing.acquire().await.expect("it is never closed");
+        self.compare(of, span).await
+    }
+
+    /// The same at once; `None`: another comparison runs.
+    ///
+    /// # Errors
+    /// As [`BillStore::compare_bill`].
+    pub async fn try_compare_bill(
+        &self,
+        of: (&str, Date),
+        span: (Timestamp, Timestamp),
+    ) -> Result<Option<BillCompared>, Error> {
+        let Ok(_one) = self.comparing.try_acquire() else { return Ok(None) };
+        self.compare(of, span).await.map(Some)
+    }
+
+    async fn compare(
+        &self,
         (channel, day): (&str, Date),
         (from, to): (Timestamp, Timestamp),
     ) -> Result<BillCompared, Error> {
@@ -63,7 +86,8 @@ impl BillStore {
                           AND NOT EXISTS (SELECT FROM channel_payments p \
                                 WHERE (p.channel, p.trade_no) = ($1::text, l.trade_no))";
         let most = i64::try_from(DIFFERENCES_MAX + 1).unwrap_or(i64::MAX);
-        let mut client = self.reads.pool.get().await?;
+        // Not one of the pool: callbacks need those.
+        let mut client = self.reads.pool.own().await?;
         let transaction = client.transaction().await?;
         transaction.batch_execute(COMPARE_TIMEOUT).await?;
         let values: &[&(dyn ToSql + Sync)] = &[&channel, &day, &from, &to, &most];
@@ -228,13 +252,17 @@ impl BillStore {
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
     pub async fn bill_findings(&self, search: &FindingSearch) -> Result<Vec<BillFinding>, Error> {
+        // As a literal, so that the partial index of open ones serves.
+        let state = match search.state {
+            Some(state) => format!("state = {}", state.number()),
+            None => "TRUE".to_owned(),
+        };
         let found = format!(
             "SELECT {COLUMNS} FROM bill_findings \
-              WHERE ($1::text IS NULL OR channel = $1) AND ($2::smallint IS NULL OR state = $2) \
-              ORDER BY finding_id DESC LIMIT $3"
+              WHERE ($1::text IS NULL OR channel = $1) AND {state} \
+              ORDER BY finding_id DESC LIMIT $2"
         );
-        let state = search.state.map(FindingState::number);
-        let rows = self.query(&found, &[&search.channel, &state, &SHOWN_MAX]).await?;
+        let rows = self.query(&found, &[&search.channel, &SHOWN_MAX]).await?;
         rows.iter().map(finding_from_row).collect()
     }
 
