@@ -240,14 +240,14 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
             return Ok(());
         }
         let before = |count: i64| last_due.checked_sub(count.days()).unwrap_or(Date::MIN);
-        let first = match office.store.last_bill_day(channel).await? {
-            Some(last) => last.tomorrow().unwrap_or(Date::MAX).max(before(DAYS_MAX)),
-            None => {
-                let since = office.store.channel_since(channel).await?;
-                let Some(since) = since else { return Ok(()) };
-                days.day_of(since).max(before(FIRST_DAYS_MAX))
-            }
+        let Some(since) = office.store.channel_since(channel).await? else { return Ok(()) };
+        // An operator may have asked for any day: one that is between is wanted too.
+        let back = before(FIRST_DAYS_MAX);
+        let back = match office.store.last_bill_day(channel).await? {
+            Some(last) => back.min(last.tomorrow().unwrap_or(Date::MAX)).max(before(DAYS_MAX)),
+            None => back,
         };
+        let first = back.max(days.day_of(since));
         let wanted = first.series(1.day()).take_while(|day| *day <= last_due);
         let wanted: Vec<Date> = wanted.collect();
         if !wanted.is_empty() {
