@@ -31,6 +31,41 @@ fn rch_034_a_refund_behind_our_back_is_found_by_the_bill() {
     books.is_whole();
 }
 
+/// Goal: a refund behind our back is not booked while one of ours is under way: the channel may
+/// refuse ours, and then its user has the money again. Behind the refusal the user pays, and
+/// nothing is a loss.
+#[test]
+fn rch_034_a_refund_behind_our_back_waits_for_ours() {
+    let books = Billing::new();
+    let id = books.credited("wechat", "a", day(4));
+    let busy = json!({"callbacks": "drop", "refunds": "NOT_ENOUGH"});
+    books.reconciles("wechat", day(4), &busy);
+    let body = json!({"amount": "100", "idem_key": "r-1", "reason": "a test"});
+    let reply = books.post(&format!("recharges/{id}/refund"), &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let states =
+        "SELECT string_agg(kind || ' ' || state, ', ' ORDER BY kind) FROM recharge_returns";
+    eventually("ours to be sent", || (books.desk.site.sql_value(states) == "1 20").then_some(()));
+    let body = json!({"amount": 10_000, "at_s": noon(day(3))});
+    books.desk.sim.done("POST", &format!("/sim/refund/{id}"), &body);
+    books.reconciles("wechat", day(3), &busy);
+    assert_eq!(books.findings("wechat")[0].1, "OPEN");
+    assert_eq!(books.desk.site.sql_value(states), "1 20", "nothing is booked");
+    books.desk.sim.faults(&json!({}));
+    eventually("ours to be refused", || {
+        (books.desk.site.sql_value(states) == "1 -10").then_some(())
+    });
+    books.reconciles("wechat", day(3), &json!({}));
+    eventually("the user to pay", || {
+        (books.desk.site.sql_value(states) == "1 -10, 2 40").then_some(())
+    });
+    assert_eq!(books.server.balances(USER)["CNY"].funding, Some(0));
+    let losses = "SELECT count(*) FROM recharge_movements WHERE debit LIKE '%/loss'";
+    assert_eq!(books.desk.site.sql_value(losses), "0");
+    books.is_clean("wechat", day(4));
+    books.is_whole();
+}
+
 /// Goal: a chargeback that no callback has told is taken by the bill, and one that was won comes
 /// back by it.
 #[test]

@@ -22,6 +22,7 @@ use crate::recharge::decide::{PaymentDecision, PaymentTold};
 use crate::recharge::facts::{Facts, Returned, Taking};
 use crate::recharge::payment::SeenBy;
 use crate::recharge::returned::ReturnKind;
+use domain::code::Code;
 
 /// The author of dismissals that follow from the word of the channel.
 const BILL: &str = "bill";
@@ -201,9 +202,12 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         };
         let booked = match one.line_kind {
             Some(GIVEN_BACK_LINE) => self.recharges.given_back(&channel.terms, &taking).await,
-            _ => self.recharges.taken(&channel.terms, &taking).await,
+            _ => self.recharges.taken_by_bill(&channel.terms, &taking).await,
         };
         match booked {
+            Err(rejection) if rejection.code == Code::NotReturnable => {
+                Word::Waits("a refund of the payment is under way".to_owned())
+            }
             Err(rejection) => waits(&rejection),
             Ok(answer) => match answer.told {
                 PaymentTold::Success => {
