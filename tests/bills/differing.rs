@@ -210,6 +210,30 @@ fn rch_035_foreign_lines_and_old_columns_change_nothing() {
     books.is_whole();
 }
 
+/// Goal: differences that are dismissed, however many, hide no other one. Method: bills by hand.
+#[test]
+fn rch_035_dismissed_findings_hide_no_other() {
+    let books = Billing::new();
+    let day = day(3);
+    books.desk.site.sql(&format!(
+        "INSERT INTO channel_bills (channel, day, state, tries, run, next_at) \
+         VALUES ('card', '{day}', 10, 1, 1, NULL); \
+         INSERT INTO channel_bill_lines (channel, day, run, place, kind, marked, merchant_no, \
+            trade_no, minor_units, currency, at) \
+         SELECT 'card', '{day}', 1, n, 1, true, 'wrc_1', 'pi_' || n, 100, 'CNY', now() \
+           FROM generate_series(100001, 110002) n; \
+         INSERT INTO bill_findings (channel, day, kind, reference, trade_no, merchant_no, \
+            currency, state, found_at, updated_at, actor, reason) \
+         SELECT channel, day, 1, trade_no, trade_no, merchant_no, currency, -40, at, at, 'bill', 'x' \
+           FROM channel_bill_lines WHERE place < 110002"
+    ));
+    let body = json!({"day": day.to_string(), "apply": false, "reason": "a test"});
+    let plan = books.post("channels/card/reconcile", &body).json();
+    let found = plan["differences"].as_array().expect("a list");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0]["reference"], json!("pi_110002"));
+}
+
 /// Goal: a payment of another deployment is dismissed. Method: an order of another deployment
 /// on the same merchant account.
 #[test]

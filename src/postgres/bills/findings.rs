@@ -45,7 +45,8 @@ pub struct BillCompared {
 }
 
 impl BillStore {
-    /// Compares a good bill with the rows here. `span`: the day. It writes nothing.
+    /// Compares a good bill with the rows here, but for what is dismissed. `span`: the day. It
+    /// writes nothing.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
@@ -56,7 +57,10 @@ impl BillStore {
     ) -> Result<BillCompared, Error> {
         let differences = "SELECT kind, line_kind, reference, trade_no, merchant_no, return_no, \
                                   channel_return_no, currency, there, here \
-                             FROM bill_differences($1, $2, $3, $4) \
+                             FROM bill_differences($1, $2, $3, $4) d \
+                            WHERE NOT EXISTS (SELECT FROM bill_findings f \
+                                    WHERE (f.channel, f.day) = ($1, $2) AND f.state = -40 \
+                                      AND (f.kind, f.reference) = (d.kind, d.reference)) \
                             ORDER BY kind, reference LIMIT $5";
         let foreign = "SELECT count(*) FROM bill_lines_near($1, $2) l \
                         WHERE l.day = $2 AND NOT l.marked AND l.kind <> 5 \
@@ -158,19 +162,19 @@ impl BillStore {
         .await
     }
 
-    /// Sets the end of a look at a bill: `next_at`, `None` for never. Without an open finding, and
-    /// with a good bill of the next day, it is clean. Returns whether it is.
+    /// Sets the end of a look at a bill. Without a difference, and with a good bill of the next
+    /// day, it is clean; without one it is not due again. Returns whether it is clean.
     ///
     /// # Errors
     /// As [`BillStore::record_findings`].
     pub async fn bill_looked(
         &self,
         bill: &ChannelBill,
-        foreign: i64,
-        next_at: Option<Timestamp>,
+        compared: &BillCompared,
+        next_at: Timestamp,
     ) -> Result<bool, Error> {
         let looked = "WITH found AS (SELECT \
-                NOT EXISTS (SELECT FROM bill_findings \
+                NOT $6::bool AND NOT EXISTS (SELECT FROM bill_findings \
                              WHERE channel = $1 AND day = $2 AND state = 10) AS none, \
                 EXISTS (SELECT FROM channel_bills WHERE channel = $1 AND day = $2::date + 1 \
                            AND run IS NOT NULL) AS next) \
@@ -179,9 +183,10 @@ impl BillStore {
                      next_at = CASE WHEN none THEN NULL ELSE $5::timestamptz END \
                 FROM found WHERE b.channel = $1 AND b.day = $2 AND b.run = $3 AND b.state = 10 \
               RETURNING b.state = 40";
+        let BillCompared { foreign, more, .. } = compared;
         self.fenced(async |transaction| {
             let values: &[&(dyn ToSql + Sync)] =
-                &[&bill.channel, &bill.day, &bill.run, &foreign, &next_at];
+                &[&bill.channel, &bill.day, &bill.run, foreign, &next_at, more];
             let row = transaction.query_opt(looked, values).await?;
             row.map_or(Ok(false), |row| Ok(row.try_get(0)?))
         })

@@ -59,7 +59,7 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         let of = (bill.channel.as_str(), bill.day);
         let mut compared = self.store.compare_bill(of, span).await?;
         let mut open = self.store.record_findings(&bill, &compared, self.now()).await?;
-        let (mut changed, more) = (false, open.len() > WORK_MAX);
+        let (mut changed, more) = (false, compared.more || open.len() > WORK_MAX);
         for finding in open.iter().take(WORK_MAX) {
             if self.is_quiet() {
                 return Ok(false);
@@ -74,7 +74,7 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
             true => self.now(),
             false => self.next_at(bill.looks, COMPARE_CAP),
         };
-        let clean = self.store.bill_looked(&bill, compared.foreign, Some(next_at)).await?;
+        let clean = self.store.bill_looked(&bill, &compared, next_at).await?;
         let (name, day, open) = (&bill.channel, bill.day, open.len());
         info!(channel = name, %day, open, clean, "a bill is compared");
         Ok(clean)
