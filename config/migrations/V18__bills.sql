@@ -47,7 +47,7 @@ CREATE TABLE channel_bill_lines (
     PRIMARY KEY (channel, day, run, place)
 );
 
-CREATE INDEX channel_bill_lines_of_returns ON channel_bill_lines (channel, number)
+CREATE INDEX channel_bill_lines_of_returns ON channel_bill_lines (channel, trade_no)
     WHERE kind IN (2, 3, 4);
 
 -- A difference between a bill and the rows here. It is open until the data do not show it.

@@ -31,6 +31,36 @@ fn rch_034_a_refund_behind_our_back_is_found_by_the_bill() {
     books.is_whole();
 }
 
+/// Goal: money that an operator has booked by the merchant's number is not taken again by the
+/// bill; one that was booked by a number that no bill has is a person's to explain.
+#[test]
+fn rch_034_a_taking_of_an_operator_is_not_taken_again() {
+    let books = Billing::new();
+    let drop = json!({"callbacks": "drop"});
+    for (key, number, finding) in [
+        ("a", format!("shop-{}", noon(day(3))), None),
+        ("b", "typed-wrong".to_owned(), Some("OPEN")),
+    ] {
+        let id = books.credited("wechat", key, day(4));
+        books.desk.sim.faults(&drop);
+        let body = json!({"amount": 4_000, "at_s": noon(day(3))});
+        books.desk.sim.done("POST", &format!("/sim/refund/{id}"), &body);
+        let shown = books.get(&format!("recharges/{id}"));
+        let payment = shown["payments"][0]["payment_id"].as_str().expect("an id").to_owned();
+        let body = json!({"number": number, "amount": "40", "reason": "a test"});
+        let reply = books.post(&format!("payments/{payment}/taken"), &body);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        books.reconciles("wechat", day(3), &drop);
+        let found = books.findings("wechat");
+        assert_eq!(found.first().map(|one| one.1.as_str()), finding, "{found:?}");
+    }
+    assert_eq!(books.server.balances(USER)["CNY"].funding, Some(120 * COIN), "each once");
+    let found = books.get("findings?channel=wechat");
+    let said = found["findings"][0]["what"].as_str().expect("a word").to_owned();
+    assert!(said.contains("typed-wrong"), "{said}");
+    books.is_whole();
+}
+
 /// Goal: a refund behind our back is not booked while one of ours is under way: the channel may
 /// refuse ours, and then its user has the money again. Behind the refusal the user pays, and
 /// nothing is a loss.

@@ -822,7 +822,7 @@ CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
 CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
 CREATE INDEX balances_special ON balances_tb USING btree (user_id, asset_id) WHERE special;
 CREATE INDEX bill_findings_open ON bill_findings USING btree (channel, day) WHERE (state = 10);
-CREATE INDEX channel_bill_lines_of_returns ON channel_bill_lines USING btree (channel, number) WHERE (kind = ANY (ARRAY[2, 3, 4]));
+CREATE INDEX channel_bill_lines_of_returns ON channel_bill_lines USING btree (channel, trade_no) WHERE (kind = ANY (ARRAY[2, 3, 4]));
 CREATE INDEX channel_bills_due ON channel_bills USING btree (next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX channel_payments_held ON channel_payments USING btree (at) WHERE (disposition = ANY (ARRAY[10, 20]));
 CREATE INDEX channel_payments_updated ON channel_payments USING btree (updated_at);

@@ -85,6 +85,31 @@ impl BillStore {
         Ok(BillCompared { differences: found.into_values().collect(), foreign, more })
     }
 
+    /// The number of a taking of a payment, of this amount, that no line of a good bill has: an
+    /// operator may have booked it by another number.
+    ///
+    /// # Errors
+    /// As [`BillStore::compare_bill`].
+    pub async fn unbilled_taking(
+        &self,
+        channel: &str,
+        trade_no: &str,
+        minor_units: i64,
+    ) -> Result<Option<String>, Error> {
+        let taking = "SELECT r.channel_return_no \
+                        FROM recharge_returns r JOIN channel_payments p USING (payment_id) \
+                       WHERE (p.channel, p.trade_no) = ($1, $2) \
+                         AND (r.kind, r.state, r.minor_units) = (2, 40, $3) \
+                         AND NOT EXISTS (SELECT FROM channel_bill_lines l \
+                               JOIN channel_bills b \
+                                 ON (b.channel, b.day, b.run) = (l.channel, l.day, l.run) \
+                              WHERE (l.channel, l.trade_no) = ($1, $2) AND l.kind IN (2, 3, 4) \
+                                AND r.channel_return_no IN (l.return_no, l.channel_return_no)) \
+                       LIMIT 1";
+        let rows = self.query(taking, &[&channel, &trade_no, &minor_units]).await?;
+        rows.first().map_or(Ok(None), |row| Ok(row.try_get(0)?))
+    }
+
     /// Writes the findings of a comparison: new ones are open, and those that the data do not show
     /// any more are done. One that is dismissed stays so. Returns those that are open.
     ///

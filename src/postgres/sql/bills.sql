@@ -24,7 +24,8 @@ $$;
 --
 -- A payment may stand in the bill of a day beside its own: the two clocks differ. A return is done
 -- here some time behind its line, so its line may be of any earlier day. A channel may give one
--- number to a taking and to its end. A payment that its channel had given back before it was seen
+-- number to a taking and to its end, and an operator may book a taking by the number that the
+-- merchant or the channel has given it. A payment that its channel had given back before it was seen
 -- has no return.
 CREATE FUNCTION bill_differences(
     p_channel TEXT, p_day DATE, p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
@@ -67,8 +68,8 @@ LANGUAGE sql STABLE AS $$
       JOIN channel_payments p ON (p.channel, p.trade_no) = (p_channel, l.trade_no)
       LEFT JOIN recharge_returns r
              ON r.payment_id = p.payment_id AND r.state = 40 AND (r.kind = 3) = (l.kind = 4)
-                AND l.number = CASE r.kind WHEN 1 THEN 'wrf_' || ulid_text(r.return_id)
-                                           ELSE r.channel_return_no END
+                AND CASE r.kind WHEN 1 THEN l.return_no = 'wrf_' || ulid_text(r.return_id)
+                    ELSE r.channel_return_no IN (l.return_no, l.channel_return_no) END
      WHERE l.day = p_day AND l.kind IN (2, 3, 4)
        AND (r.return_id IS NULL OR r.minor_units <> l.minor_units)
        AND (p.disposition <> -30
@@ -88,8 +89,9 @@ LANGUAGE sql STABLE AS $$
        AND NOT EXISTS (SELECT FROM channel_bill_lines l
                          JOIN channel_bills b
                            ON (b.channel, b.day, b.run) = (l.channel, l.day, l.run)
-                        WHERE l.channel = p_channel AND l.kind IN (2, 3, 4)
-                          AND l.number = n.number AND (l.kind = 4) = (r.kind = 3))
+                        WHERE (l.channel, l.trade_no) = (p_channel, p.trade_no)
+                          AND l.kind IN (2, 3, 4) AND (l.kind = 4) = (r.kind = 3)
+                          AND n.number IN (l.return_no, l.channel_return_no))
 $$;
 
 -- A finding that is dismissed stays so, and its subject never changes.

@@ -192,6 +192,19 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         if let Err(word) = confirmed {
             return word;
         }
+        if one.line_kind != Some(GIVEN_BACK_LINE) {
+            let (name, trade_no) = (&channel.terms.name, &one.trade_no);
+            match self.store.unbilled_taking(name, trade_no, minor_units).await {
+                Ok(None) => {}
+                Ok(Some(number)) => {
+                    return Word::Wrong(format!(
+                        "a taking of this amount is booked under {number}, which no bill has: \
+                         dismiss the finding if it is the same"
+                    ));
+                }
+                Err(failure) => return Word::Waits(failure.to_string()),
+            }
+        }
         let taking = Taking {
             merchant_no: Some(one.merchant_no.clone()),
             trade_no: one.trade_no.clone(),
