@@ -176,6 +176,22 @@ fn rch_035_our_own_returns_are_compared() {
     assert_eq!(differences(&books, "card", today), Vec::<String>::new());
     line(3_001);
     assert_eq!(differences(&books, "card", today), ["3 3001 3000"]);
+    // The same line once more, in the bill of the next day; and in another currency.
+    books.desk.site.sql(
+        "UPDATE channel_bill_lines SET minor_units = 3000; \
+             INSERT INTO channel_bill_lines (channel, day, run, place, kind, marked, merchant_no, \
+                trade_no, return_no, channel_return_no, number, minor_units, currency, at) \
+             SELECT channel, day + 1, run, place, kind, marked, merchant_no, trade_no, return_no, \
+                channel_return_no, number, minor_units, currency, at FROM channel_bill_lines",
+    );
+    assert_eq!(differences(&books, "card", today), ["3 6000 3000"]);
+    books
+        .desk
+        .site
+        .sql("DELETE FROM channel_bill_lines WHERE day = (SELECT max(day) FROM channel_bills)");
+    books.desk.site.sql("UPDATE channel_bill_lines SET currency = 'USD'");
+    assert_eq!(differences(&books, "card", today), ["3 3000 3000"]);
+    line(3_001);
     // Of another payment's return: it is in the bill alone, and ours is in none.
     books.desk.site.sql("UPDATE channel_bill_lines SET number = 're_1', return_no = NULL");
     assert_eq!(differences(&books, "card", today), ["4 3001 ", "5  3000"]);

@@ -53,25 +53,32 @@ LANGUAGE sql STABLE AS $$
     -- A line that comes twice is a difference too.
     SELECT 3::smallint, 1::smallint, p.trade_no, p.trade_no, p.merchant_no, NULL, NULL, l.currency,
            l.there, p.minor_units
-      FROM (SELECT trade_no, min(currency) AS currency, sum(minor_units)::bigint AS there,
-                   min(merchant_no) AS merchant_no
+      FROM (SELECT trade_no, min(currency) AS currency, max(currency) AS other,
+                   sum(minor_units)::bigint AS there, min(merchant_no) AS merchant_no
               FROM bill_lines_near(p_channel, p_day)
-             WHERE day = p_day AND kind = 1 GROUP BY trade_no) AS l
+             WHERE kind = 1 GROUP BY trade_no HAVING bool_or(day = p_day)) AS l
       JOIN channel_payments p ON (p.channel, p.trade_no) = (p_channel, l.trade_no)
-     WHERE (l.there, l.currency, l.merchant_no) <> (p.minor_units, p.currency, p.merchant_no)
+     WHERE (l.there, l.currency, l.other, l.merchant_no)
+           <> (p.minor_units, p.currency, p.currency, p.merchant_no)
     UNION ALL
-    SELECT CASE WHEN r.return_id IS NULL THEN 4 ELSE 3 END::smallint, l.kind,
+    SELECT CASE WHEN r.here IS NULL AND l.times = 1 THEN 4 ELSE 3 END::smallint, l.kind,
            COALESCE(l.number, l.trade_no) || CASE l.kind WHEN 4 THEN ' given back' ELSE '' END,
-           l.trade_no, p.merchant_no, l.return_no,
-           l.channel_return_no, l.currency, l.minor_units, r.minor_units
-      FROM bill_lines_near(p_channel, p_day) l
+           l.trade_no, p.merchant_no, l.return_no, l.channel_return_no, l.currency, l.there, r.here
+      FROM (SELECT trade_no, kind, number, min(return_no) AS return_no,
+                   min(channel_return_no) AS channel_return_no, count(*) AS times,
+                   min(currency) AS currency, max(currency) AS other,
+                   sum(minor_units)::bigint AS there
+              FROM bill_lines_near(p_channel, p_day)
+             WHERE kind IN (2, 3, 4)
+             GROUP BY trade_no, kind, number HAVING bool_or(day = p_day)) AS l
       JOIN channel_payments p ON (p.channel, p.trade_no) = (p_channel, l.trade_no)
-      LEFT JOIN recharge_returns r
-             ON r.payment_id = p.payment_id AND r.state = 40 AND (r.kind = 3) = (l.kind = 4)
-                AND CASE r.kind WHEN 1 THEN l.return_no = 'wrf_' || ulid_text(r.return_id)
-                    ELSE r.channel_return_no IN (l.return_no, l.channel_return_no) END
-     WHERE l.day = p_day AND l.kind IN (2, 3, 4)
-       AND (r.return_id IS NULL OR r.minor_units <> l.minor_units)
+     -- Two rows here for one line are a difference too.
+     CROSS JOIN LATERAL (
+        SELECT sum(r.minor_units)::bigint AS here FROM recharge_returns r
+         WHERE r.payment_id = p.payment_id AND r.state = 40 AND (r.kind = 3) = (l.kind = 4)
+           AND CASE r.kind WHEN 1 THEN l.return_no = 'wrf_' || ulid_text(r.return_id)
+               ELSE r.channel_return_no IN (l.return_no, l.channel_return_no) END) AS r
+     WHERE (r.here, p.currency, p.currency) IS DISTINCT FROM (l.there, l.currency, l.other)
        AND (p.disposition <> -30
             OR EXISTS (SELECT FROM recharge_returns o WHERE o.payment_id = p.payment_id))
     UNION ALL
