@@ -269,6 +269,10 @@ async fn reconcile(service: Arc<Service>, parameters: Vec<String>, call: Call) -
         let body = planned(desk, name, &days, day).await?;
         return Ok(json(StatusCode::OK, &body, &request_id));
     }
+    // Before that time half a bill would count as whole.
+    if let Some(due) = days.due(day).filter(|due| *due > at) {
+        return Err(invalid(format!("The channel makes the bill of the day at {due}.")));
+    }
     let actor = actor(caller);
     let wanted = desk.bills.store.want_again((name, day), at, (&actor, &reason)).await;
     let bill = wanted.map_err(postgres_away)?;
