@@ -105,8 +105,8 @@ impl Billing {
         self.asks(channel, day, faults);
         eventually("a bill that is compared", || {
             let looks = format!(
-                "SELECT looks FROM channel_bills \
-                  WHERE channel = '{channel}' AND day = '{day}' AND state <> 0 AND looks > 0"
+                "SELECT looks FROM channel_bills WHERE channel = '{channel}' AND day = '{day}' \
+                    AND state <> 0 AND compared_at IS NOT NULL"
             );
             (!self.desk.site.sql(&looks).is_empty()).then_some(())
         });

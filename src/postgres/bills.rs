@@ -217,6 +217,18 @@ impl BillStore {
         self.query(&bill, &[&channel, &day]).await?.first().map(bill_from_row).transpose()
     }
 
+    /// The first bill of a channel that has never been good.
+    ///
+    /// # Errors
+    /// As [`BillStore::channel_since`].
+    pub async fn first_missing(&self, channel: &str) -> Result<Option<ChannelBill>, Error> {
+        let first = format!(
+            "SELECT {COLUMNS} FROM channel_bills WHERE channel = $1 AND run IS NULL \
+              ORDER BY day LIMIT 1"
+        );
+        self.query(&first, &[&channel]).await?.first().map(bill_from_row).transpose()
+    }
+
     /// The newest bills; of one channel and day, where they are given.
     ///
     /// # Errors
@@ -348,7 +360,7 @@ impl BillStore {
         let lines = i64::try_from(sums.lines).unwrap_or(i64::MAX);
         let whole = "UPDATE channel_bills SET state = 10, run = tries, lines = $4, paid = $5, \
                         returned = $6, fees = $7, fetched_at = $8, next_at = $8, looks = 0, \
-                        purged = FALSE, what = NULL, asset_id = $9 \
+                        purged = FALSE, compared_at = NULL, what = NULL, asset_id = $9 \
                       WHERE channel = $1 AND day = $2 AND tries = $3 AND state = 0";
         let before = "UPDATE channel_bills SET next_at = $3 \
                        WHERE channel = $1 AND day = $2::date - 1 AND state = 10";

@@ -52,6 +52,8 @@ const RETRY_CAP: Duration = Duration::from_hours(1);
 const COMPARE_CAP: Duration = Duration::from_hours(6);
 /// A bill that is not there so long behind `bill_at` is late.
 const LATE: Duration = Duration::from_hours(24);
+/// The pause between two searches for bills that are late.
+const WATCH: Duration = Duration::from_hours(1);
 /// The most days before today that are fetched at once: channels keep bills for three months.
 const DAYS_MAX: i64 = 92;
 /// The most days before today of a channel that has no bill yet.
@@ -137,6 +139,8 @@ struct BillsTask<T, F> {
     passed: BTreeMap<String, u64>,
     /// The last day of each channel that has a row.
     known: BTreeMap<String, Date>,
+    /// When the bills of a channel are searched for late ones, monotonic ns.
+    watched: BTreeMap<String, u64>,
 }
 
 impl<T: Adapter, F: Adapter> BillsTask<T, F> {
@@ -153,6 +157,7 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
             in_hand: BTreeMap::new(),
             passed: BTreeMap::new(),
             known: BTreeMap::new(),
+            watched: BTreeMap::new(),
         }
     }
 
@@ -217,6 +222,7 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
         let now = self.office.now();
         let names: Vec<String> = self.office.days.keys().cloned().collect();
         for channel in names {
+            self.watch_missing(&channel, now_ns).await?;
             let is_busy = self.in_hand.values().any(|busy| *busy == channel);
             if is_busy || self.passed.contains_key(&channel) {
                 continue;
@@ -230,6 +236,23 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
         let next = self.office.store.next_bill_at(now).await?;
         let wait = next.map(|at| Duration::try_from(now.duration_until(at)));
         Ok(wait.map_or(LOOK, |wait| wait.unwrap_or(Duration::ZERO)))
+    }
+
+    /// Says that a bill has never come, also one that no job has reached.
+    async fn watch_missing(&mut self, channel: &str, now_ns: u64) -> Result<(), Error> {
+        if self.watched.get(channel).is_some_and(|next_ns| *next_ns > now_ns) {
+            return Ok(());
+        }
+        let office = &self.office;
+        if let Some(bill) = office.store.first_missing(channel).await? {
+            let why = bill.what.as_deref().unwrap_or("it was not reached");
+            office.watch_late(&office.days[channel], &bill, why);
+        }
+        office.measure(channel).await?;
+        let next = Duration::from_nanos(now_ns) + WATCH;
+        let next_ns = u64::try_from(next.as_nanos()).unwrap_or(u64::MAX);
+        self.watched.insert(channel.to_owned(), next_ns);
+        Ok(())
     }
 
     /// Makes the rows of the days with bills that have become due.
@@ -302,8 +325,8 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
     }
 
     /// The time of the next try behind so many.
-    fn next_at(&self, tries: u32, cap: Duration) -> Timestamp {
-        later(self.now(), pause(RETRY, tries, cap, self.entropy.lock().u64()))
+    fn later_by(&self, first: Duration, tries: u32, cap: Duration) -> Timestamp {
+        later(self.now(), pause(first, tries, cap, self.entropy.lock().u64()))
     }
 
     /// Calls a channel, and counts the end. `None`: the adapter broke, and nothing is known.

@@ -210,6 +210,42 @@ fn rch_035_foreign_lines_and_old_columns_change_nothing() {
     books.is_whole();
 }
 
+/// Goal: a comparison that fails each time keeps no other day from its own, and a bill that no job
+/// reaches is late. Method: the comparison of one day raises an error.
+#[test]
+fn rch_035_a_comparison_that_fails_delays_no_other_day() {
+    let (site, webhook) = alerting();
+    let books = Billing::on(site);
+    books.credited("card", "a", day(4));
+    books.desk.site.sql(&format!(
+        "CREATE OR REPLACE FUNCTION bill_lines_near(p_channel TEXT, p_day DATE) \
+         RETURNS SETOF channel_bill_lines LANGUAGE plpgsql STABLE AS $$ BEGIN \
+            IF p_day = '{}' THEN RAISE EXCEPTION 'a test'; END IF; \
+            RETURN QUERY SELECT l.* FROM channel_bills b JOIN channel_bill_lines l \
+                ON (l.channel, l.day, l.run) = (b.channel, b.day, b.run) \
+             WHERE b.channel = p_channel AND b.day BETWEEN p_day - 1 AND p_day + 1; \
+         END $$",
+        day(4)
+    ));
+    books.asks("card", day(4), &json!({}));
+    let looks = format!("SELECT looks > 0 FROM channel_bills WHERE day = '{}'", day(4));
+    eventually("a look", || (books.desk.site.sql(&looks) == [["t"]]).then_some(()));
+    books.reconciles("card", day(6), &json!({}));
+    books
+        .desk
+        .site
+        .sql(&format!("INSERT INTO channel_bills (channel, day) VALUES ('card', '{}')", day(9)));
+    let Billing { server, desk } = books;
+    server.kill();
+    desk.site.wait_for_disconnected();
+    // It replaces the function.
+    let server = desk.start();
+    assert_raised(&server, &webhook, Alert::BillLate);
+    let books = Billing { server, desk };
+    books.reconciles("card", day(3), &json!({}));
+    books.is_clean("card", day(4));
+}
+
 /// Goal: differences that are dismissed, however many, hide no other one. Method: bills by hand.
 #[test]
 fn rch_035_dismissed_findings_hide_no_other() {

@@ -7,7 +7,7 @@ use jiff::civil::Date;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::BillStore;
+use super::{BillStore, COLUMNS as BILL_COLUMNS, bill_from_row};
 use crate::postgres::{Error, admin};
 use crate::recharge::bill::{BillDifference, BillFinding, ChannelBill, FindingKind, FindingState};
 
@@ -187,7 +187,29 @@ impl BillStore {
         .await
     }
 
-    /// Sets the end of a look at a bill. Without a difference, and with a good bill of the next
+    /// Writes down a look at a bill, before its comparison: one that fails each time must not keep
+    /// the others from theirs. `None`: the row has changed meanwhile.
+    ///
+    /// # Errors
+    /// As [`BillStore::record_findings`].
+    pub async fn bill_looking(
+        &self,
+        bill: &ChannelBill,
+        next_at: Timestamp,
+    ) -> Result<Option<ChannelBill>, Error> {
+        let looking = format!(
+            "UPDATE channel_bills SET looks = looks + 1, next_at = $4 \
+              WHERE channel = $1 AND day = $2 AND run = $3 AND state <> 0 \
+              RETURNING {BILL_COLUMNS}"
+        );
+        self.fenced(async |transaction| {
+            let values: &[&(dyn ToSql + Sync)] = &[&bill.channel, &bill.day, &bill.run, &next_at];
+            transaction.query_opt(&looking, values).await?.as_ref().map(bill_from_row).transpose()
+        })
+        .await
+    }
+
+    /// Sets the end of a look at a bill, which began at `began`. Without a difference, and with a good bill of the next
     /// day, it is clean; without one it is not due again. Returns whether it is clean.
     ///
     /// # Errors
@@ -196,14 +218,14 @@ impl BillStore {
         &self,
         bill: &ChannelBill,
         compared: &BillCompared,
-        next_at: Timestamp,
+        (began, next_at): (Timestamp, Timestamp),
     ) -> Result<bool, Error> {
         let looked = "WITH found AS (SELECT \
                 NOT $6::bool AND NOT EXISTS (SELECT FROM bill_findings \
                              WHERE channel = $1 AND day = $2 AND state = 10) AS none, \
                 EXISTS (SELECT FROM channel_bills WHERE channel = $1 AND day = $2::date + 1 \
                            AND run IS NOT NULL) AS next) \
-              UPDATE channel_bills b SET looks = looks + 1, foreign_lines = $4, \
+              UPDATE channel_bills b SET foreign_lines = $4, compared_at = $7, \
                      state = CASE WHEN none AND next THEN 40 ELSE 10 END, \
                      next_at = CASE WHEN none THEN NULL ELSE $5::timestamptz END \
                 FROM found WHERE b.channel = $1 AND b.day = $2 AND b.run = $3 AND b.state = 10 \
@@ -211,7 +233,7 @@ impl BillStore {
         let BillCompared { foreign, more, .. } = compared;
         self.fenced(async |transaction| {
             let values: &[&(dyn ToSql + Sync)] =
-                &[&bill.channel, &bill.day, &bill.run, foreign, &next_at, more];
+                &[&bill.channel, &bill.day, &bill.run, foreign, &next_at, more, &began];
             let row = transaction.query_opt(looked, values).await?;
             row.map_or(Ok(false), |row| Ok(row.try_get(0)?))
         })

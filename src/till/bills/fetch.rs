@@ -7,7 +7,7 @@ use std::thread;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::{Office, RETRY_CAP};
+use super::{Office, RETRY, RETRY_CAP};
 use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
 use crate::channels::BillAsk;
@@ -34,7 +34,7 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
     ) -> Result<(), Error> {
         let Some(span) = days.span(bill.day) else { return Ok(()) };
         let tries = u32::try_from(bill.tries).unwrap_or(u32::MAX);
-        let tried = self.store.bill_tried(&bill, self.next_at(tries, RETRY_CAP)).await?;
+        let tried = self.store.bill_tried(&bill, self.later_by(RETRY, tries, RETRY_CAP)).await?;
         let Some(bill) = tried else { return Ok(()) };
         while self.store.remove_lines(&bill.channel).await? {}
         let has_trade = self.store.has_trade(&bill.channel, span).await?;

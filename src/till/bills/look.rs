@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tracing::{info, warn};
 
 use super::super::step::later;
-use super::{COMPARE_CAP, Office};
+use super::{COMPARE_CAP, Office, RETRY};
 use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
 use crate::channels::open::OpenChannel;
@@ -28,6 +28,8 @@ use domain::code::Code;
 const BILL: &str = "bill";
 /// The most findings that one look works on; the next look goes on.
 const WORK_MAX: usize = 500;
+/// The first pause behind a comparison that has no end. It doubles.
+const LOOK_RETRY: Duration = Duration::from_secs(2);
 /// A return that is in no bill so long behind its day needs a person.
 const RETURN_PATIENCE: Duration = Duration::from_hours(48);
 /// The kinds of lines, as `channel_bill_lines` has them.
@@ -56,6 +58,9 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         bill: ChannelBill,
     ) -> Result<bool, Error> {
         let Some(span) = days.span(bill.day) else { return Ok(false) };
+        let began = self.now();
+        let next_at = self.later_by(LOOK_RETRY, bill.looks, COMPARE_CAP);
+        let Some(bill) = self.store.bill_looking(&bill, next_at).await? else { return Ok(false) };
         let of = (bill.channel.as_str(), bill.day);
         let mut compared = self.store.compare_bill(of, span).await?;
         let mut open = self.store.record_findings(&bill, &compared, self.now()).await?;
@@ -72,9 +77,9 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         }
         let next_at = match changed && more {
             true => self.now(),
-            false => self.next_at(bill.looks, COMPARE_CAP),
+            false => self.later_by(RETRY, bill.looks.saturating_sub(1), COMPARE_CAP),
         };
-        let clean = self.store.bill_looked(&bill, &compared, next_at).await?;
+        let clean = self.store.bill_looked(&bill, &compared, (began, next_at)).await?;
         let (name, day, open) = (&bill.channel, bill.day, open.len());
         info!(channel = name, %day, open, clean, "a bill is compared");
         Ok(clean)
