@@ -75,6 +75,16 @@ impl FindingKind {
         }
     }
 
+    /// Whether the channel is asked about it.
+    pub fn asks(self) -> bool {
+        match self {
+            FindingKind::MissingThere | FindingKind::AmountDiffers => false,
+            FindingKind::MissingHere
+            | FindingKind::ReturnMissingHere
+            | FindingKind::ReturnMissingThere => true,
+        }
+    }
+
     /// The number that PostgreSQL stores.
     pub fn number(self) -> i16 {
         self as i16

@@ -81,6 +81,15 @@ fn rch_034_a_refund_behind_our_back_waits_for_ours() {
     books.reconciles("wechat", day(3), &busy);
     assert_eq!(books.findings("wechat")[0].1, "OPEN");
     assert_eq!(books.desk.site.sql_value(states), "1 20", "nothing is booked");
+    let alerts = "ubscore_alerts_total{alert=\"bill_mismatch\"}";
+    assert_eq!(books.server.metric(alerts), 0, "it may wait");
+    books.desk.site.sql(
+        "ALTER TABLE bill_findings DISABLE TRIGGER USER; \
+         UPDATE bill_findings SET found_at = found_at - INTERVAL '1 day'; \
+         ALTER TABLE bill_findings ENABLE TRIGGER USER",
+    );
+    books.reconciles("wechat", day(3), &busy);
+    eventually("a person is called", || (books.server.metric(alerts) > 0).then_some(()));
     books.desk.sim.faults(&json!({}));
     eventually("ours to be refused", || {
         (books.desk.site.sql_value(states) == "1 -10").then_some(())

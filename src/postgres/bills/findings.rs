@@ -111,7 +111,8 @@ impl BillStore {
     }
 
     /// Writes the findings of a comparison: new ones are open, and those that the data do not show
-    /// any more are done. One that is dismissed stays so. Returns those that are open.
+    /// any more are done. One that is dismissed stays so. Returns those that are open, first
+    /// those that no look has reached for the longest.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or this process has been superseded.
@@ -141,7 +142,8 @@ impl BillStore {
                            (SELECT * FROM unnest($4::smallint[], $5::text[]))";
         let open = format!(
             "SELECT {COLUMNS} FROM bill_findings \
-              WHERE channel = $1 AND day = $2 AND state = 10 ORDER BY kind, reference"
+              WHERE channel = $1 AND day = $2 AND state = 10 \
+              ORDER BY updated_at, kind, reference"
         );
         let columns = DifferenceColumns::of(&compared.differences);
         let more = compared.more;
@@ -173,13 +175,13 @@ impl BillStore {
         .await
     }
 
-    /// Writes down the word of the channel about an open finding.
+    /// Writes down the word of the channel about an open finding, and that a look has reached it.
     ///
     /// # Errors
     /// As [`BillStore::record_findings`].
     pub async fn note_finding(&self, id: i64, what: &str, now: Timestamp) -> Result<(), Error> {
         let note = "UPDATE bill_findings SET what = $2, updated_at = $3 \
-                     WHERE finding_id = $1 AND state = 10 AND what IS DISTINCT FROM $2";
+                     WHERE finding_id = $1 AND state = 10";
         self.fenced(async |transaction| {
             transaction.execute(note, &[&id, &what, &now]).await?;
             Ok(())

@@ -26,12 +26,14 @@ use domain::code::Code;
 
 /// The author of dismissals that follow from the word of the channel.
 const BILL: &str = "bill";
-/// The most findings that one look works on; the next look goes on.
+/// The most findings that one look asks the channel about; the next look goes on.
 const WORK_MAX: usize = 500;
 /// The first pause behind a comparison that has no end. It doubles.
 const LOOK_RETRY: Duration = Duration::from_secs(2);
 /// A return that is in no bill so long behind its day needs a person.
 const RETURN_PATIENCE: Duration = Duration::from_hours(48);
+/// Any other finding that waits for so long does.
+const PATIENCE: Duration = Duration::from_hours(24);
 /// The kinds of lines, as `channel_bill_lines` has them.
 const TAKEN_LINE: i16 = 3;
 const GIVEN_BACK_LINE: i16 = 4;
@@ -65,9 +67,16 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         let mut compared = self.store.compare_bill(of, span).await?;
         let mut open = self.store.record_findings(&bill, &compared, self.now()).await?;
         let (mut changed, more) = (false, compared.more || open.len() > WORK_MAX);
-        for finding in open.iter().take(WORK_MAX) {
+        let mut asked = 0;
+        for finding in &open {
             if self.is_quiet() {
                 return Ok(false);
+            }
+            if finding.difference.kind.asks() {
+                asked += 1;
+                if asked > WORK_MAX {
+                    continue;
+                }
             }
             changed |= self.work_on(channel, span.1, finding).await?;
         }
@@ -96,21 +105,17 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         let word = match one.kind {
             FindingKind::MissingHere => self.missing_here(channel, one).await,
             FindingKind::ReturnMissingHere => self.return_missing_here(channel, one).await,
-            FindingKind::ReturnMissingThere => {
-                let word = self.return_missing_there(channel, one).await;
-                match word {
-                    Word::Waits(why) if later(day_end, RETURN_PATIENCE) <= self.now() => {
-                        Word::Wrong(why)
-                    }
-                    word => word,
-                }
-            }
+            FindingKind::ReturnMissingThere => self.return_missing_there(channel, one).await,
             FindingKind::MissingThere => Word::Wrong("it is in no bill of its channel".to_owned()),
             FindingKind::AmountDiffers => {
                 let amount = |units: Option<i64>| units.map_or("none".into(), |u| u.to_string());
                 let (there, here) = (amount(one.there), amount(one.here));
                 Word::Wrong(format!("the bill has {there} minor units, and {here} are here"))
             }
+        };
+        let word = match word {
+            Word::Waits(why) if until(finding, day_end) <= self.now() => Word::Wrong(why),
+            word => word,
         };
         match word {
             Word::Booked => {
@@ -315,6 +320,14 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
             Some(Refunded::Unknown(doubt)) => Word::Waits(doubt.to_string()),
             None => Word::Waits("the adapter broke".to_owned()),
         }
+    }
+}
+
+/// How long a finding may wait: then a person must look.
+fn until(finding: &BillFinding, day_end: Timestamp) -> Timestamp {
+    match finding.difference.kind {
+        FindingKind::ReturnMissingThere => later(day_end, RETURN_PATIENCE),
+        _ => later(finding.found_at, PATIENCE),
     }
 }
 
