@@ -19,6 +19,7 @@ CREATE TABLE channel_bills (
     asset_id   INTEGER,                          -- of the booked fees
     state      SMALLINT NOT NULL DEFAULT 0
                CHECK (state IN (0, 10, 40)),     -- 0 wanted, 10 compared, 40 clean
+    again      BOOLEAN NOT NULL DEFAULT FALSE,   -- it is fetched anew; until then its state stands
     purged     BOOLEAN NOT NULL DEFAULT FALSE,   -- its lines of payments are removed
     channel    VARCHAR(16) NOT NULL,
     what       TEXT,                             -- why the last try brought no bill

@@ -24,7 +24,7 @@ pub use self::findings::{BillCompared, FindingSearch};
 
 /// The columns that [`bill_from_row`] reads, in its order.
 const COLUMNS: &str = "channel, day, state, tries, run, looks, next_at, fetched_at, lines, paid, \
-                       returned, fees, foreign_lines, what";
+                       returned, fees, foreign_lines, what, again";
 /// Lines that are removed with one statement.
 const REMOVED_MAX: i64 = 50_000;
 /// Lines of returns are kept for so many days: a return is done here some time behind its line, and
@@ -150,8 +150,8 @@ impl BillStore {
         .await
     }
 
-    /// Has the bill of one day fetched anew, by an operator, with its audit row. Bills beside it
-    /// that have lost their lines come again with it. Returns the bill as it stands then.
+    /// Has the bill of one day fetched anew, by an operator, with its audit row. Its state stands
+    /// until the new one is here. Bills beside it that have lost their lines come again with it. Returns the bill as it stands then.
     ///
     /// # Errors
     /// As [`BillStore::want_bills`].
@@ -163,10 +163,10 @@ impl BillStore {
     ) -> Result<ChannelBill, Error> {
         let want = format!(
             "INSERT INTO channel_bills (channel, day, next_at) VALUES ($1, $2, $3) \
-             ON CONFLICT (channel, day) DO UPDATE SET state = 0, next_at = $3 \
+             ON CONFLICT (channel, day) DO UPDATE SET again = TRUE, next_at = $3 \
              RETURNING {COLUMNS}"
         );
-        let beside = "UPDATE channel_bills SET state = 0, next_at = $3 \
+        let beside = "UPDATE channel_bills SET again = TRUE, next_at = $3 \
                        WHERE channel = $1 AND day IN ($2::date - 1, $2::date + 1) AND purged";
         self.fenced(async |transaction| {
             let row = transaction.query_one(&want, &[&channel, &day, &at]).await?;
@@ -273,7 +273,8 @@ impl BillStore {
     ) -> Result<Option<ChannelBill>, Error> {
         let tried = format!(
             "UPDATE channel_bills SET tries = tries + 1, next_at = $4, what = NULL \
-              WHERE channel = $1 AND day = $2 AND tries = $3 AND state = 0 RETURNING {COLUMNS}"
+              WHERE channel = $1 AND day = $2 AND tries = $3 AND (state = 0 OR again) \
+              RETURNING {COLUMNS}"
         );
         self.fenced(async |transaction| {
             let values: &[&(dyn ToSql + Sync)] = &[&bill.channel, &bill.day, &bill.tries, &next_at];
@@ -288,7 +289,7 @@ impl BillStore {
     /// As [`BillStore::want_bills`].
     pub async fn bill_failed(&self, bill: &ChannelBill, what: &str) -> Result<(), Error> {
         let failed = "UPDATE channel_bills SET what = $4 \
-                       WHERE channel = $1 AND day = $2 AND tries = $3 AND state = 0";
+                       WHERE channel = $1 AND day = $2 AND tries = $3 AND (state = 0 OR again)";
         self.fenced(async |transaction| {
             let values: &[&(dyn ToSql + Sync)] = &[&bill.channel, &bill.day, &bill.tries, &what];
             transaction.execute(failed, values).await?;
@@ -345,7 +346,7 @@ impl BillStore {
     }
 
     /// Makes the lines of a try those of its bill, with its sums and its fees, in one commit. The
-    /// bill of the day before is due for another look. Returns the smallest units of the fees as
+    /// bills beside it are due for another look. Returns the smallest units of the fees as
     /// they are booked; `None`: the row has changed meanwhile, and nothing is written.
     ///
     /// # Errors
@@ -360,10 +361,11 @@ impl BillStore {
         let lines = i64::try_from(sums.lines).unwrap_or(i64::MAX);
         let whole = "UPDATE channel_bills SET state = 10, run = tries, lines = $4, paid = $5, \
                         returned = $6, fees = $7, fetched_at = $8, next_at = $8, looks = 0, \
-                        purged = FALSE, compared_at = NULL, what = NULL, asset_id = $9 \
-                      WHERE channel = $1 AND day = $2 AND tries = $3 AND state = 0";
-        let before = "UPDATE channel_bills SET next_at = $3 \
-                       WHERE channel = $1 AND day = $2::date - 1 AND state = 10";
+                        purged = FALSE, again = FALSE, compared_at = NULL, what = NULL, asset_id = $9 \
+                      WHERE channel = $1 AND day = $2 AND tries = $3 AND (state = 0 OR again)";
+        let beside = "UPDATE channel_bills SET next_at = $3 \
+                       WHERE channel = $1 AND day IN ($2::date - 1, $2::date + 1) \
+                         AND state = 10 AND NOT again";
         let booked = "UPDATE channel_bills SET fees_units = $3 WHERE channel = $1 AND day = $2";
         self.fenced(async |transaction| {
             let (paid, returned, asset) = (sums.paid, sums.returned, asset_number(fees.asset));
@@ -384,7 +386,7 @@ impl BillStore {
             let units = book_fees(transaction, &bill.channel, fees, now).await?;
             let (channel, day) = (&bill.channel, &bill.day);
             transaction.execute(booked, &[channel, day, &Numeric(units)]).await?;
-            transaction.execute(before, &[channel, day, &now]).await?;
+            transaction.execute(beside, &[channel, day, &now]).await?;
             Ok(Some(units))
         })
         .await
@@ -442,16 +444,17 @@ impl BillStore {
         // A bill whose neighbours are not clean needs its lines for them.
         let stale = "WITH over AS (\
                 SELECT b.day, b.run FROM channel_bills b \
-                 WHERE b.channel = $1 AND b.state = 40 AND NOT b.purged \
+                 WHERE b.channel = $1 AND b.state = 40 AND NOT b.purged AND NOT b.again \
                    AND NOT EXISTS (SELECT FROM channel_bills n WHERE n.channel = $1 \
-                        AND n.day BETWEEN b.day - 1 AND b.day + 1 AND n.state <> 40) \
+                        AND n.day BETWEEN b.day - 1 AND b.day + 1 \
+                        AND (n.state <> 40 OR n.again)) \
                    AND EXISTS (SELECT FROM channel_bills n \
                                 WHERE n.channel = $1 AND n.day = b.day + 1)), \
               stale AS (\
                 SELECT b.day, r AS run FROM channel_bills b \
                  CROSS JOIN generate_series(1, b.tries) AS r \
                  WHERE b.channel = $1 AND NOT b.purged AND r IS DISTINCT FROM b.run \
-                   AND (r < b.tries OR b.state <> 0)), \
+                   AND (r < b.tries OR b.state <> 0 AND NOT b.again)), \
               doomed AS (\
                 SELECT l.ctid FROM over JOIN channel_bill_lines l \
                     ON l.channel = $1 AND (l.day, l.run) = (over.day, over.run) \
@@ -467,7 +470,7 @@ impl BillStore {
                            WHERE ctid = ANY (ARRAY(SELECT ctid FROM doomed)) RETURNING 1) \
               SELECT count(*), ARRAY(SELECT day FROM over) FROM removed";
         let purged = "UPDATE channel_bills SET purged = TRUE \
-                       WHERE channel = $1 AND day = ANY ($2) AND state = 40";
+                       WHERE channel = $1 AND day = ANY ($2) AND state = 40 AND NOT again";
         self.fenced(async |transaction| {
             let values: &[&(dyn ToSql + Sync)] = &[&channel, &REMOVED_MAX, &RETURNS_KEPT_DAYS];
             let row = transaction.query_one(stale, values).await?;
@@ -607,5 +610,6 @@ fn bill_from_row(row: &Row) -> Result<ChannelBill, Error> {
         },
         foreign: row.try_get(12)?,
         what: row.try_get(13)?,
+        again: row.try_get(14)?,
     })
 }

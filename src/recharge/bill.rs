@@ -172,6 +172,8 @@ pub struct ChannelBill {
     pub foreign: i64,
     /// Why the last try brought no bill.
     pub what: Option<String>,
+    /// It is to be fetched anew. Its state stands until then.
+    pub again: bool,
 }
 
 /// A difference between a bill and the rows here.

@@ -98,6 +98,13 @@ impl Bills {
         self.days.get(channel)
     }
 
+    /// The first day of a channel that its bill can be asked for: channels keep them for three
+    /// months. `None`: it is not in the configuration.
+    pub fn first_kept(&self, channel: &str, now: Timestamp) -> Option<Date> {
+        let today = self.days(channel)?.day_of(now);
+        Some(today.checked_sub(DAYS_MAX.days()).unwrap_or(Date::MIN))
+    }
+
     /// Has the rows read now.
     pub fn look(&self) {
         if self.wakes.try_send(()).is_err() {
@@ -289,6 +296,7 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         let Some(days) = self.days.get(&bill.channel) else { return Ok(()) };
         match bill.state {
             BillState::Wanted => self.fetch(&channel, days, bill).await?,
+            _ if bill.again => self.fetch(&channel, days, bill).await?,
             BillState::Compared | BillState::Clean => {
                 let name = bill.channel.clone();
                 if self.look(&channel, days, bill).await? {

@@ -203,6 +203,15 @@ fn rch_035_foreign_lines_and_old_columns_change_nothing() {
         books.reconciles("wechat", day(ago), &json!({}));
     }
     books.is_clean("wechat", day(4));
+    // A try that brings nothing takes nothing from a bill that is here.
+    books.asks("wechat", day(2), &json!({"bill": "late"}));
+    let failed = eventually("a failed try", || {
+        let bill = books.bill("wechat", day(2));
+        (!bill["what"].is_null()).then_some(bill)
+    });
+    let state = (&failed["state"], &failed["again"], &failed["good"]);
+    assert_eq!(state, (&json!("COMPARED"), &json!(true), &json!(true)), "{failed}");
+    books.reconciles("wechat", day(2), &json!({}));
     let lines = "SELECT count(*) FROM channel_bill_lines WHERE channel = 'wechat'";
     eventually("the lines to be removed", || {
         (books.desk.site.sql_value(lines) == "0").then_some(())

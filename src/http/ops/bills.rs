@@ -64,6 +64,8 @@ struct BillBody {
     fees: i64,
     fetched_at: Option<Timestamp>,
     next_at: Option<Timestamp>,
+    /// It is to be fetched anew: its state and sums stand until then.
+    again: bool,
     /// Why the last try brought no bill.
     what: Option<String>,
 }
@@ -83,6 +85,7 @@ impl From<&ChannelBill> for BillBody {
             fees: bill.sums.fees,
             fetched_at: bill.fetched_at,
             next_at: bill.next_at,
+            again: bill.again,
             what: bill.what.clone(),
         }
     }
@@ -272,6 +275,11 @@ async fn reconcile(service: Arc<Service>, parameters: Vec<String>, call: Call) -
     // Before that time half a bill would count as whole.
     if let Some(due) = days.due(day).filter(|due| *due > at) {
         return Err(invalid(format!("The channel makes the bill of the day at {due}.")));
+    }
+    if let Some(first) = desk.bills.first_kept(name, at).filter(|first| day < *first) {
+        return Err(invalid(format!(
+            "Channels keep bills for three months: {first} is the first."
+        )));
     }
     let actor = actor(caller);
     let wanted = desk.bills.store.want_again((name, day), at, (&actor, &reason)).await;

@@ -201,7 +201,7 @@ impl BillStore {
     ) -> Result<Option<ChannelBill>, Error> {
         let looking = format!(
             "UPDATE channel_bills SET looks = looks + 1, next_at = $4 \
-              WHERE channel = $1 AND day = $2 AND run = $3 AND state <> 0 \
+              WHERE channel = $1 AND day = $2 AND run = $3 AND state <> 0 AND NOT again \
               RETURNING {BILL_COLUMNS}"
         );
         self.fenced(async |transaction| {
@@ -212,7 +212,7 @@ impl BillStore {
     }
 
     /// Sets the end of a look at a bill, which began at `began`. Without a difference, and with a good bill of the next
-    /// day, it is clean; without one it is not due again. Returns whether it is clean.
+    /// day, it is clean, once no bill beside it waits for its lines; without one it is not due again. Returns whether it is clean.
     ///
     /// # Errors
     /// As [`BillStore::record_findings`].
@@ -226,11 +226,14 @@ impl BillStore {
                 NOT $6::bool AND NOT EXISTS (SELECT FROM bill_findings \
                              WHERE channel = $1 AND day = $2 AND state = 10) AS none, \
                 EXISTS (SELECT FROM channel_bills WHERE channel = $1 AND day = $2::date + 1 \
-                           AND run IS NOT NULL) AS next) \
+                           AND run IS NOT NULL) \
+                AND NOT EXISTS (SELECT FROM channel_bills WHERE channel = $1 \
+                           AND day BETWEEN $2::date - 1 AND $2::date + 1 AND again AND purged) \
+                AS next) \
               UPDATE channel_bills b SET foreign_lines = $4, compared_at = $7, \
                      state = CASE WHEN none AND next THEN 40 ELSE 10 END, \
                      next_at = CASE WHEN none THEN NULL ELSE $5::timestamptz END \
-                FROM found WHERE b.channel = $1 AND b.day = $2 AND b.run = $3 AND b.state = 10 \
+                FROM found WHERE b.channel = $1 AND b.day = $2 AND b.run = $3 AND b.state = 10 AND NOT b.again \
               RETURNING b.state = 40";
         let BillCompared { foreign, more, .. } = compared;
         self.fenced(async |transaction| {
