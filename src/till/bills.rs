@@ -262,7 +262,8 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
         Ok(())
     }
 
-    /// Makes the rows of the days with bills that have become due.
+    /// Makes the rows of the days with bills that have become due. Once a day, clean days with
+    /// payments that were decided since are opened again.
     async fn want_days(&mut self, channel: &str, now: Timestamp) -> Result<(), Error> {
         let (office, days) = (&self.office, self.office.days[channel]);
         let last_due = days.last_due(now);
@@ -282,6 +283,11 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
         let wanted: Vec<Date> = wanted.collect();
         if !wanted.is_empty() {
             office.store.want_bills(channel, &wanted, now).await?;
+        }
+        let offset = days.offset.seconds();
+        let late = office.store.days_of_late_payments(channel, offset, now).await?;
+        if !late.is_empty() {
+            office.store.open_again(channel, &late, now).await?;
         }
         office.measure(channel).await?;
         self.known.insert(channel.to_owned(), last_due);

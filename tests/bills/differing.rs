@@ -219,6 +219,30 @@ fn rch_035_foreign_lines_and_old_columns_change_nothing() {
     books.is_whole();
 }
 
+/// Goal: a payment that is decided behind the clean day of its bill is compared all the same, and
+/// the bill that has lost its lines is fetched anew.
+#[test]
+fn rch_035_a_late_payment_opens_its_clean_day_again() {
+    let books = Billing::new();
+    books.credited("card", "a", day(4));
+    for ago in [4, 3, 2] {
+        books.reconciles("card", day(ago), &json!({}));
+    }
+    let purged = format!("SELECT purged FROM channel_bills WHERE day = '{}'", day(4));
+    eventually("its lines to be removed", || {
+        (books.desk.site.sql(&purged) == [["t"]]).then_some(())
+    });
+    books.credited("card", "b", day(4));
+    assert_eq!(books.bill("card", day(4))["state"], json!("CLEAN"));
+    let Billing { server, desk } = books;
+    server.kill();
+    desk.site.wait_for_disconnected();
+    let books = Billing { server: desk.start(), desk };
+    eventually("the bill anew", || (books.bill("card", day(4))["lines"] == json!(2)).then_some(()));
+    books.is_clean("card", day(4));
+    assert!(books.findings("card").is_empty());
+}
+
 /// Goal: a comparison that fails each time keeps no other day from its own, and a bill that no job
 /// reaches is late. Method: the comparison of one day raises an error.
 #[test]

@@ -245,6 +245,52 @@ impl BillStore {
         .await
     }
 
+    /// The clean days of a channel with payments of the last days that are newer than the last
+    /// comparison. `offset`: the channel's from UTC, seconds.
+    ///
+    /// # Errors
+    /// As [`BillStore::bill_findings`].
+    pub async fn days_of_late_payments(
+        &self,
+        channel: &str,
+        offset: i32,
+        now: Timestamp,
+    ) -> Result<Vec<Date>, Error> {
+        let late = "SELECT DISTINCT b.day FROM channel_payments p JOIN channel_bills b \
+                        ON b.day = (p.paid_at AT TIME ZONE 'UTC' \
+                                    + make_interval(secs => $2::int))::date \
+                     WHERE p.channel = $1 AND p.updated_at >= $3::timestamptz - INTERVAL '8 days' \
+                       AND p.disposition <> -40 \
+                       AND b.channel = $1 AND b.state = 40 AND p.at >= b.compared_at";
+        let rows = self.query(late, &[&channel, &offset, &now]).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    /// Has clean bills compared again. One that has lost its lines is fetched anew, and so is one
+    /// beside it.
+    ///
+    /// # Errors
+    /// As [`BillStore::record_findings`].
+    pub async fn open_again(
+        &self,
+        channel: &str,
+        days: &[Date],
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let open = "UPDATE channel_bills SET state = 10, again = again OR purged, next_at = $3 \
+                     WHERE channel = $1 AND day = ANY ($2) AND state = 40";
+        let beside = "UPDATE channel_bills b SET again = TRUE, next_at = $3 \
+                       WHERE channel = $1 AND purged AND NOT again \
+                         AND EXISTS (SELECT FROM unnest($2::date[]) AS d \
+                                      WHERE b.day BETWEEN d - 1 AND d + 1)";
+        self.fenced(async |transaction| {
+            transaction.execute(open, &[&channel, &days, &now]).await?;
+            transaction.execute(beside, &[&channel, &days, &now]).await?;
+            Ok(())
+        })
+        .await
+    }
+
     /// Dismisses an open finding, with its audit row if an operator does. Its bill is looked at
     /// once more. Returns the finding as it stands then; `None`: there is none.
     ///

@@ -52,7 +52,9 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         };
         warn!(channel = bill.channel, day = %bill.day, why, "no bill yet");
         self.store.bill_failed(&bill, &why).await?;
-        self.watch_late(days, &bill, &why);
+        if bill.run.is_none() {
+            self.watch_late(days, &bill, &why);
+        }
         Ok(())
     }
 
