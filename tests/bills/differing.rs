@@ -153,14 +153,15 @@ fn rch_035_a_changed_line_is_a_persons_to_explain() {
 fn rch_035_a_bad_bill_is_fetched_again() {
     let (site, webhook) = alerting();
     let books = Billing::on(site);
-    for (channel, faults) in
-        [("wechat", &["cut", "late", "empty", "digest"][..]), ("card", &["late", "empty"])]
+    // An empty list of a card's day is no bill before two days have gone by.
+    for (channel, faults, ago) in
+        [("wechat", &["cut", "late", "empty", "digest"][..], 4), ("card", &["late", "empty"], 2)]
     {
-        let id = books.credited(channel, channel, day(4));
+        let id = books.credited(channel, channel, day(ago));
         for (number, fault) in faults.iter().enumerate() {
-            books.asks(channel, day(4), &json!({"bill": fault}));
+            books.asks(channel, day(ago), &json!({"bill": fault}));
             let bill = eventually("a failed try", || {
-                let bill = books.bill(channel, day(4));
+                let bill = books.bill(channel, day(ago));
                 let tries = bill["tries"].as_u64().expect("a number");
                 let failed = tries > number as u64 && !bill["what"].is_null();
                 failed.then_some(bill)
@@ -169,9 +170,9 @@ fn rch_035_a_bad_bill_is_fetched_again() {
             assert!(!bill["next_at"].is_null(), "{bill}");
         }
         assert_raised(&books.server, &webhook, Alert::BillLate);
-        books.reconciles(channel, day(4), &json!({}));
-        books.reconciles(channel, day(3), &json!({}));
-        let bill = books.is_clean(channel, day(4));
+        books.reconciles(channel, day(ago), &json!({}));
+        books.reconciles(channel, day(ago - 1), &json!({}));
+        let bill = books.is_clean(channel, day(ago));
         assert_eq!((&bill["lines"], &bill["what"]), (&json!(1), &Value::Null), "{bill}");
         assert!(books.findings(channel).is_empty());
         assert_eq!(books.server.recharge_of(USER, &id)["state"], json!("PAID"));
@@ -217,6 +218,20 @@ fn rch_035_foreign_lines_and_old_columns_change_nothing() {
         (books.desk.site.sql_value(lines) == "0").then_some(())
     });
     books.is_whole();
+}
+
+/// Goal: a day with its only payment in no bill ends: two days behind its time an empty bill is
+/// one, and the payment calls a person.
+#[test]
+fn rch_035_a_day_with_its_only_payment_in_no_bill_ends() {
+    let books = Billing::new();
+    let empty = json!({"bill": "empty"});
+    books.credited("card", "a", day(5));
+    let bill = books.reconciles("card", day(5), &empty);
+    assert_eq!((&bill["lines"], &bill["good"]), (&json!(0), &json!(true)), "{bill}");
+    books.reconciles("card", day(4), &empty);
+    let found = eventually("a finding", || books.findings("card").first().cloned());
+    assert_eq!((found.0.as_str(), found.1.as_str()), ("MISSING_THERE", "OPEN"));
 }
 
 /// Goal: a payment that is decided behind the clean day of its bill is compared all the same, and

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
+use super::super::step::later;
 use super::{Office, RETRY, RETRY_CAP};
 use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
@@ -21,6 +23,8 @@ use crate::recharge::movement;
 
 /// Lines of one batch.
 const BATCH: usize = 4_096;
+/// So long behind its time a bill without a line is a bill, whatever is here.
+const PATIENCE: Duration = Duration::from_hours(48);
 /// Batches on their way to PostgreSQL.
 const BATCHES: usize = 2;
 
@@ -37,7 +41,9 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         let tried = self.store.bill_tried(&bill, self.later_by(RETRY, tries, RETRY_CAP)).await?;
         let Some(bill) = tried else { return Ok(()) };
         while self.store.remove_lines(&bill.channel).await? {}
-        let has_trade = self.store.has_trade(&bill.channel, span).await?;
+        // Later the comparison decides: the one payment of the day may be in no bill.
+        let may_come = days.due(bill.day).is_some_and(|due| later(due, PATIENCE) > self.now());
+        let has_trade = may_come && self.store.has_trade(&bill.channel, span).await?;
         let began_ns = self.clock.monotonic_ns();
         let billed = self.read_bill(channel, &bill, has_trade).await?;
         let billed = self.counted(channel, "bill", began_ns, billed);
