@@ -361,7 +361,8 @@ impl BillStore {
         let lines = i64::try_from(sums.lines).unwrap_or(i64::MAX);
         let whole = "UPDATE channel_bills SET state = 10, run = tries, lines = $4, paid = $5, \
                         returned = $6, fees = $7, fetched_at = $8, next_at = $8, looks = 0, \
-                        purged = FALSE, again = FALSE, compared_at = NULL, what = NULL, asset_id = $9 \
+                        purged = FALSE, again = FALSE, compared_at = NULL, what = NULL, \
+                        asset_id = CASE WHEN fees_units <> 0 THEN asset_id ELSE $9 END \
                       WHERE channel = $1 AND day = $2 AND tries = $3 AND (state = 0 OR again)";
         let beside = "UPDATE channel_bills SET next_at = $3 \
                        WHERE channel = $1 AND day IN ($2::date - 1, $2::date + 1) \
