@@ -37,7 +37,7 @@ CREATE TABLE channel_bill_lines (
     at                TIMESTAMPTZ NOT NULL,
     day               DATE NOT NULL,
     kind              SMALLINT NOT NULL          -- 1 paid, 2 returned, 3 taken,
-                      CHECK (kind BETWEEN 1 AND 5), -- 4 given back, 5 other
+                      CHECK (kind BETWEEN 1 AND 6), -- 4 given back, 5 other, 6 undone
     marked            BOOLEAN NOT NULL,          -- the merchant number is one of ours
     channel           VARCHAR(16) NOT NULL,
     currency          TEXT NOT NULL,
@@ -61,7 +61,8 @@ CREATE TABLE bill_findings (
     updated_at        TIMESTAMPTZ NOT NULL,
     day               DATE NOT NULL,
     kind              SMALLINT NOT NULL          -- 1 missing here, 2 missing there, 3 amount
-                      CHECK (kind BETWEEN 1 AND 5), -- differs; of returns: 4 here, 5 there
+                      CHECK (kind BETWEEN 1 AND 6), -- differs; of returns: 4 here, 5 there;
+                                                 -- 6 undone
     line_kind         SMALLINT,                  -- as in channel_bill_lines
     state             SMALLINT NOT NULL
                       CHECK (state IN (10, 40, -40)), -- 10 open, 40 done, -40 dismissed

@@ -587,6 +587,7 @@ fn kind_number(kind: BillKind) -> i16 {
         BillKind::Taken => 3,
         BillKind::GivenBack => 4,
         BillKind::Other => 5,
+        BillKind::Undone => 6,
     }
 }
 

@@ -258,6 +258,8 @@ pub enum BillKind {
     Taken,
     /// A chargeback that was won.
     GivenBack,
+    /// A refund, or a payment, that has failed behind its success.
+    Undone,
     /// Anything else, such as a payout to the bank.
     Other,
 }

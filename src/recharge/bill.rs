@@ -52,16 +52,19 @@ pub enum FindingKind {
     ReturnMissingHere = 4,
     /// A return that is done here is in no bill.
     ReturnMissingThere = 5,
+    /// A refund, or a payment, has failed at the channel behind its success.
+    Undone = 6,
 }
 
 impl FindingKind {
     /// Every kind.
-    pub const ALL: [FindingKind; 5] = [
+    pub const ALL: [FindingKind; 6] = [
         FindingKind::MissingHere,
         FindingKind::MissingThere,
         FindingKind::AmountDiffers,
         FindingKind::ReturnMissingHere,
         FindingKind::ReturnMissingThere,
+        FindingKind::Undone,
     ];
 
     /// The name in lists.
@@ -72,13 +75,14 @@ impl FindingKind {
             FindingKind::AmountDiffers => "AMOUNT_DIFFERS",
             FindingKind::ReturnMissingHere => "RETURN_MISSING_HERE",
             FindingKind::ReturnMissingThere => "RETURN_MISSING_THERE",
+            FindingKind::Undone => "UNDONE",
         }
     }
 
     /// Whether the channel is asked about it.
     pub fn asks(self) -> bool {
         match self {
-            FindingKind::MissingThere | FindingKind::AmountDiffers => false,
+            FindingKind::MissingThere | FindingKind::AmountDiffers | FindingKind::Undone => false,
             FindingKind::MissingHere
             | FindingKind::ReturnMissingHere
             | FindingKind::ReturnMissingThere => true,
@@ -99,7 +103,7 @@ impl FindingKind {
     pub fn plan(self) -> &'static str {
         match self {
             FindingKind::MissingHere => "the channel is asked, and its payment decided as always",
-            FindingKind::MissingThere | FindingKind::AmountDiffers => {
+            FindingKind::MissingThere | FindingKind::AmountDiffers | FindingKind::Undone => {
                 "a person asks the channel; nothing is taken from a user"
             }
             FindingKind::ReturnMissingHere => "the channel is asked, and its word is booked",

@@ -105,6 +105,30 @@ fn rch_034_a_refund_behind_our_back_waits_for_ours() {
     books.is_whole();
 }
 
+/// Goal: a refund of a card that fails behind its success calls a person, and moves nothing.
+#[test]
+fn rch_035_a_refund_that_fails_later_is_a_persons() {
+    let books = Billing::new();
+    let id = books.credited("card", "a", day(4));
+    let drop = json!({"callbacks": "drop"});
+    books.desk.sim.faults(&drop);
+    let body = json!({"amount": 4_000, "at_s": noon(day(3))});
+    let back = books.desk.sim.done("POST", &format!("/sim/refund/{id}"), &body);
+    books.reconciles("card", day(3), &drop);
+    assert_eq!(books.server.balances(USER)["CNY"].funding, Some(60 * COIN));
+    let number = back["number"].as_str().expect("a number").to_owned();
+    let failed = json!({"status": "UNDONE"});
+    books.desk.sim.done("POST", &format!("/sim/refunds/{number}"), &failed);
+    books.reconciles("card", day(3), &drop);
+    let found = books.findings("card");
+    let want = ("UNDONE".to_owned(), "OPEN".to_owned(), number);
+    assert_eq!(found.last(), Some(&want), "{found:?}");
+    let alerts = "ubscore_alerts_total{alert=\"bill_mismatch\"}";
+    eventually("a person is called", || (books.server.metric(alerts) > 0).then_some(()));
+    assert_eq!(books.server.balances(USER)["CNY"].funding, Some(60 * COIN));
+    books.is_whole();
+}
+
 /// Goal: a chargeback that no callback has told is taken by the bill, and one that was won comes
 /// back by it.
 #[test]

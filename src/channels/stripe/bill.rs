@@ -68,7 +68,7 @@ fn add(sums: &mut BillSums, line: &BillLine, item: &Value) -> Option<()> {
         BillKind::Paid => sums.paid = sums.paid.checked_add(units)?,
         BillKind::Returned | BillKind::Taken => sums.returned = sums.returned.checked_add(units)?,
         BillKind::GivenBack => sums.returned = sums.returned.checked_sub(units)?,
-        BillKind::Other => {}
+        BillKind::Undone | BillKind::Other => {}
     }
     sums.fees = sums.fees.checked_add(item.get("fee")?.as_i64()?)?;
     Some(())
@@ -81,12 +81,14 @@ fn line(item: &Value) -> Option<BillLine> {
     let source = item.get("source").filter(|source| source.is_object());
     let kind = match (json::text(item, "/type")?, json::text(item, "/reporting_category")) {
         ("charge" | "payment", _) => BillKind::Paid,
+        ("refund_failure" | "payment_failure_refund", _) => BillKind::Undone,
         ("refund" | "payment_refund", _) => BillKind::Returned,
         ("adjustment", Some("dispute")) => BillKind::Taken,
         ("adjustment", Some("dispute_reversal")) => BillKind::GivenBack,
         _ => BillKind::Other,
     };
-    if kind == BillKind::Other {
+    let is_named = source.is_some_and(|source| json::text(source, "/id").is_some());
+    if kind == BillKind::Other || (kind == BillKind::Undone && !is_named) {
         let currency = json::currency(item, "/currency")?;
         let minor_units = net.checked_abs()?;
         let (merchant_no, trade_no) = (String::new(), String::new());

@@ -1,7 +1,7 @@
 -- Bills of payment channels: the one comparison of a bill with the rows here.
 --
--- Lines: 1 paid, 2 returned, 3 taken, 4 given back, 5 other. Findings: 1 missing here, 2 missing
--- there, 3 amount differs, 4 return missing here, 5 return missing there.
+-- Lines: 1 paid, 2 returned, 3 taken, 4 given back, 5 other, 6 undone. Findings: 1 missing here, 2
+-- missing there, 3 amount differs, 4 return missing here, 5 return missing there, 6 undone.
 
 -- The lines of the good bills of a channel, of the days around p_day.
 CREATE FUNCTION bill_lines_near(p_channel TEXT, p_day DATE)
@@ -36,7 +36,7 @@ LANGUAGE sql STABLE AS $$
             l.return_no, l.channel_return_no, l.currency, l.minor_units, NULL::bigint
        FROM bill_lines_near(p_channel, p_day) l
        LEFT JOIN channel_payments p ON (p.channel, p.trade_no) = (p_channel, l.trade_no)
-      WHERE l.day = p_day AND l.marked AND l.kind <> 5 AND l.trade_no <> ''
+      WHERE l.day = p_day AND l.marked AND l.kind < 5 AND l.trade_no <> ''
         AND p.payment_id IS NULL
       ORDER BY l.trade_no, l.kind)
     UNION ALL
@@ -99,6 +99,14 @@ LANGUAGE sql STABLE AS $$
                         WHERE (l.channel, l.trade_no) = (p_channel, p.trade_no)
                           AND l.kind IN (2, 3, 4) AND (l.kind = 4) = (r.kind = 3)
                           AND n.number IN (l.return_no, l.channel_return_no))
+    UNION ALL
+    -- A refund or a payment of ours that has failed behind its success.
+    SELECT 6::smallint, l.kind, COALESCE(l.number, l.trade_no), l.trade_no, l.merchant_no,
+           l.return_no, l.channel_return_no, l.currency, l.minor_units, NULL
+      FROM bill_lines_near(p_channel, p_day) l
+      LEFT JOIN channel_payments p ON (p.channel, p.trade_no) = (p_channel, l.trade_no)
+     WHERE l.day = p_day AND l.kind = 6
+       AND (l.marked OR l.return_no LIKE 'wrf\_%' OR p.payment_id IS NOT NULL)
 $$;
 
 -- A finding that is dismissed stays so, and its subject never changes.

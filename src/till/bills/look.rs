@@ -106,6 +106,9 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
             FindingKind::MissingHere => self.missing_here(channel, one).await,
             FindingKind::ReturnMissingHere => self.return_missing_here(channel, one).await,
             FindingKind::ReturnMissingThere => self.return_missing_there(channel, one).await,
+            FindingKind::Undone => {
+                Word::Wrong("it has failed at the channel behind its success".to_owned())
+            }
             FindingKind::MissingThere => Word::Wrong("it is in no bill of its channel".to_owned()),
             FindingKind::AmountDiffers => {
                 let amount = |units: Option<i64>| units.map_or("none".into(), |u| u.to_string());
