@@ -8,7 +8,8 @@ CREATE TABLE channel_bills (
     lines      BIGINT NOT NULL DEFAULT 0,
     paid       BIGINT NOT NULL DEFAULT 0,        -- sums in the channel's minor units
     returned   BIGINT NOT NULL DEFAULT 0,
-    fees       BIGINT NOT NULL DEFAULT 0,        -- below 0: given back
+    fees       BIGINT NOT NULL DEFAULT 0,        -- of lines of ours; below 0: given back
+    foreign_fees BIGINT NOT NULL DEFAULT 0,      -- of the other lines: not booked
     foreign_lines BIGINT NOT NULL DEFAULT 0,     -- of other users of the merchant account
     next_at    TIMESTAMPTZ,                      -- when the till looks at it; NULL: never
     fetched_at TIMESTAMPTZ,
@@ -34,6 +35,7 @@ CREATE TABLE channel_bill_lines (
     run               BIGINT NOT NULL,
     place             BIGINT NOT NULL,
     minor_units       BIGINT NOT NULL CHECK (minor_units >= 0),
+    fee_parts         BIGINT NOT NULL DEFAULT 0, -- thousandths of a minor unit
     at                TIMESTAMPTZ NOT NULL,
     day               DATE NOT NULL,
     kind              SMALLINT NOT NULL          -- 1 paid, 2 returned, 3 taken,
@@ -41,6 +43,7 @@ CREATE TABLE channel_bill_lines (
     marked            BOOLEAN NOT NULL,          -- the merchant number is one of ours
     channel           VARCHAR(16) NOT NULL,
     currency          TEXT NOT NULL,
+    fee_currency      TEXT NOT NULL DEFAULT '',
     merchant_no       TEXT NOT NULL,
     trade_no          TEXT NOT NULL,
     number            TEXT,                      -- of a return: ours, or else the channel's

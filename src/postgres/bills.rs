@@ -24,7 +24,8 @@ pub use self::findings::{BillCompared, FindingSearch};
 
 /// The columns that [`bill_from_row`] reads, in its order.
 const COLUMNS: &str = "channel, day, state, tries, run, looks, next_at, fetched_at, lines, paid, \
-                       returned, fees, foreign_lines, what, again";
+                       returned, fees, foreign_lines, what, again, \
+                       foreign_fees";
 /// Lines that are removed with one statement.
 const REMOVED_MAX: i64 = 50_000;
 /// Lines of returns are kept for so many days: a return is done here some time behind its line, and
@@ -51,6 +52,8 @@ pub struct BillFees {
     pub amount: Option<Amount>,
     /// The channel has given fees back.
     pub given_back: bool,
+    /// Those of other users of the merchant account, the channel's minor units.
+    pub foreign: i64,
 }
 
 /// Money that has reached the bank, as an operator says.
@@ -310,18 +313,19 @@ impl BillStore {
     ) -> Result<(), Error> {
         let insert = "INSERT INTO channel_bill_lines (channel, day, run, place, kind, marked, \
                         merchant_no, trade_no, return_no, channel_return_no, number, minor_units, \
-                        currency, at) \
+                        currency, at, fee_parts, fee_currency) \
                       SELECT $1, $2::date, $3::bigint, $4::bigint + l.place - 1, l.kind, l.marked, l.merchant_no, \
                         l.trade_no, l.return_no, l.channel_return_no, l.number, l.minor_units, \
-                        l.currency, l.at \
+                        l.currency, l.at, l.fee_parts, l.fee_currency \
                       FROM unnest($5::smallint[], $6::bool[], $7::text[], $8::text[], $9::text[], \
                              $10::text[], $11::text[], $12::bigint[], $13::text[], \
-                             $14::timestamptz[]) WITH ORDINALITY \
+                             $14::timestamptz[], $15::bigint[], $16::text[]) WITH ORDINALITY \
                         AS l (kind, marked, merchant_no, trade_no, return_no, channel_return_no, \
-                              number, minor_units, currency, at, place)";
+                              number, minor_units, currency, at, fee_parts, fee_currency, place)";
         let columns = LineColumns::of(lines);
         let LineColumns { kind, marked, merchant_no, trade_no, return_no, .. } = &columns;
         let LineColumns { channel_return_no, number, minor_units, currency, at, .. } = &columns;
+        let LineColumns { fee_parts, fee_currency, .. } = &columns;
         let values: &[&(dyn ToSql + Sync)] = &[
             &bill.channel,
             &bill.day,
@@ -337,12 +341,29 @@ impl BillStore {
             minor_units,
             currency,
             at,
+            fee_parts,
+            fee_currency,
         ];
         self.fenced(async |transaction| {
             transaction.execute(insert, values).await?;
             Ok(())
         })
         .await
+    }
+
+    /// The fees of a try's lines that are ours, in parts of a minor unit of a currency: lines with
+    /// our mark, or of a payment here. Others share the merchant account.
+    ///
+    /// # Errors
+    /// As [`BillStore::channel_since`].
+    pub async fn own_fees(&self, bill: &ChannelBill, currency: &str) -> Result<i64, Error> {
+        let fees = "SELECT COALESCE(sum(l.fee_parts), 0)::bigint FROM channel_bill_lines l \
+                     WHERE (l.channel, l.day, l.run) = ($1, $2, $3) AND l.fee_parts <> 0 \
+                       AND l.fee_currency = $4 \
+                       AND (l.marked OR EXISTS (SELECT FROM channel_payments p \
+                                WHERE (p.channel, p.trade_no) = (l.channel, l.trade_no)))";
+        let rows = self.query(fees, &[&bill.channel, &bill.day, &bill.tries, &currency]).await?;
+        rows.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
     /// Makes the lines of a try those of its bill, with its sums and its fees, in one commit. The
@@ -362,7 +383,8 @@ impl BillStore {
         let whole = "UPDATE channel_bills SET state = 10, run = tries, lines = $4, paid = $5, \
                         returned = $6, fees = $7, fetched_at = $8, next_at = $8, looks = 0, \
                         purged = FALSE, again = FALSE, compared_at = NULL, what = NULL, \
-                        asset_id = CASE WHEN fees_units <> 0 THEN asset_id ELSE $9 END \
+                        asset_id = CASE WHEN fees_units <> 0 THEN asset_id ELSE $9 END, \
+                        foreign_fees = $10 \
                       WHERE channel = $1 AND day = $2 AND tries = $3 AND (state = 0 OR again)";
         let beside = "UPDATE channel_bills SET next_at = $3 \
                        WHERE channel = $1 AND day IN ($2::date - 1, $2::date + 1) \
@@ -380,6 +402,7 @@ impl BillStore {
                 &sums.fees,
                 &now,
                 &asset,
+                &fees.foreign,
             ];
             if transaction.execute(whole, values).await? == 0 {
                 return Ok(None);
@@ -551,6 +574,8 @@ struct LineColumns {
     minor_units: Vec<i64>,
     currency: Vec<String>,
     at: Vec<Timestamp>,
+    fee_parts: Vec<i64>,
+    fee_currency: Vec<String>,
 }
 
 impl LineColumns {
@@ -569,6 +594,8 @@ impl LineColumns {
             columns.minor_units.push(line.minor_units);
             columns.currency.push(plain(&line.currency));
             columns.at.push(line.at);
+            columns.fee_parts.push(line.fee_parts);
+            columns.fee_currency.push(plain(&line.fee_currency));
         }
         columns
     }
@@ -613,5 +640,6 @@ fn bill_from_row(row: &Row) -> Result<ChannelBill, Error> {
         foreign: row.try_get(12)?,
         what: row.try_get(13)?,
         again: row.try_get(14)?,
+        foreign_fees: row.try_get(15)?,
     })
 }

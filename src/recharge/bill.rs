@@ -170,8 +170,10 @@ pub struct ChannelBill {
     pub next_at: Option<Timestamp>,
     /// When it came.
     pub fetched_at: Option<Timestamp>,
-    /// Its sums, in the channel's minor units.
+    /// Its sums, in the channel's minor units. The fees are those of our lines.
     pub sums: BillSums,
+    /// The fees of the other lines, the channel's minor units.
+    pub foreign_fees: i64,
     /// Its lines that are neither marked as ours nor of a payment here.
     pub foreign: i64,
     /// Why the last try brought no bill.

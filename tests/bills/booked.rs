@@ -46,6 +46,10 @@ fn the_fees_of_a_day_are_booked_once() {
         eventually("the alert", || books.server.said().contains(&said).then_some(()));
     }
     assert_eq!(booked(&books).len(), 2);
+    // Lines of other users of the merchant account have fees too.
+    books.credited("wechat", "shared", day(5));
+    let bill = books.reconciles("wechat", day(5), &json!({"fee": 60, "foreign": 3}));
+    assert_eq!((&bill["fees"], &bill["foreign_fees"]), (&json!(60), &json!(180)), "{bill}");
     books.credited("card", "another", day(5));
     let bill = books.reconciles("card", day(5), &json!({"fee": -5}));
     assert_eq!(bill["fees"], json!(-5), "{bill}");

@@ -60,8 +60,10 @@ struct BillBody {
     foreign_lines: i64,
     paid: i64,
     returned: i64,
-    /// Below 0: given back.
+    /// Of our lines; below 0: given back.
     fees: i64,
+    /// Of the other lines: they are not booked.
+    foreign_fees: i64,
     fetched_at: Option<Timestamp>,
     next_at: Option<Timestamp>,
     /// It is to be fetched anew: its state and sums stand until then.
@@ -83,6 +85,7 @@ impl From<&ChannelBill> for BillBody {
             paid: bill.sums.paid,
             returned: bill.sums.returned,
             fees: bill.sums.fees,
+            foreign_fees: bill.foreign_fees,
             fetched_at: bill.fetched_at,
             next_at: bill.next_at,
             again: bill.again,

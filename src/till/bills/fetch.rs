@@ -17,7 +17,7 @@ use crate::channels::open::OpenChannel;
 use crate::crash;
 use crate::postgres::Error;
 use crate::postgres::bills::BillFees;
-use crate::recharge::answers::{BillLine, BillSums, Billed, ChannelDoubt};
+use crate::recharge::answers::{BillLine, BillSums, Billed, ChannelDoubt, whole_fees};
 use crate::recharge::bill::{BillDays, ChannelBill};
 use crate::recharge::movement;
 
@@ -113,10 +113,14 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         sums: BillSums,
     ) -> Result<(), Error> {
         let (terms, name, day) = (&channel.terms, &bill.channel, bill.day);
+        let own = whole_fees(self.store.own_fees(bill, &terms.currency).await?);
+        let foreign = sums.fees.saturating_sub(own);
+        let sums = BillSums { fees: own, ..sums };
         let precision = self.reads.catalog().precision(terms.asset);
         let amount = sums.fees.checked_abs().and_then(|fees| terms.amount(fees, precision));
         let key = movement::fees_key(name, day);
-        let fees = BillFees { key, asset: terms.asset, amount, given_back: sums.fees < 0 };
+        let given_back = sums.fees < 0;
+        let fees = BillFees { key, asset: terms.asset, amount, given_back, foreign };
         let booked = self.store.bill_whole(bill, sums, &fees, self.now()).await?;
         crash::point("bill_after_fetch");
         let Some(booked) = booked else { return Ok(()) };
