@@ -24,8 +24,7 @@ pub use self::findings::{BillCompared, FindingSearch};
 
 /// The columns that [`bill_from_row`] reads, in its order.
 const COLUMNS: &str = "channel, day, state, tries, run, looks, next_at, fetched_at, lines, paid, \
-                       returned, fees, foreign_lines, what, again, \
-                       foreign_fees";
+                       returned, fees, foreign_lines, what, again, foreign_fees";
 /// Lines that are removed with one statement.
 const REMOVED_MAX: i64 = 50_000;
 /// Lines of returns are kept for so many days: a return is done here some time behind its line, and
@@ -154,7 +153,8 @@ impl BillStore {
     }
 
     /// Has the bill of one day fetched anew, by an operator, with its audit row. Its state stands
-    /// until the new one is here. Bills beside it that have lost their lines come again with it. Returns the bill as it stands then.
+    /// until the new one is here. Bills beside it that have lost their lines come again with it.
+    /// Returns the bill as it stands then.
     ///
     /// # Errors
     /// As [`BillStore::want_bills`].

@@ -45,8 +45,8 @@ pub struct BillCompared {
 }
 
 impl BillStore {
-    /// Compares a good bill with the rows here, but for what is dismissed. `span`: the day. It
-    /// writes nothing.
+    /// Compares a good bill with the rows here. Dismissed differences are left out. `span`: the
+    /// day. It writes nothing.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
@@ -211,8 +211,9 @@ impl BillStore {
         .await
     }
 
-    /// Sets the end of a look at a bill, which began at `began`. Without a difference, and with a good bill of the next
-    /// day, it is clean, once no bill beside it waits for its lines; without one it is not due again. Returns whether it is clean.
+    /// Sets the end of a look at a bill. `began`: when its comparison began. Without a difference it
+    /// is not due again, and with a good bill of the next day it is clean, once no bill beside it
+    /// waits for its lines. Returns whether it is clean.
     ///
     /// # Errors
     /// As [`BillStore::record_findings`].
@@ -233,7 +234,8 @@ impl BillStore {
               UPDATE channel_bills b SET foreign_lines = $4, compared_at = $7, \
                      state = CASE WHEN none AND next THEN 40 ELSE 10 END, \
                      next_at = CASE WHEN none THEN NULL ELSE $5::timestamptz END \
-                FROM found WHERE b.channel = $1 AND b.day = $2 AND b.run = $3 AND b.state = 10 AND NOT b.again \
+                FROM found WHERE b.channel = $1 AND b.day = $2 AND b.run = $3 \
+                 AND b.state = 10 AND NOT b.again \
               RETURNING b.state = 40";
         let BillCompared { foreign, more, .. } = compared;
         self.fenced(async |transaction| {

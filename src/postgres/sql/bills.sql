@@ -24,9 +24,9 @@ $$;
 --
 -- A payment may stand in the bill of a day beside its own: the two clocks differ. A return is done
 -- here some time behind its line, so its line may be of any earlier day. A channel may give one
--- number to a taking and to its end, and an operator may book a taking by the number that the
--- merchant or the channel has given it. A payment that its channel had given back before it was seen
--- has no return.
+-- number to a taking and to its end. An operator may book a taking by the number that the merchant
+-- or the channel has given it. A payment that its channel had given back before it was seen has no
+-- return.
 CREATE FUNCTION bill_differences(
     p_channel TEXT, p_day DATE, p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
 RETURNS TABLE (kind SMALLINT, line_kind SMALLINT, reference TEXT, trade_no TEXT, merchant_no TEXT,

@@ -23,7 +23,7 @@ use crate::recharge::movement;
 
 /// Lines of one batch.
 const BATCH: usize = 4_096;
-/// So long behind its time a bill without a line is a bill, whatever is here.
+/// So long behind its time a bill without a line is a bill, also if payments of its day are here.
 const PATIENCE: Duration = Duration::from_hours(48);
 /// Batches on their way to PostgreSQL.
 const BATCHES: usize = 2;

@@ -60,7 +60,7 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         bill: ChannelBill,
     ) -> Result<bool, Error> {
         let Some(span) = days.span(bill.day) else { return Ok(false) };
-        let began = self.now();
+        let mut began = self.now();
         let next_at = self.later_by(LOOK_RETRY, bill.looks, COMPARE_CAP);
         let Some(bill) = self.store.bill_looking(&bill, next_at).await? else { return Ok(false) };
         let of = (bill.channel.as_str(), bill.day);
@@ -81,6 +81,7 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
             changed |= self.work_on(channel, span.1, finding).await?;
         }
         if changed {
+            began = self.now();
             compared = self.store.compare_bill(of, span).await?;
             open = self.store.record_findings(&bill, &compared, self.now()).await?;
         }
@@ -205,18 +206,8 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         if let Err(word) = confirmed {
             return word;
         }
-        if one.line_kind != Some(GIVEN_BACK_LINE) {
-            let (name, trade_no) = (&channel.terms.name, &one.trade_no);
-            match self.store.unbilled_taking(name, trade_no, minor_units).await {
-                Ok(None) => {}
-                Ok(Some(number)) => {
-                    return Word::Wrong(format!(
-                        "a taking of this amount is booked under {number}, which no bill has: \
-                         dismiss the finding if it is the same"
-                    ));
-                }
-                Err(failure) => return Word::Waits(failure.to_string()),
-            }
+        if let Some(word) = self.taken_before(channel, one, minor_units).await {
+            return word;
         }
         let taking = Taking {
             merchant_no: Some(one.merchant_no.clone()),
@@ -247,6 +238,28 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
                 PaymentTold::NotFound => Word::Waits("its taking is not here yet".to_owned()),
                 PaymentTold::Conflict => Word::Wrong("it contradicts what is here".to_owned()),
             },
+        }
+    }
+
+    /// The word if a taking of this amount stands under a number that no bill has.
+    async fn taken_before(
+        &self,
+        channel: &OpenChannel,
+        one: &BillDifference,
+        minor_units: i64,
+    ) -> Option<Word> {
+        if one.line_kind == Some(GIVEN_BACK_LINE) {
+            return None;
+        }
+        let (name, trade_no) = (&channel.terms.name, &one.trade_no);
+        match self.store.unbilled_taking(name, trade_no, minor_units).await {
+            Ok(number) => number.map(|number| {
+                Word::Wrong(format!(
+                    "a taking of this amount is booked under {number}, which no bill has: dismiss \
+                     the finding if it is the same"
+                ))
+            }),
+            Err(failure) => Some(Word::Waits(failure.to_string())),
         }
     }
 

@@ -833,7 +833,7 @@ fn contradicted(
         let over = matches!(row.state, ReturnState::Done | ReturnState::Failed);
         row.kind == ReturnKind::Refund && !over
     };
-    // What is left is not known yet.
+    // The part that is left is not known yet.
     if take.waits && returns.iter().any(is_under_way) {
         return Some(Code::NotReturnable);
     }
