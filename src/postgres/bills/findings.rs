@@ -211,8 +211,8 @@ impl BillStore {
         .await
     }
 
-    /// Sets the end of a look at a bill. `began`: when its comparison began. Without a difference it
-    /// is not due again, and with a good bill of the next day it is clean, once no bill beside it
+    /// Sets the end of a look at a bill. `began`: when its comparison began. Without a difference
+    /// it is not due again, and with a good bill of the next day it is clean, once no bill beside it
     /// waits for its lines. Returns whether it is clean.
     ///
     /// # Errors
