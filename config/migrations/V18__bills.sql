@@ -13,10 +13,10 @@ CREATE TABLE channel_bills (
     foreign_lines BIGINT NOT NULL DEFAULT 0,     -- of other users of the merchant account
     next_at    TIMESTAMPTZ,                      -- when the till looks at it; NULL: never
     fetched_at TIMESTAMPTZ,
+    compared_at TIMESTAMPTZ,                     -- when the last whole comparison began
     fees_units NUMERIC NOT NULL DEFAULT 0,       -- as they are booked, smallest units
     day        DATE NOT NULL,
     looks      INTEGER NOT NULL DEFAULT 0,       -- comparisons since it was fetched
-    compared_at TIMESTAMPTZ,                     -- when the last whole comparison began
     asset_id   INTEGER,                          -- of the booked fees
     state      SMALLINT NOT NULL DEFAULT 0
                CHECK (state IN (0, 10, 40)),     -- 0 wanted, 10 compared, 40 clean
