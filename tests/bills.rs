@@ -107,12 +107,33 @@ impl Billing {
         self.asks(channel, day, faults);
         eventually("a bill that is compared", || {
             let looks = format!(
-                "SELECT looks FROM channel_bills \
-                  WHERE channel = '{channel}' AND day = '{day}' AND state <> 0 AND looks > 0"
+                "SELECT looks FROM channel_bills WHERE channel = '{channel}' AND day = '{day}' \
+                    AND state <> 0 AND NOT again AND compared_at IS NOT NULL"
             );
             (!self.desk.site.sql(&looks).is_empty()).then_some(())
         });
         self.bill(channel, day)
+    }
+
+    /// A day that has ended is refused before its bill is made. One of the two channels has more
+    /// than two hours left of its day.
+    fn refuses_a_bill_before_its_time(&self) {
+        let site = self.desk.site.elsewhere();
+        let site = site
+            .with("UBSCORE__CHANNELS__WECHAT__BILL_AT", "23:59")
+            .with("UBSCORE__CHANNELS__CARD__BILL_AT", "23:59");
+        let server = site.start();
+        let local = |hours| Offset::constant(hours).to_datetime(Timestamp::now());
+        let (channel, now) = match local(0).hour() {
+            ..22 => ("card", local(0)),
+            _ => ("wechat", local(8)),
+        };
+        let yesterday = now.date().yesterday().expect("a day");
+        let body = json!({"day": yesterday.to_string(), "apply": true, "reason": "x"});
+        let path = format!("/admin/v1/channels/{channel}/reconcile");
+        let reply = server.admin("POST", &path, &body);
+        assert_refused(&reply, 400, "INVALID_REQUEST");
+        assert!(reply.json()["message"].to_string().contains(":59:00Z"), "{reply:?}");
     }
 
     /// The bill of a day, as operators see it.
@@ -192,6 +213,7 @@ fn operators_see_bills_and_no_wrong_input_is_taken() {
         (json!({"day": "yesterday", "apply": true, "reason": "x"}), 400, "INVALID_REQUEST"),
         (json!({"day": "2026-1-1", "apply": true, "reason": "x"}), 400, "INVALID_REQUEST"),
         (json!({"day": day(3).to_string(), "reason": "x"}), 400, "INVALID_REQUEST"),
+        (json!({"day": day(94).to_string(), "apply": true, "reason": "x"}), 400, "INVALID_REQUEST"),
         (json!({"day": day(3).to_string(), "apply": true}), 400, "INVALID_REQUEST"),
         (json!({"day": day(3).to_string(), "apply": false, "reason": "x"}), 404, "NOT_FOUND"),
     ] {
@@ -207,6 +229,7 @@ fn operators_see_bills_and_no_wrong_input_is_taken() {
         assert_refused(&reply, 400, "INVALID_REQUEST");
     }
     let id = books.paid("wechat", "a", day(3));
+    books.refuses_a_bill_before_its_time();
     let ops = format!("http://{}", books.server.ops);
     let access = ["--ops", &ops, "--dev", "--as", "77"];
     let run = |arguments: &[&str]| {

@@ -27,7 +27,7 @@ pub use self::findings::{BillCompared, FindingSearch};
 
 /// The columns that [`bill_from_row`] reads, in its order.
 const COLUMNS: &str = "channel, day, state, tries, run, looks, next_at, fetched_at, lines, paid, \
-                       returned, fees, foreign_lines, what";
+                       returned, fees, foreign_lines, what, again, foreign_fees";
 /// Lines that are removed with one statement.
 const REMOVED_MAX: i64 = 50_000;
 /// Lines of returns are kept for so many days: a return is done here some time behind its line, and
@@ -56,6 +56,8 @@ pub struct BillFees {
     pub amount: Option<Amount>,
     /// The channel has given fees back.
     pub given_back: bool,
+    /// Those of other users of the merchant account, the channel's minor units.
+    pub foreign: i64,
 }
 
 /// Money that has reached the bank, as an operator says.
@@ -157,8 +159,9 @@ impl BillStore {
         .await
     }
 
-    /// Has the bill of one day fetched anew, by an operator, with its audit row. Bills beside it
-    /// that have lost their lines come again with it. Returns the bill as it stands then.
+    /// Has the bill of one day fetched anew, by an operator, with its audit row. Its state stands
+    /// until the new one is here. Bills beside it that have lost their lines come again with it.
+    /// Returns the bill as it stands then.
     ///
     /// # Errors
     /// As [`BillStore::want_bills`].
@@ -170,10 +173,10 @@ impl BillStore {
     ) -> Result<ChannelBill, Error> {
         let want = format!(
             "INSERT INTO channel_bills (channel, day, next_at) VALUES ($1, $2, $3) \
-             ON CONFLICT (channel, day) DO UPDATE SET state = 0, next_at = $3 \
+             ON CONFLICT (channel, day) DO UPDATE SET again = TRUE, next_at = $3 \
              RETURNING {COLUMNS}"
         );
-        let beside = "UPDATE channel_bills SET state = 0, next_at = $3 \
+        let beside = "UPDATE channel_bills SET again = TRUE, next_at = $3 \
                        WHERE channel = $1 AND day IN ($2::date - 1, $2::date + 1) AND purged";
         self.fenced(async |transaction| {
             let row = transaction.query_one(&want, &[&channel, &day, &at]).await?;
@@ -224,6 +227,18 @@ impl BillStore {
         self.query(&bill, &[&channel, &day]).await?.first().map(bill_from_row).transpose()
     }
 
+    /// The first bill of a channel that has never been good.
+    ///
+    /// # Errors
+    /// As [`BillStore::channel_since`].
+    pub async fn first_missing(&self, channel: &str) -> Result<Option<ChannelBill>, Error> {
+        let first = format!(
+            "SELECT {COLUMNS} FROM channel_bills WHERE channel = $1 AND run IS NULL \
+              ORDER BY day LIMIT 1"
+        );
+        self.query(&first, &[&channel]).await?.first().map(bill_from_row).transpose()
+    }
+
     /// The newest bills; of one channel and day, where they are given.
     ///
     /// # Errors
@@ -268,7 +283,8 @@ impl BillStore {
     ) -> Result<Option<ChannelBill>, Error> {
         let tried = format!(
             "UPDATE channel_bills SET tries = tries + 1, next_at = $4, what = NULL \
-              WHERE channel = $1 AND day = $2 AND tries = $3 AND state = 0 RETURNING {COLUMNS}"
+              WHERE channel = $1 AND day = $2 AND tries = $3 AND (state = 0 OR again) \
+              RETURNING {COLUMNS}"
         );
         self.fenced(async |transaction| {
             let values: &[&(dyn ToSql + Sync)] = &[&bill.channel, &bill.day, &bill.tries, &next_at];
@@ -283,7 +299,7 @@ impl BillStore {
     /// As [`BillStore::want_bills`].
     pub async fn bill_failed(&self, bill: &ChannelBill, what: &str) -> Result<(), Error> {
         let failed = "UPDATE channel_bills SET what = $4 \
-                       WHERE channel = $1 AND day = $2 AND tries = $3 AND state = 0";
+                       WHERE channel = $1 AND day = $2 AND tries = $3 AND (state = 0 OR again)";
         self.fenced(async |transaction| {
             let values: &[&(dyn ToSql + Sync)] = &[&bill.channel, &bill.day, &bill.tries, &what];
             transaction.execute(failed, values).await?;
@@ -304,18 +320,19 @@ impl BillStore {
     ) -> Result<(), Error> {
         let insert = "INSERT INTO channel_bill_lines (channel, day, run, place, kind, marked, \
                         merchant_no, trade_no, return_no, channel_return_no, number, minor_units, \
-                        currency, at) \
+                        currency, at, fee_parts, fee_currency) \
                       SELECT $1, $2::date, $3::bigint, $4::bigint + l.place - 1, l.kind, l.marked, l.merchant_no, \
                         l.trade_no, l.return_no, l.channel_return_no, l.number, l.minor_units, \
-                        l.currency, l.at \
+                        l.currency, l.at, l.fee_parts, l.fee_currency \
                       FROM unnest($5::smallint[], $6::bool[], $7::text[], $8::text[], $9::text[], \
                              $10::text[], $11::text[], $12::bigint[], $13::text[], \
-                             $14::timestamptz[]) WITH ORDINALITY \
+                             $14::timestamptz[], $15::bigint[], $16::text[]) WITH ORDINALITY \
                         AS l (kind, marked, merchant_no, trade_no, return_no, channel_return_no, \
-                              number, minor_units, currency, at, place)";
+                              number, minor_units, currency, at, fee_parts, fee_currency, place)";
         let columns = LineColumns::of(lines);
         let LineColumns { kind, marked, merchant_no, trade_no, return_no, .. } = &columns;
         let LineColumns { channel_return_no, number, minor_units, currency, at, .. } = &columns;
+        let LineColumns { fee_parts, fee_currency, .. } = &columns;
         let values: &[&(dyn ToSql + Sync)] = &[
             &bill.channel,
             &bill.day,
@@ -331,6 +348,8 @@ impl BillStore {
             minor_units,
             currency,
             at,
+            fee_parts,
+            fee_currency,
         ];
         self.fenced(async |transaction| {
             transaction.execute(insert, values).await?;
@@ -339,8 +358,23 @@ impl BillStore {
         .await
     }
 
+    /// The fees of a try's lines that are ours, in parts of a minor unit of a currency: lines with
+    /// our mark, or of a payment here. Others share the merchant account.
+    ///
+    /// # Errors
+    /// As [`BillStore::channel_since`].
+    pub async fn own_fees(&self, bill: &ChannelBill, currency: &str) -> Result<i64, Error> {
+        let fees = "SELECT COALESCE(sum(l.fee_parts), 0)::bigint FROM channel_bill_lines l \
+                     WHERE (l.channel, l.day, l.run) = ($1, $2, $3) AND l.fee_parts <> 0 \
+                       AND l.fee_currency = $4 \
+                       AND (l.marked OR EXISTS (SELECT FROM channel_payments p \
+                                WHERE (p.channel, p.trade_no) = (l.channel, l.trade_no)))";
+        let rows = self.query(fees, &[&bill.channel, &bill.day, &bill.tries, &currency]).await?;
+        rows.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
+    }
+
     /// Makes the lines of a try those of its bill, with its sums and its fees, in one commit. The
-    /// bill of the day before is due for another look. Returns the smallest units of the fees as
+    /// bills beside it are due for another look. Returns the smallest units of the fees as
     /// they are booked; `None`: the row has changed meanwhile, and nothing is written.
     ///
     /// # Errors
@@ -355,10 +389,13 @@ impl BillStore {
         let lines = i64::try_from(sums.lines).unwrap_or(i64::MAX);
         let whole = "UPDATE channel_bills SET state = 10, run = tries, lines = $4, paid = $5, \
                         returned = $6, fees = $7, fetched_at = $8, next_at = $8, looks = 0, \
-                        purged = FALSE, what = NULL, asset_id = $9 \
-                      WHERE channel = $1 AND day = $2 AND tries = $3 AND state = 0";
-        let before = "UPDATE channel_bills SET next_at = $3 \
-                       WHERE channel = $1 AND day = $2::date - 1 AND state = 10";
+                        purged = FALSE, again = FALSE, compared_at = NULL, what = NULL, \
+                        asset_id = CASE WHEN fees_units <> 0 THEN asset_id ELSE $9 END, \
+                        foreign_fees = $10 \
+                      WHERE channel = $1 AND day = $2 AND tries = $3 AND (state = 0 OR again)";
+        let beside = "UPDATE channel_bills SET next_at = $3 \
+                       WHERE channel = $1 AND day IN ($2::date - 1, $2::date + 1) \
+                         AND state = 10 AND NOT again";
         let booked = "UPDATE channel_bills SET fees_units = $3 WHERE channel = $1 AND day = $2";
         self.fenced(async |transaction| {
             let (paid, returned, asset) = (sums.paid, sums.returned, asset_number(fees.asset));
@@ -372,6 +409,7 @@ impl BillStore {
                 &sums.fees,
                 &now,
                 &asset,
+                &fees.foreign,
             ];
             if transaction.execute(whole, values).await? == 0 {
                 return Ok(None);
@@ -379,7 +417,7 @@ impl BillStore {
             let units = book_fees(transaction, &bill.channel, fees, now).await?;
             let (channel, day) = (&bill.channel, &bill.day);
             transaction.execute(booked, &[channel, day, &Numeric(units)]).await?;
-            transaction.execute(before, &[channel, day, &now]).await?;
+            transaction.execute(beside, &[channel, day, &now]).await?;
             Ok(Some(units))
         })
         .await
@@ -440,16 +478,17 @@ impl BillStore {
         // A bill whose neighbours are not clean needs its lines for them.
         let stale = "WITH over AS (\
                 SELECT b.day, b.run FROM channel_bills b \
-                 WHERE b.channel = $1 AND b.state = 40 AND NOT b.purged \
+                 WHERE b.channel = $1 AND b.state = 40 AND NOT b.purged AND NOT b.again \
                    AND NOT EXISTS (SELECT FROM channel_bills n WHERE n.channel = $1 \
-                        AND n.day BETWEEN b.day - 1 AND b.day + 1 AND n.state <> 40) \
+                        AND n.day BETWEEN b.day - 1 AND b.day + 1 \
+                        AND (n.state <> 40 OR n.again)) \
                    AND EXISTS (SELECT FROM channel_bills n \
                                 WHERE n.channel = $1 AND n.day = b.day + 1)), \
               stale AS (\
                 SELECT b.day, r AS run FROM channel_bills b \
                  CROSS JOIN generate_series(1, b.tries) AS r \
                  WHERE b.channel = $1 AND NOT b.purged AND r IS DISTINCT FROM b.run \
-                   AND (r < b.tries OR b.state <> 0)), \
+                   AND (r < b.tries OR b.state <> 0 AND NOT b.again)), \
               doomed AS (\
                 SELECT l.ctid FROM over JOIN channel_bill_lines l \
                     ON l.channel = $1 AND (l.day, l.run) = (over.day, over.run) \
@@ -465,7 +504,7 @@ impl BillStore {
                            WHERE ctid = ANY (ARRAY(SELECT ctid FROM doomed)) RETURNING 1) \
               SELECT count(*), ARRAY(SELECT day FROM over) FROM removed";
         let purged = "UPDATE channel_bills SET purged = TRUE \
-                       WHERE channel = $1 AND day = ANY ($2) AND state = 40";
+                       WHERE channel = $1 AND day = ANY ($2) AND state = 40 AND NOT again";
         self.fenced(async |transaction| {
             let values: &[&(dyn ToSql + Sync)] = &[&channel, &REMOVED_MAX, &RETURNS_KEPT_DAYS];
             let row = transaction.query_one(stale, values).await?;
@@ -545,6 +584,8 @@ struct LineColumns {
     minor_units: Vec<i64>,
     currency: Vec<String>,
     at: Vec<Timestamp>,
+    fee_parts: Vec<i64>,
+    fee_currency: Vec<String>,
 }
 
 impl LineColumns {
@@ -563,6 +604,8 @@ impl LineColumns {
             columns.minor_units.push(line.minor_units);
             columns.currency.push(plain(&line.currency));
             columns.at.push(line.at);
+            columns.fee_parts.push(line.fee_parts);
+            columns.fee_currency.push(plain(&line.fee_currency));
         }
         columns
     }
@@ -581,6 +624,7 @@ fn kind_number(kind: BillKind) -> i16 {
         BillKind::Taken => 3,
         BillKind::GivenBack => 4,
         BillKind::Other => 5,
+        BillKind::Undone => 6,
     }
 }
 
@@ -605,5 +649,7 @@ fn bill_from_row(row: &Row) -> Result<ChannelBill, Error> {
         },
         foreign: row.try_get(12)?,
         what: row.try_get(13)?,
+        again: row.try_get(14)?,
+        foreign_fees: row.try_get(15)?,
     })
 }

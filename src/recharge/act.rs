@@ -161,6 +161,8 @@ pub struct TakeCall {
     pub minor_units: i64,
     /// Whether the account of a user that is short is frozen.
     pub freezes: bool,
+    /// Whether it is refused while a refund of the payment is under way.
+    pub waits: bool,
 }
 
 /// An act of an operator on a receivable.

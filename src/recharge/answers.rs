@@ -258,6 +258,8 @@ pub enum BillKind {
     Taken,
     /// A chargeback that was won.
     GivenBack,
+    /// A refund, or a payment, that has failed behind its success.
+    Undone,
     /// Anything else, such as a payout to the bank.
     Other,
 }
@@ -279,6 +281,18 @@ pub struct BillLine {
     pub minor_units: i64,
     /// ISO 4217, upper case.
     pub currency: String,
+    /// The channel's fee, in [`FEE_PARTS`] of a minor unit; below 0: given back.
+    pub fee_parts: i64,
+    /// Of the fee: ISO 4217, upper case.
+    pub fee_currency: String,
     /// The time, by the channel's clock.
     pub at: Timestamp,
+}
+
+/// Parts of a minor unit: WeChat Pay has fees with up to five decimals of a yuan.
+pub const FEE_PARTS: i64 = 1_000;
+
+/// Parts of a minor unit as minor units, rounded to the nearest.
+pub fn whole_fees(parts: i64) -> i64 {
+    parts.div_euclid(FEE_PARTS) + i64::from(parts.rem_euclid(FEE_PARTS) * 2 >= FEE_PARTS)
 }

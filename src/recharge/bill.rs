@@ -52,16 +52,19 @@ pub enum FindingKind {
     ReturnMissingHere = 4,
     /// A return that is done here is in no bill.
     ReturnMissingThere = 5,
+    /// A refund, or a payment, has failed at the channel behind its success.
+    Undone = 6,
 }
 
 impl FindingKind {
     /// Every kind.
-    pub const ALL: [FindingKind; 5] = [
+    pub const ALL: [FindingKind; 6] = [
         FindingKind::MissingHere,
         FindingKind::MissingThere,
         FindingKind::AmountDiffers,
         FindingKind::ReturnMissingHere,
         FindingKind::ReturnMissingThere,
+        FindingKind::Undone,
     ];
 
     /// The name in lists.
@@ -72,6 +75,17 @@ impl FindingKind {
             FindingKind::AmountDiffers => "AMOUNT_DIFFERS",
             FindingKind::ReturnMissingHere => "RETURN_MISSING_HERE",
             FindingKind::ReturnMissingThere => "RETURN_MISSING_THERE",
+            FindingKind::Undone => "UNDONE",
+        }
+    }
+
+    /// Whether the channel is asked about it.
+    pub fn asks(self) -> bool {
+        match self {
+            FindingKind::MissingThere | FindingKind::AmountDiffers | FindingKind::Undone => false,
+            FindingKind::MissingHere
+            | FindingKind::ReturnMissingHere
+            | FindingKind::ReturnMissingThere => true,
         }
     }
 
@@ -89,7 +103,7 @@ impl FindingKind {
     pub fn plan(self) -> &'static str {
         match self {
             FindingKind::MissingHere => "the channel is asked, and its payment decided as always",
-            FindingKind::MissingThere | FindingKind::AmountDiffers => {
+            FindingKind::MissingThere | FindingKind::AmountDiffers | FindingKind::Undone => {
                 "a person asks the channel; nothing is taken from a user"
             }
             FindingKind::ReturnMissingHere => "the channel is asked, and its word is booked",
@@ -156,12 +170,16 @@ pub struct ChannelBill {
     pub next_at: Option<Timestamp>,
     /// When it came.
     pub fetched_at: Option<Timestamp>,
-    /// Its sums, in the channel's minor units.
+    /// Its sums, in the channel's minor units. The fees are those of our lines.
     pub sums: BillSums,
+    /// The fees of the other lines, the channel's minor units.
+    pub foreign_fees: i64,
     /// Its lines that are neither marked as ours nor of a payment here.
     pub foreign: i64,
     /// Why the last try brought no bill.
     pub what: Option<String>,
+    /// It is to be fetched anew. Its state stands until then.
+    pub again: bool,
 }
 
 /// A difference between a bill and the rows here.

@@ -52,6 +52,8 @@ const RETRY_CAP: Duration = Duration::from_hours(1);
 const COMPARE_CAP: Duration = Duration::from_hours(6);
 /// A bill that is not there so long behind `bill_at` is late.
 const LATE: Duration = Duration::from_hours(24);
+/// The pause between two searches for bills that are late.
+const WATCH: Duration = Duration::from_hours(1);
 /// The most days before today that are fetched at once: channels keep bills for three months.
 const DAYS_MAX: i64 = 92;
 /// The most days before today of a channel that has no bill yet.
@@ -96,6 +98,13 @@ impl Bills {
         self.days.get(channel)
     }
 
+    /// The first day of a channel that its bill can be asked for: channels keep them for three
+    /// months. `None`: it is not in the configuration.
+    pub fn first_kept(&self, channel: &str, now: Timestamp) -> Option<Date> {
+        let today = self.days(channel)?.day_of(now);
+        Some(today.checked_sub(DAYS_MAX.days()).unwrap_or(Date::MIN))
+    }
+
     /// Has the rows read now.
     pub fn look(&self) {
         if self.wakes.try_send(()).is_err() {
@@ -137,6 +146,8 @@ struct BillsTask<T, F> {
     passed: BTreeMap<String, u64>,
     /// The last day of each channel that has a row.
     known: BTreeMap<String, Date>,
+    /// When the bills of a channel are searched for late ones, monotonic ns.
+    watched: BTreeMap<String, u64>,
 }
 
 impl<T: Adapter, F: Adapter> BillsTask<T, F> {
@@ -153,6 +164,7 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
             in_hand: BTreeMap::new(),
             passed: BTreeMap::new(),
             known: BTreeMap::new(),
+            watched: BTreeMap::new(),
         }
     }
 
@@ -217,6 +229,7 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
         let now = self.office.now();
         let names: Vec<String> = self.office.days.keys().cloned().collect();
         for channel in names {
+            self.watch_missing(&channel, now_ns).await?;
             let is_busy = self.in_hand.values().any(|busy| *busy == channel);
             if is_busy || self.passed.contains_key(&channel) {
                 continue;
@@ -232,7 +245,25 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
         Ok(wait.map_or(LOOK, |wait| wait.unwrap_or(Duration::ZERO)))
     }
 
-    /// Makes the rows of the days with bills that have become due.
+    /// Says that a bill has never come, also one that no job has reached.
+    async fn watch_missing(&mut self, channel: &str, now_ns: u64) -> Result<(), Error> {
+        if self.watched.get(channel).is_some_and(|next_ns| *next_ns > now_ns) {
+            return Ok(());
+        }
+        let office = &self.office;
+        if let Some(bill) = office.store.first_missing(channel).await? {
+            let why = bill.what.as_deref().unwrap_or("it was not reached");
+            office.watch_late(&office.days[channel], &bill, why);
+        }
+        office.measure(channel).await?;
+        let next = Duration::from_nanos(now_ns) + WATCH;
+        let next_ns = u64::try_from(next.as_nanos()).unwrap_or(u64::MAX);
+        self.watched.insert(channel.to_owned(), next_ns);
+        Ok(())
+    }
+
+    /// Makes the rows of the days with bills that have become due. Once a day, clean days with
+    /// payments that were decided since are opened again.
     async fn want_days(&mut self, channel: &str, now: Timestamp) -> Result<(), Error> {
         let (office, days) = (&self.office, self.office.days[channel]);
         let last_due = days.last_due(now);
@@ -240,18 +271,23 @@ impl<T: Adapter, F: Adapter> BillsTask<T, F> {
             return Ok(());
         }
         let before = |count: i64| last_due.checked_sub(count.days()).unwrap_or(Date::MIN);
-        let first = match office.store.last_bill_day(channel).await? {
-            Some(last) => last.tomorrow().unwrap_or(Date::MAX).max(before(DAYS_MAX)),
-            None => {
-                let since = office.store.channel_since(channel).await?;
-                let Some(since) = since else { return Ok(()) };
-                days.day_of(since).max(before(FIRST_DAYS_MAX))
-            }
+        let Some(since) = office.store.channel_since(channel).await? else { return Ok(()) };
+        // An operator may have asked for any day: one that is between is wanted too.
+        let back = before(FIRST_DAYS_MAX);
+        let back = match office.store.last_bill_day(channel).await? {
+            Some(last) => back.min(last.tomorrow().unwrap_or(Date::MAX)).max(before(DAYS_MAX)),
+            None => back,
         };
+        let first = back.max(days.day_of(since));
         let wanted = first.series(1.day()).take_while(|day| *day <= last_due);
         let wanted: Vec<Date> = wanted.collect();
         if !wanted.is_empty() {
             office.store.want_bills(channel, &wanted, now).await?;
+        }
+        let offset = days.offset.seconds();
+        let late = office.store.days_of_late_payments(channel, offset, now).await?;
+        if !late.is_empty() {
+            office.store.open_again(channel, &late, now).await?;
         }
         office.measure(channel).await?;
         self.known.insert(channel.to_owned(), last_due);
@@ -266,6 +302,7 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         let Some(days) = self.days.get(&bill.channel) else { return Ok(()) };
         match bill.state {
             BillState::Wanted => self.fetch(&channel, days, bill).await?,
+            _ if bill.again => self.fetch(&channel, days, bill).await?,
             BillState::Compared | BillState::Clean => {
                 let name = bill.channel.clone();
                 if self.look(&channel, days, bill).await? {
@@ -302,8 +339,8 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
     }
 
     /// The time of the next try behind so many.
-    fn next_at(&self, tries: u32, cap: Duration) -> Timestamp {
-        later(self.now(), pause(RETRY, tries, cap, self.entropy.lock().u64()))
+    fn later_by(&self, first: Duration, tries: u32, cap: Duration) -> Timestamp {
+        later(self.now(), pause(first, tries, cap, self.entropy.lock().u64()))
     }
 
     /// Calls a channel, and counts the end. `None`: the adapter broke, and nothing is known.

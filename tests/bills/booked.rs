@@ -34,12 +34,22 @@ fn the_fees_of_a_day_are_booked_once() {
         assert!(booked(&books).contains(&want), "{want}: {:?}", booked(&books));
         assert_eq!(account(&books, channel, "fees"), 60 * unit);
         assert_eq!(account(&books, channel, "clearing"), 9_940 * unit);
+        let of = format!("WHERE channel = '{channel}' RETURNING asset_id");
+        let asset = format!("UPDATE channel_bills SET asset_id = asset_id + 7 {of}");
+        let booked_in = books.desk.site.sql_value(&asset);
         books.reconciles(channel, day(3), &json!({"fee": 61}));
+        let asset = format!("UPDATE channel_bills SET asset_id = asset_id - 7 {of}");
+        let asset: i64 = books.desk.site.sql_value(&asset).parse().expect("a number");
+        assert_eq!((asset + 7).to_string(), booked_in, "the asset of booked fees stands");
         assert_eq!(account(&books, channel, "fees"), 60 * unit, "what is booked stands");
         let said = format!("the bill of {} of channel {channel} has fees of 61", day(3));
         eventually("the alert", || books.server.said().contains(&said).then_some(()));
     }
     assert_eq!(booked(&books).len(), 2);
+    // Lines of other users of the merchant account have fees too.
+    books.credited("wechat", "shared", day(5));
+    let bill = books.reconciles("wechat", day(5), &json!({"fee": 60, "foreign": 3}));
+    assert_eq!((&bill["fees"], &bill["foreign_fees"]), (&json!(60), &json!(180)), "{bill}");
     books.credited("card", "another", day(5));
     let bill = books.reconciles("card", day(5), &json!({"fee": -5}));
     assert_eq!(bill["fees"], json!(-5), "{bill}");

@@ -128,7 +128,7 @@ CREATE TABLE bill_findings (
     reason text,
     what text,
     CONSTRAINT bill_findings_channel_day_kind_reference_key UNIQUE (channel, day, kind, reference),
-    CONSTRAINT bill_findings_kind_check CHECK (((kind >= 1) AND (kind <= 5))),
+    CONSTRAINT bill_findings_kind_check CHECK (((kind >= 1) AND (kind <= 6))),
     CONSTRAINT bill_findings_pkey PRIMARY KEY (finding_id),
     CONSTRAINT bill_findings_state_check CHECK ((state = ANY (ARRAY[10, 40, '-40'::integer])))
 );
@@ -153,18 +153,20 @@ CREATE TABLE channel_bill_lines (
     run bigint NOT NULL,
     place bigint NOT NULL,
     minor_units bigint NOT NULL,
+    fee_parts bigint NOT NULL DEFAULT 0,
     at timestamp with time zone NOT NULL,
     day date NOT NULL,
     kind smallint NOT NULL,
     marked boolean NOT NULL,
     channel character varying(16) NOT NULL,
     currency text NOT NULL,
+    fee_currency text NOT NULL DEFAULT ''::text,
     merchant_no text NOT NULL,
     trade_no text NOT NULL,
     number text,
     channel_return_no text,
     return_no text,
-    CONSTRAINT channel_bill_lines_kind_check CHECK (((kind >= 1) AND (kind <= 5))),
+    CONSTRAINT channel_bill_lines_kind_check CHECK (((kind >= 1) AND (kind <= 6))),
     CONSTRAINT channel_bill_lines_minor_units_check CHECK ((minor_units >= 0)),
     CONSTRAINT channel_bill_lines_pkey PRIMARY KEY (channel, day, run, place)
 );
@@ -175,14 +177,17 @@ CREATE TABLE channel_bills (
     paid bigint NOT NULL DEFAULT 0,
     returned bigint NOT NULL DEFAULT 0,
     fees bigint NOT NULL DEFAULT 0,
+    foreign_fees bigint NOT NULL DEFAULT 0,
     foreign_lines bigint NOT NULL DEFAULT 0,
     next_at timestamp with time zone,
     fetched_at timestamp with time zone,
+    compared_at timestamp with time zone,
     fees_units numeric NOT NULL DEFAULT 0,
     day date NOT NULL,
     looks integer NOT NULL DEFAULT 0,
     asset_id integer,
     state smallint NOT NULL DEFAULT 0,
+    again boolean NOT NULL DEFAULT false,
     purged boolean NOT NULL DEFAULT false,
     channel character varying(16) NOT NULL,
     what text,
@@ -822,7 +827,7 @@ CREATE INDEX approvals_by_time ON approvals_tb USING btree (created_at);
 CREATE UNIQUE INDEX approvals_pending ON approvals_tb USING btree (maker, action, subject) WHERE (state = 1);
 CREATE INDEX balances_special ON balances_tb USING btree (user_id, asset_id) WHERE special;
 CREATE INDEX bill_findings_open ON bill_findings USING btree (channel, day) WHERE (state = 10);
-CREATE INDEX channel_bill_lines_of_returns ON channel_bill_lines USING btree (channel, number) WHERE (kind = ANY (ARRAY[2, 3, 4]));
+CREATE INDEX channel_bill_lines_of_returns ON channel_bill_lines USING btree (channel, trade_no) WHERE (kind = ANY (ARRAY[2, 3, 4]));
 CREATE INDEX channel_bills_due ON channel_bills USING btree (next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX channel_payments_held ON channel_payments USING btree (at) WHERE (disposition = ANY (ARRAY[10, 20]));
 CREATE INDEX channel_payments_updated ON channel_payments USING btree (updated_at);

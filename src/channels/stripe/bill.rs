@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use super::super::json;
 use super::{BillAsk, ORDER, PAGE, RETURN, Stripe, event};
-use crate::recharge::answers::{BillKind, BillLine, BillSums, Billed, ChannelDoubt};
+use crate::recharge::answers::{
+    BillKind, BillLine, BillSums, Billed, ChannelDoubt, FEE_PARTS, whole_fees,
+};
 
 /// The most pages of one day: 10 million lines.
 const PAGES_MAX: usize = 100_000;
@@ -49,7 +51,7 @@ fn pages(
         let items = page.get("data").and_then(Value::as_array).ok_or(ChannelDoubt::Unreadable)?;
         for item in items {
             let line = line(item).ok_or(ChannelDoubt::Unreadable)?;
-            add(&mut sums, &line, item).ok_or(ChannelDoubt::Damaged("its sums overflow"))?;
+            add(&mut sums, &line).ok_or(ChannelDoubt::Damaged("its sums overflow"))?;
             lines(line);
         }
         match super::behind(&page, items, &after)? {
@@ -60,17 +62,17 @@ fn pages(
     Err(ChannelDoubt::Damaged("it has too many pages"))
 }
 
-/// Adds a line to the sums; `None`: they overflow, or the fee is no whole number.
-fn add(sums: &mut BillSums, line: &BillLine, item: &Value) -> Option<()> {
+/// Adds a line to the sums; `None`: they overflow.
+fn add(sums: &mut BillSums, line: &BillLine) -> Option<()> {
     let units = line.minor_units;
     sums.lines += 1;
     match line.kind {
         BillKind::Paid => sums.paid = sums.paid.checked_add(units)?,
         BillKind::Returned | BillKind::Taken => sums.returned = sums.returned.checked_add(units)?,
         BillKind::GivenBack => sums.returned = sums.returned.checked_sub(units)?,
-        BillKind::Other => {}
+        BillKind::Undone | BillKind::Other => {}
     }
-    sums.fees = sums.fees.checked_add(item.get("fee")?.as_i64()?)?;
+    sums.fees = sums.fees.checked_add(whole_fees(line.fee_parts))?;
     Some(())
 }
 
@@ -78,16 +80,21 @@ fn add(sums: &mut BillSums, line: &BillLine, item: &Value) -> Option<()> {
 fn line(item: &Value) -> Option<BillLine> {
     let net = item.get("amount")?.as_i64()?;
     let at = event::time(item, "/created")?;
+    // Fees are in the currency of the account.
+    let fee_parts = item.get("fee")?.as_i64()?.checked_mul(FEE_PARTS)?;
+    let fee_currency = json::currency(item, "/currency")?;
     let source = item.get("source").filter(|source| source.is_object());
     let kind = match (json::text(item, "/type")?, json::text(item, "/reporting_category")) {
         ("charge" | "payment", _) => BillKind::Paid,
+        ("refund_failure" | "payment_failure_refund", _) => BillKind::Undone,
         ("refund" | "payment_refund", _) => BillKind::Returned,
         ("adjustment", Some("dispute")) => BillKind::Taken,
         ("adjustment", Some("dispute_reversal")) => BillKind::GivenBack,
         _ => BillKind::Other,
     };
-    if kind == BillKind::Other {
-        let currency = json::currency(item, "/currency")?;
+    let is_named = source.is_some_and(|source| json::text(source, "/id").is_some());
+    if kind == BillKind::Other || (kind == BillKind::Undone && !is_named) {
+        let currency = fee_currency.clone();
         let minor_units = net.checked_abs()?;
         let (merchant_no, trade_no) = (String::new(), String::new());
         let (return_no, channel_return_no) = (None, None);
@@ -99,6 +106,8 @@ fn line(item: &Value) -> Option<BillLine> {
             channel_return_no,
             minor_units,
             currency,
+            fee_parts,
+            fee_currency,
             at,
         });
     }
@@ -115,6 +124,8 @@ fn line(item: &Value) -> Option<BillLine> {
         // In the currency of the payment. The transaction itself is in that of the account.
         minor_units: json::amount(source, "/amount")?,
         currency: json::currency(source, "/currency")?,
+        fee_parts,
+        fee_currency,
         at,
     })
 }

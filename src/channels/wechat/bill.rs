@@ -10,13 +10,13 @@ use jiff::civil::DateTime;
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 
 use super::ZONE;
-use crate::recharge::answers::{BillKind, BillLine, BillSums, ChannelDoubt};
+use crate::recharge::answers::{BillKind, BillLine, BillSums, ChannelDoubt, FEE_PARTS, whole_fees};
 
 /// The longest line, bytes.
 const LINE_BYTES_MAX: u64 = 65_536;
 
-/// Parts of a fen: fees have up to five decimals of a yuan.
-const PARTS: i64 = 1_000;
+/// Parts of a fen.
+const PARTS: i64 = FEE_PARTS;
 
 /// A reader that keeps the SHA-1 digest of everything it has read. The channel chose SHA-1; the
 /// digest guards against a cut file, and stands in a signed answer.
@@ -86,7 +86,7 @@ pub fn read(
         }
         let read = columns.line(&fields(text)).ok_or(damaged("a line cannot be read"))?;
         sums.add(&read).ok_or(damaged("its sums overflow"))?;
-        lines(read.line);
+        lines(read);
     };
     let text = next(&mut bill, &mut line)?.ok_or(damaged("it ends without its sums"))?;
     sums.check(&summary, &fields(text))?;
@@ -94,8 +94,7 @@ pub fn read(
         return Err(damaged("it goes on behind its sums"));
     }
     let Sums { lines, paid, returned, fees } = sums;
-    let rounded = fees.div_euclid(PARTS) + i64::from(fees.rem_euclid(PARTS) * 2 >= PARTS);
-    Ok(BillSums { lines, paid, returned, fees: rounded })
+    Ok(BillSums { lines, paid, returned, fees: whole_fees(fees) })
 }
 
 /// The next line that is not blank; `None`: the end.
@@ -165,7 +164,7 @@ impl Columns {
     }
 
     /// A line; `None`: it cannot be read.
-    fn line(&self, fields: &[&str]) -> Option<Counted> {
+    fn line(&self, fields: &[&str]) -> Option<BillLine> {
         if fields.len() != self.count {
             return None;
         }
@@ -179,35 +178,31 @@ impl Columns {
         };
         let is_return = kind == BillKind::Returned;
         let number = |place: usize| plain(place).filter(|number| is_return && number != "0");
-        let line = BillLine {
+        let currency = plain(self.currency)?.to_ascii_uppercase();
+        Some(BillLine {
             kind,
             merchant_no: plain(self.merchant_no)?,
             trade_no: plain(self.trade_no)?,
             return_no: number(self.return_no),
             channel_return_no: number(self.channel_return_no),
             minor_units,
-            currency: plain(self.currency)?.to_ascii_uppercase(),
+            fee_parts: parts(fields[self.fee])?,
+            fee_currency: currency.clone(),
+            currency,
             at,
-        };
-        Some(Counted { line, fee: parts(fields[self.fee])? })
+        })
     }
 }
 
-/// A line with its fee in parts of a fen.
-struct Counted {
-    line: BillLine,
-    fee: i64,
-}
-
 impl Sums {
-    fn add(&mut self, counted: &Counted) -> Option<()> {
-        let units = counted.line.minor_units;
+    fn add(&mut self, line: &BillLine) -> Option<()> {
+        let units = line.minor_units;
         self.lines += 1;
-        match counted.line.kind {
+        match line.kind {
             BillKind::Paid => self.paid = self.paid.checked_add(units)?,
             _ => self.returned = self.returned.checked_add(units)?,
         }
-        self.fees = self.fees.checked_add(counted.fee)?;
+        self.fees = self.fees.checked_add(line.fee_parts)?;
         Some(())
     }
 

@@ -186,7 +186,7 @@ fn refund_object(paid: &SimPayment, back: &SimReturn) -> Value {
         "charge": charge_id(paid),
         "payment_intent": paid.trade_no,
         "metadata": metadata,
-        "status": back.status,
+        "status": if back.status == "UNDONE" { "failed" } else { &back.status },
     })
 }
 
@@ -277,6 +277,11 @@ fn balance(sim: &Sim, asked: &Asked) -> Reply {
                     add(at_s, again, sum, dispute(paid, back));
                 }
                 "failed" | "canceled" => {}
+                "UNDONE" => {
+                    let object = refund_object(paid, back);
+                    add(at_s, ("refund", "refund"), -sum, object.clone());
+                    add(at_s, ("refund_failure", "refund_failure"), sum, object);
+                }
                 _ => add(at_s, ("refund", "refund"), -sum, refund_object(paid, back)),
             }
         }

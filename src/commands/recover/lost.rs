@@ -159,6 +159,8 @@ fn line_of(payment: &RechargePayment, return_no: String, minor_units: i64) -> Bi
         channel_return_no: None,
         minor_units,
         currency: payment.currency.clone(),
+        fee_parts: 0,
+        fee_currency: payment.currency.clone(),
         at: payment.paid_at,
     }
 }

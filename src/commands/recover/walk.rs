@@ -150,7 +150,7 @@ impl Walk<'_> {
                 let key = movement::return_key(ReturnId::of(payment, kind, number));
                 self.lost.iter().any(|lost| lost.key == key)
             }
-            BillKind::Other => false,
+            BillKind::Undone | BillKind::Other => false,
         }
     }
 

@@ -103,7 +103,21 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         terms: &Arc<ChannelTerms>,
         taking: &Taking,
     ) -> Result<TakingAnswer, Rejection> {
-        self.fact(terms, taking, ReturnKind::Taken).await
+        self.fact(terms, taking, (ReturnKind::Taken, false)).await
+    }
+
+    /// As [`Recharges::taken`], of a taking that a bill alone has told. It waits for a refund of
+    /// the payment that is under way: the channel may refuse that one, and its user has the money
+    /// again.
+    ///
+    /// # Errors
+    /// As [`Recharges::taken`]. [`Code::NotReturnable`]: a refund is under way.
+    pub async fn taken_by_bill(
+        &self,
+        terms: &Arc<ChannelTerms>,
+        taking: &Taking,
+    ) -> Result<TakingAnswer, Rejection> {
+        self.fact(terms, taking, (ReturnKind::Taken, true)).await
     }
 
     /// The channel has given taken money back. It waits for its taking.
@@ -115,14 +129,14 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         terms: &Arc<ChannelTerms>,
         taking: &Taking,
     ) -> Result<TakingAnswer, Rejection> {
-        self.fact(terms, taking, ReturnKind::GivenBack).await
+        self.fact(terms, taking, (ReturnKind::GivenBack, false)).await
     }
 
     async fn fact(
         &self,
         terms: &Arc<ChannelTerms>,
         taking: &Taking,
-        kind: ReturnKind,
+        (kind, waits): (ReturnKind, bool),
     ) -> Result<TakingAnswer, Rejection> {
         let recorded = self.reads.channel_payment(&terms.name, &taking.trade_no).await;
         let Some(payment) = recorded.map_err(away)? else {
@@ -144,7 +158,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             });
         }
         let part = (taking.number.as_str(), taking.minor_units);
-        match self.take(&payment, kind, part, CHANNEL).await {
+        match self.take(&payment, (kind, waits), part, CHANNEL).await {
             Ok((row, receivable, _)) => Ok(TakingAnswer::success(row, receivable)),
             Err(rejection) if rejection.code == Code::IdemKeyConflict => {
                 Ok(contradicted(terms, taking))
@@ -178,7 +192,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         {
             return Err(Code::NotReturnable.into());
         }
-        let (row, _, replayed) = self.take(payment, ReturnKind::Taken, part, actor).await?;
+        let taken = (ReturnKind::Taken, false);
+        let (row, _, replayed) = self.take(payment, taken, part, actor).await?;
         Ok(ReturnMade { row, replayed })
     }
 
@@ -187,7 +202,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     async fn take(
         &self,
         payment: &RechargePayment,
-        kind: ReturnKind,
+        (kind, waits): (ReturnKind, bool),
         (number, minor_units): (&str, i64),
         actor: &str,
     ) -> Result<(RechargeReturn, Option<Receivable>, bool), Rejection> {
@@ -199,6 +214,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             number: number.to_owned(),
             minor_units,
             freezes: self.rules.freeze_on_short,
+            waits,
         }));
         let user = self.holder(payment).await?;
         let (row, receivable, replayed) = returned(self.act(user, actor, act).await?);

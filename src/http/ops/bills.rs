@@ -60,10 +60,14 @@ struct BillBody {
     foreign_lines: i64,
     paid: i64,
     returned: i64,
-    /// Below 0: given back.
+    /// Of our lines; below 0: given back.
     fees: i64,
+    /// Of the other lines: they are not booked.
+    foreign_fees: i64,
     fetched_at: Option<Timestamp>,
     next_at: Option<Timestamp>,
+    /// It is to be fetched anew: its state and sums stand until then.
+    again: bool,
     /// Why the last try brought no bill.
     what: Option<String>,
 }
@@ -81,8 +85,10 @@ impl From<&ChannelBill> for BillBody {
             paid: bill.sums.paid,
             returned: bill.sums.returned,
             fees: bill.sums.fees,
+            foreign_fees: bill.foreign_fees,
             fetched_at: bill.fetched_at,
             next_at: bill.next_at,
+            again: bill.again,
             what: bill.what.clone(),
         }
     }
@@ -268,6 +274,15 @@ async fn reconcile(service: Arc<Service>, parameters: Vec<String>, call: Call) -
     if !apply {
         let body = planned(desk, name, &days, day).await?;
         return Ok(json(StatusCode::OK, &body, &request_id));
+    }
+    // Before that time half a bill would count as whole.
+    if let Some(due) = days.due(day).filter(|due| *due > at) {
+        return Err(invalid(format!("The channel makes the bill of the day at {due}.")));
+    }
+    if let Some(first) = desk.bills.first_kept(name, at).filter(|first| day < *first) {
+        return Err(invalid(format!(
+            "Channels keep bills for three months: {first} is the first."
+        )));
     }
     let actor = actor(caller);
     let wanted = desk.bills.store.want_again((name, day), at, (&actor, &reason)).await;

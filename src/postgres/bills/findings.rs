@@ -7,7 +7,7 @@ use jiff::civil::Date;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::BillStore;
+use super::{BillStore, COLUMNS as BILL_COLUMNS, bill_from_row};
 use crate::postgres::{Error, admin};
 use crate::recharge::bill::{BillDifference, BillFinding, ChannelBill, FindingKind, FindingState};
 
@@ -45,7 +45,8 @@ pub struct BillCompared {
 }
 
 impl BillStore {
-    /// Compares a good bill with the rows here. `span`: the day. It writes nothing.
+    /// Compares a good bill with the rows here. Dismissed differences are left out. `span`: the
+    /// day. It writes nothing.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or has a row that cannot be read.
@@ -79,7 +80,10 @@ impl BillStore {
     ) -> Result<BillCompared, Error> {
         let differences = "SELECT kind, line_kind, reference, trade_no, merchant_no, return_no, \
                                   channel_return_no, currency, there, here \
-                             FROM bill_differences($1, $2, $3, $4) \
+                             FROM bill_differences($1, $2, $3, $4) d \
+                            WHERE NOT EXISTS (SELECT FROM bill_findings f \
+                                    WHERE (f.channel, f.day) = ($1, $2) AND f.state = -40 \
+                                      AND (f.kind, f.reference) = (d.kind, d.reference)) \
                             ORDER BY kind, reference LIMIT $5";
         let foreign = "SELECT count(*) FROM bill_lines_near($1, $2) l \
                         WHERE l.day = $2 AND NOT l.marked AND l.kind <> 5 \
@@ -105,8 +109,34 @@ impl BillStore {
         Ok(BillCompared { differences: found.into_values().collect(), foreign, more })
     }
 
+    /// The number of a taking of a payment, of this amount, that no line of a good bill has: an
+    /// operator may have booked it by another number.
+    ///
+    /// # Errors
+    /// As [`BillStore::compare_bill`].
+    pub async fn unbilled_taking(
+        &self,
+        channel: &str,
+        trade_no: &str,
+        minor_units: i64,
+    ) -> Result<Option<String>, Error> {
+        let taking = "SELECT r.channel_return_no \
+                        FROM recharge_returns r JOIN channel_payments p USING (payment_id) \
+                       WHERE (p.channel, p.trade_no) = ($1, $2) \
+                         AND (r.kind, r.state, r.minor_units) = (2, 40, $3) \
+                         AND NOT EXISTS (SELECT FROM channel_bill_lines l \
+                               JOIN channel_bills b \
+                                 ON (b.channel, b.day, b.run) = (l.channel, l.day, l.run) \
+                              WHERE (l.channel, l.trade_no) = ($1, $2) AND l.kind IN (2, 3, 4) \
+                                AND r.channel_return_no IN (l.return_no, l.channel_return_no)) \
+                       LIMIT 1";
+        let rows = self.query(taking, &[&channel, &trade_no, &minor_units]).await?;
+        rows.first().map_or(Ok(None), |row| Ok(row.try_get(0)?))
+    }
+
     /// Writes the findings of a comparison: new ones are open, and those that the data do not show
-    /// any more are done. One that is dismissed stays so. Returns those that are open.
+    /// any more are done. One that is dismissed stays so. Returns those that are open, first
+    /// those that no look has reached for the longest.
     ///
     /// # Errors
     /// [`Error`]: PostgreSQL is away, or this process has been superseded.
@@ -136,7 +166,8 @@ impl BillStore {
                            (SELECT * FROM unnest($4::smallint[], $5::text[]))";
         let open = format!(
             "SELECT {COLUMNS} FROM bill_findings \
-              WHERE channel = $1 AND day = $2 AND state = 10 ORDER BY kind, reference"
+              WHERE channel = $1 AND day = $2 AND state = 10 \
+              ORDER BY updated_at, kind, reference"
         );
         let columns = DifferenceColumns::of(&compared.differences);
         let more = compared.more;
@@ -168,13 +199,13 @@ impl BillStore {
         .await
     }
 
-    /// Writes down the word of the channel about an open finding.
+    /// Writes down the word of the channel about an open finding, and that a look has reached it.
     ///
     /// # Errors
     /// As [`BillStore::record_findings`].
     pub async fn note_finding(&self, id: i64, what: &str, now: Timestamp) -> Result<(), Error> {
         let note = "UPDATE bill_findings SET what = $2, updated_at = $3 \
-                     WHERE finding_id = $1 AND state = 10 AND what IS DISTINCT FROM $2";
+                     WHERE finding_id = $1 AND state = 10";
         self.fenced(async |transaction| {
             transaction.execute(note, &[&id, &what, &now]).await?;
             Ok(())
@@ -182,32 +213,106 @@ impl BillStore {
         .await
     }
 
-    /// Sets the end of a look at a bill: `next_at`, `None` for never. Without an open finding, and
-    /// with a good bill of the next day, it is clean. Returns whether it is.
+    /// Writes down a look at a bill, before its comparison: one that fails each time must not keep
+    /// the others from theirs. `None`: the row has changed meanwhile.
+    ///
+    /// # Errors
+    /// As [`BillStore::record_findings`].
+    pub async fn bill_looking(
+        &self,
+        bill: &ChannelBill,
+        next_at: Timestamp,
+    ) -> Result<Option<ChannelBill>, Error> {
+        let looking = format!(
+            "UPDATE channel_bills SET looks = looks + 1, next_at = $4 \
+              WHERE channel = $1 AND day = $2 AND run = $3 AND state <> 0 AND NOT again \
+              RETURNING {BILL_COLUMNS}"
+        );
+        self.fenced(async |transaction| {
+            let values: &[&(dyn ToSql + Sync)] = &[&bill.channel, &bill.day, &bill.run, &next_at];
+            transaction.query_opt(&looking, values).await?.as_ref().map(bill_from_row).transpose()
+        })
+        .await
+    }
+
+    /// Sets the end of a look at a bill. `began`: when its comparison began. Without a difference
+    /// it is not due again, and with a good bill of the next day it is clean, once no bill beside it
+    /// waits for its lines. Returns whether it is clean.
     ///
     /// # Errors
     /// As [`BillStore::record_findings`].
     pub async fn bill_looked(
         &self,
         bill: &ChannelBill,
-        foreign: i64,
-        next_at: Option<Timestamp>,
+        compared: &BillCompared,
+        (began, next_at): (Timestamp, Timestamp),
     ) -> Result<bool, Error> {
         let looked = "WITH found AS (SELECT \
-                NOT EXISTS (SELECT FROM bill_findings \
+                NOT $6::bool AND NOT EXISTS (SELECT FROM bill_findings \
                              WHERE channel = $1 AND day = $2 AND state = 10) AS none, \
                 EXISTS (SELECT FROM channel_bills WHERE channel = $1 AND day = $2::date + 1 \
-                           AND run IS NOT NULL) AS next) \
-              UPDATE channel_bills b SET looks = looks + 1, foreign_lines = $4, \
+                           AND run IS NOT NULL) \
+                AND NOT EXISTS (SELECT FROM channel_bills WHERE channel = $1 \
+                           AND day BETWEEN $2::date - 1 AND $2::date + 1 AND again AND purged) \
+                AS next) \
+              UPDATE channel_bills b SET foreign_lines = $4, compared_at = $7, \
                      state = CASE WHEN none AND next THEN 40 ELSE 10 END, \
                      next_at = CASE WHEN none THEN NULL ELSE $5::timestamptz END \
-                FROM found WHERE b.channel = $1 AND b.day = $2 AND b.run = $3 AND b.state = 10 \
+                FROM found WHERE b.channel = $1 AND b.day = $2 AND b.run = $3 \
+                 AND b.state = 10 AND NOT b.again \
               RETURNING b.state = 40";
+        let BillCompared { foreign, more, .. } = compared;
         self.fenced(async |transaction| {
             let values: &[&(dyn ToSql + Sync)] =
-                &[&bill.channel, &bill.day, &bill.run, &foreign, &next_at];
+                &[&bill.channel, &bill.day, &bill.run, foreign, &next_at, more, &began];
             let row = transaction.query_opt(looked, values).await?;
             row.map_or(Ok(false), |row| Ok(row.try_get(0)?))
+        })
+        .await
+    }
+
+    /// The clean days of a channel with payments of the last days that are newer than the last
+    /// comparison. `offset`: the channel's from UTC, seconds.
+    ///
+    /// # Errors
+    /// As [`BillStore::bill_findings`].
+    pub async fn days_of_late_payments(
+        &self,
+        channel: &str,
+        offset: i32,
+        now: Timestamp,
+    ) -> Result<Vec<Date>, Error> {
+        let late = "SELECT DISTINCT b.day FROM channel_payments p JOIN channel_bills b \
+                        ON b.day = (p.paid_at AT TIME ZONE 'UTC' \
+                                    + make_interval(secs => $2::int))::date \
+                     WHERE p.channel = $1 AND p.updated_at >= $3::timestamptz - INTERVAL '8 days' \
+                       AND p.disposition <> -40 \
+                       AND b.channel = $1 AND b.state = 40 AND p.at >= b.compared_at";
+        let rows = self.query(late, &[&channel, &offset, &now]).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    /// Has clean bills compared again. One that has lost its lines is fetched anew, and so is one
+    /// beside it.
+    ///
+    /// # Errors
+    /// As [`BillStore::record_findings`].
+    pub async fn open_again(
+        &self,
+        channel: &str,
+        days: &[Date],
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let open = "UPDATE channel_bills SET state = 10, again = again OR purged, next_at = $3 \
+                     WHERE channel = $1 AND day = ANY ($2) AND state = 40";
+        let beside = "UPDATE channel_bills b SET again = TRUE, next_at = $3 \
+                       WHERE channel = $1 AND purged AND NOT again \
+                         AND EXISTS (SELECT FROM unnest($2::date[]) AS d \
+                                      WHERE b.day BETWEEN d - 1 AND d + 1)";
+        self.fenced(async |transaction| {
+            transaction.execute(open, &[&channel, &days, &now]).await?;
+            transaction.execute(beside, &[&channel, &days, &now]).await?;
+            Ok(())
         })
         .await
     }

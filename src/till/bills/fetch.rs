@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::{Office, RETRY_CAP};
+use super::super::step::later;
+use super::{Office, RETRY, RETRY_CAP};
 use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
 use crate::channels::BillAsk;
@@ -15,12 +17,14 @@ use crate::channels::open::OpenChannel;
 use crate::crash;
 use crate::postgres::Error;
 use crate::postgres::bills::BillFees;
-use crate::recharge::answers::{BillLine, BillSums, Billed, ChannelDoubt};
+use crate::recharge::answers::{BillLine, BillSums, Billed, ChannelDoubt, whole_fees};
 use crate::recharge::bill::{BillDays, ChannelBill};
 use crate::recharge::movement;
 
 /// Lines of one batch.
 const BATCH: usize = 4_096;
+/// So long behind its time a bill without a line is a bill, also if payments of its day are here.
+const PATIENCE: Duration = Duration::from_hours(48);
 /// Batches on their way to PostgreSQL.
 const BATCHES: usize = 2;
 
@@ -34,10 +38,12 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
     ) -> Result<(), Error> {
         let Some(span) = days.span(bill.day) else { return Ok(()) };
         let tries = u32::try_from(bill.tries).unwrap_or(u32::MAX);
-        let tried = self.store.bill_tried(&bill, self.next_at(tries, RETRY_CAP)).await?;
+        let tried = self.store.bill_tried(&bill, self.later_by(RETRY, tries, RETRY_CAP)).await?;
         let Some(bill) = tried else { return Ok(()) };
         while self.store.remove_lines(&bill.channel).await? {}
-        let has_trade = self.store.has_trade(&bill.channel, span).await?;
+        // Later the comparison decides: the one payment of the day may be in no bill.
+        let may_come = days.due(bill.day).is_some_and(|due| later(due, PATIENCE) > self.now());
+        let has_trade = may_come && self.store.has_trade(&bill.channel, span).await?;
         let began_ns = self.clock.monotonic_ns();
         let billed = self.read_bill(channel, &bill, has_trade).await?;
         let billed = self.counted(channel, "bill", began_ns, billed);
@@ -52,7 +58,9 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         };
         warn!(channel = bill.channel, day = %bill.day, why, "no bill yet");
         self.store.bill_failed(&bill, &why).await?;
-        self.watch_late(days, &bill, &why);
+        if bill.run.is_none() {
+            self.watch_late(days, &bill, &why);
+        }
         Ok(())
     }
 
@@ -105,10 +113,14 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         sums: BillSums,
     ) -> Result<(), Error> {
         let (terms, name, day) = (&channel.terms, &bill.channel, bill.day);
+        let own = whole_fees(self.store.own_fees(bill, &terms.currency).await?);
+        let foreign = sums.fees.saturating_sub(own);
+        let sums = BillSums { fees: own, ..sums };
         let precision = self.reads.catalog().precision(terms.asset);
         let amount = sums.fees.checked_abs().and_then(|fees| terms.amount(fees, precision));
         let key = movement::fees_key(name, day);
-        let fees = BillFees { key, asset: terms.asset, amount, given_back: sums.fees < 0 };
+        let given_back = sums.fees < 0;
+        let fees = BillFees { key, asset: terms.asset, amount, given_back, foreign };
         let booked = self.store.bill_whole(bill, sums, &fees, self.now()).await?;
         crash::point("bill_after_fetch");
         let Some(booked) = booked else { return Ok(()) };

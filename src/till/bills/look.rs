@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tracing::{info, warn};
 
 use super::super::step::later;
-use super::{COMPARE_CAP, Office};
+use super::{COMPARE_CAP, Office, RETRY};
 use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
 use crate::channels::open::OpenChannel;
@@ -22,13 +22,18 @@ use crate::recharge::decide::{PaymentDecision, PaymentTold};
 use crate::recharge::facts::{Facts, Returned, Taking};
 use crate::recharge::payment::SeenBy;
 use crate::recharge::returned::ReturnKind;
+use domain::code::Code;
 
 /// The author of dismissals that follow from the word of the channel.
 const BILL: &str = "bill";
-/// The most findings that one look works on; the next look goes on.
+/// The most findings that one look asks the channel about; the next look goes on.
 const WORK_MAX: usize = 500;
+/// The first pause behind a comparison that has no end. It doubles.
+const LOOK_RETRY: Duration = Duration::from_secs(2);
 /// A return that is in no bill so long behind its day needs a person.
 const RETURN_PATIENCE: Duration = Duration::from_hours(48);
+/// Any other finding that waits for so long does.
+const PATIENCE: Duration = Duration::from_hours(24);
 /// The kinds of lines, as `channel_bill_lines` has them.
 const TAKEN_LINE: i16 = 3;
 const GIVEN_BACK_LINE: i16 = 4;
@@ -55,25 +60,36 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         bill: ChannelBill,
     ) -> Result<bool, Error> {
         let Some(span) = days.span(bill.day) else { return Ok(false) };
+        let mut began = self.now();
+        let next_at = self.later_by(LOOK_RETRY, bill.looks, COMPARE_CAP);
+        let Some(bill) = self.store.bill_looking(&bill, next_at).await? else { return Ok(false) };
         let of = (bill.channel.as_str(), bill.day);
         let mut compared = self.store.compare_bill(of, span).await?;
         let mut open = self.store.record_findings(&bill, &compared, self.now()).await?;
-        let (mut changed, more) = (false, open.len() > WORK_MAX);
-        for finding in open.iter().take(WORK_MAX) {
+        let (mut changed, more) = (false, compared.more || open.len() > WORK_MAX);
+        let mut asked = 0;
+        for finding in &open {
             if self.is_quiet() {
                 return Ok(false);
+            }
+            if finding.difference.kind.asks() {
+                asked += 1;
+                if asked > WORK_MAX {
+                    continue;
+                }
             }
             changed |= self.work_on(channel, span.1, finding).await?;
         }
         if changed {
+            began = self.now();
             compared = self.store.compare_bill(of, span).await?;
             open = self.store.record_findings(&bill, &compared, self.now()).await?;
         }
         let next_at = match changed && more {
             true => self.now(),
-            false => self.next_at(bill.looks, COMPARE_CAP),
+            false => self.later_by(RETRY, bill.looks.saturating_sub(1), COMPARE_CAP),
         };
-        let clean = self.store.bill_looked(&bill, compared.foreign, Some(next_at)).await?;
+        let clean = self.store.bill_looked(&bill, &compared, (began, next_at)).await?;
         let (name, day, open) = (&bill.channel, bill.day, open.len());
         info!(channel = name, %day, open, clean, "a bill is compared");
         Ok(clean)
@@ -90,14 +106,9 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         let word = match one.kind {
             FindingKind::MissingHere => self.missing_here(channel, one).await,
             FindingKind::ReturnMissingHere => self.return_missing_here(channel, one).await,
-            FindingKind::ReturnMissingThere => {
-                let word = self.return_missing_there(channel, one).await;
-                match word {
-                    Word::Waits(why) if later(day_end, RETURN_PATIENCE) <= self.now() => {
-                        Word::Wrong(why)
-                    }
-                    word => word,
-                }
+            FindingKind::ReturnMissingThere => self.return_missing_there(channel, one).await,
+            FindingKind::Undone => {
+                Word::Wrong("it has failed at the channel behind its success".to_owned())
             }
             FindingKind::MissingThere => Word::Wrong("it is in no bill of its channel".to_owned()),
             FindingKind::AmountDiffers => {
@@ -105,6 +116,10 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
                 let (there, here) = (amount(one.there), amount(one.here));
                 Word::Wrong(format!("the bill has {there} minor units, and {here} are here"))
             }
+        };
+        let word = match word {
+            Word::Waits(why) if until(finding, day_end) <= self.now() => Word::Wrong(why),
+            word => word,
         };
         match word {
             Word::Booked => {
@@ -191,6 +206,9 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         if let Err(word) = confirmed {
             return word;
         }
+        if let Some(word) = self.taken_before(channel, one, minor_units).await {
+            return word;
+        }
         let taking = Taking {
             merchant_no: Some(one.merchant_no.clone()),
             trade_no: one.trade_no.clone(),
@@ -201,9 +219,12 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
         };
         let booked = match one.line_kind {
             Some(GIVEN_BACK_LINE) => self.recharges.given_back(&channel.terms, &taking).await,
-            _ => self.recharges.taken(&channel.terms, &taking).await,
+            _ => self.recharges.taken_by_bill(&channel.terms, &taking).await,
         };
         match booked {
+            Err(rejection) if rejection.code == Code::NotReturnable => {
+                Word::Waits("a refund of the payment is under way".to_owned())
+            }
             Err(rejection) => waits(&rejection),
             Ok(answer) => match answer.told {
                 PaymentTold::Success => {
@@ -217,6 +238,28 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
                 PaymentTold::NotFound => Word::Waits("its taking is not here yet".to_owned()),
                 PaymentTold::Conflict => Word::Wrong("it contradicts what is here".to_owned()),
             },
+        }
+    }
+
+    /// The word if a taking of this amount stands under a number that no bill has.
+    async fn taken_before(
+        &self,
+        channel: &OpenChannel,
+        one: &BillDifference,
+        minor_units: i64,
+    ) -> Option<Word> {
+        if one.line_kind == Some(GIVEN_BACK_LINE) {
+            return None;
+        }
+        let (name, trade_no) = (&channel.terms.name, &one.trade_no);
+        match self.store.unbilled_taking(name, trade_no, minor_units).await {
+            Ok(number) => number.map(|number| {
+                Word::Wrong(format!(
+                    "a taking of this amount is booked under {number}, which no bill has: dismiss \
+                     the finding if it is the same"
+                ))
+            }),
+            Err(failure) => Some(Word::Waits(failure.to_string())),
         }
     }
 
@@ -293,6 +336,14 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
             Some(Refunded::Unknown(doubt)) => Word::Waits(doubt.to_string()),
             None => Word::Waits("the adapter broke".to_owned()),
         }
+    }
+}
+
+/// How long a finding may wait: then a person must look.
+fn until(finding: &BillFinding, day_end: Timestamp) -> Timestamp {
+    match finding.difference.kind {
+        FindingKind::ReturnMissingThere => later(day_end, RETURN_PATIENCE),
+        _ => later(finding.found_at, PATIENCE),
     }
 }
 

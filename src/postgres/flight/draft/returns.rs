@@ -829,6 +829,14 @@ fn contradicted(
     if payment.amount.is_some() && payment.amount_of(take.minor_units).is_none() {
         return Some(Code::IdemKeyConflict);
     }
+    let is_under_way = |row: &RechargeReturn| {
+        let over = matches!(row.state, ReturnState::Done | ReturnState::Failed);
+        row.kind == ReturnKind::Refund && !over
+    };
+    // The part that is left is not known yet.
+    if take.waits && returns.iter().any(is_under_way) {
+        return Some(Code::NotReturnable);
+    }
     if take.kind != ReturnKind::GivenBack {
         return None;
     }
