@@ -37,8 +37,8 @@ impl Draft<'_> {
     }
 
     /// Gives the reserved bonus of an order that was paid to the unit, in the flight of its credit.
-    /// Without a reserve there is none. Beside a credit that a repair has brought back it is adopted
-    /// alone: one that UBSCore's log lacks was not given, and its promotion gets it again.
+    /// Without a reserve there is none. Beside a credit that a repair has brought back it is only
+    /// adopted: one that UBSCore's log lacks was not given, and its promotion gets it again.
     pub(super) fn give_bonus(
         &mut self,
         call: &RechargeCall,
