@@ -106,8 +106,8 @@ impl Draft<'_> {
         Ok(min(due, order.bonus.saturating_sub(back)))
     }
 
-    /// The part of a bonus that UBSCore's log has with a return, smallest units. `None`: the log has
-    /// no debit of the return, so it is decided as a new one.
+    /// The part of a bonus that UBSCore's log has with a return, smallest units. `None`: the log
+    /// has no debit of the return, so it is decided as a new one.
     pub(super) fn restored_share(&self, id: ReturnId) -> Result<Option<u64>, Objected> {
         let key = movement::return_bonus(id);
         self.readable(&Key::External(key.clone()))?;
