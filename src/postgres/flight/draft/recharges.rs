@@ -86,6 +86,9 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
         rows.recharges.extend(moved.cloned().map(RechargeKey::Movement));
         rows.externals.extend(keys);
         rows.externals.extend(call.bonus_key());
+        // An operator's credit adopts it too.
+        let adopts = call.recharge().filter(|_| decides == Some(true));
+        rows.externals.extend(adopts.map(movement::recharge_bonus));
     }
     rows.externals.extend(bonuses::own_credit_of(call));
 }
@@ -309,7 +312,7 @@ pub(super) struct Matter {
     /// The bonus that was given with it.
     pub(super) bonus: Option<ExternalOperation>,
     /// The key of its credit, if a repair has brought that back.
-    restored: Option<String>,
+    pub(super) restored: Option<String>,
 }
 
 impl Matter {
