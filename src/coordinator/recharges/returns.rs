@@ -163,14 +163,15 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     ///
     /// # Errors
     /// [`Code::IdemKeyConflict`]: the number is recorded with another amount.
-    /// [`Code::NotReturnable`]: it is one of our own returns, which its channel ends. A
-    /// [`Rejection`].
+    /// [`Code::NotReturnable`]: it is one of our own returns, which its channel ends; or the
+    /// database was restored, and it may be one that is lost here. A [`Rejection`].
     pub async fn taken_by_operator(
         &self,
         payment: &RechargePayment,
         part: (&str, i64),
         actor: &str,
     ) -> Result<ReturnMade, Rejection> {
+        self.refuse_unrecovered()?;
         // One that has FAILED here is a taking all the same.
         if let Some(id) = ReturnId::parse(part.0)
             && let Some(own) = self.reads.recharge_return(id).await.map_err(away)?
