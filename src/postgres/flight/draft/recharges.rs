@@ -86,6 +86,11 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
         rows.recharges.extend(moved.cloned().map(RechargeKey::Movement));
         rows.externals.extend(keys);
         rows.externals.extend(call.bonus_key());
+        let lost = recorded.filter(|_| decides.is_some()).and_then(remade::lost_order_of);
+        if let Some(key) = lost.map(movement::recharge_credit) {
+            rows.recharges.insert(RechargeKey::Movement(key.clone()));
+            rows.externals.insert(key);
+        }
     }
     rows.externals.extend(bonuses::own_credit_of(call));
 }

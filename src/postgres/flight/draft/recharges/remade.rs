@@ -5,15 +5,22 @@
 use super::super::super::{Decided, Key};
 use super::super::{Draft, Objected};
 use crate::postgres::store::External;
-use crate::recharge::PaymentId;
 use crate::recharge::act::{RechargeCall, RechargeOutcome, RechargeReply};
 use crate::recharge::decide::RestoredCredit;
 use crate::recharge::movement;
 use crate::recharge::order::{Recharge, RechargeState, RechargeStep};
+use crate::recharge::payment::RechargePayment;
+use crate::recharge::{PaymentId, RechargeId};
 use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::transfer::{Decision, Op};
+
+/// The order that a payment without an order names.
+pub(super) fn lost_order_of(payment: &RechargePayment) -> Option<RechargeId> {
+    let named = payment.recharge.is_none().then_some(&payment.merchant_no);
+    named.and_then(|number| RechargeId::parse(number))
+}
 
 impl Draft<'_> {
     /// Writes a lost order again as PAYING, once for its id. Nothing of a bonus is reserved.
@@ -66,6 +73,15 @@ impl Draft<'_> {
         let pays = !order.state.is_terminal();
         let row = self.unmoved(&key)?;
         Ok(row.map_or(RestoredCredit::Nothing, |row| found(row, key, pays)))
+    }
+
+    /// Whether UBSCore's log has a credit of the order that a payment without an order names, and
+    /// that order is lost: the user may have the money of this very payment.
+    pub(super) fn has_lost_order(&self, payment: &RechargePayment) -> Result<bool, Objected> {
+        match lost_order_of(payment) {
+            Some(id) => Ok(self.unmoved(&movement::recharge_credit(id))?.is_some()),
+            None => Ok(false),
+        }
     }
 
     /// The external operation of a key, if no movement has that key yet.
