@@ -336,7 +336,7 @@ async fn payment(
         }
     }
     let what = lost.payment_text(terms, facts);
-    let told = lost::told(recharges, reads, lost, (terms, facts)).await;
+    let told = lost::told(recharges, reads, lost, (terms, facts, true)).await;
     let Some(answer) = told.map_err(|why| lost::refusal(&what, &why))? else { return Ok(()) };
     let Some(payment) = answer.payment.filter(|_| answer.decision.writes()) else { return Ok(()) };
     counts.payments += 1;

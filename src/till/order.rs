@@ -22,6 +22,7 @@ use crate::coordinator::recharges::forward::Forwarding;
 use crate::crash;
 use crate::postgres::reads::recharges::DueOrder;
 use crate::recharge::answers::{Closing, Created, Queried};
+use crate::recharge::facts::Facts;
 use crate::recharge::order::{ClosingWish, Follow, FollowState, Recharge};
 use crate::recharge::payment::SeenBy;
 use domain::code::Code;
@@ -185,18 +186,21 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         Ok(())
     }
 
-    /// The decisions about the payments of an answer. A contradiction of one keeps no other one
-    /// back.
+    /// The decisions about the payments of an answer, in their turn. A contradiction of one keeps no
+    /// other one back.
     async fn decide(
         &self,
         channel: &Arc<OpenChannel>,
         queried: Queried,
     ) -> Result<Vec<PaymentAnswer>, Rejection> {
-        let Queried::Paid(paid) = queried else { return Ok(Vec::new()) };
+        let Queried::Paid(mut paid) = queried else { return Ok(Vec::new()) };
+        Facts::in_turn(&mut paid);
         let mut answers = Vec::with_capacity(paid.len());
         let mut failed = None;
         for facts in &paid {
-            match self.recharges.told(&channel.terms, facts, SeenBy::Query).await {
+            let last = failed.is_none();
+            let told = self.recharges.told_in_turn(&channel.terms, facts, SeenBy::Query, last);
+            match told.await {
                 Ok(answer) => answers.push(answer),
                 Err(rejection) => failed = Some(rejection),
             }

@@ -163,7 +163,7 @@ fn line_of(payment: &RechargePayment, return_no: String, minor_units: i64) -> Bi
     }
 }
 
-/// Has a payment decided. One that is HELD here is decided again only if its money has moved on.
+/// Has a payment decided. `last`: each payment before it was. One that is HELD here is decided again only if its money has moved on.
 ///
 /// # Errors
 /// A [`Rejection`]: the same command again.
@@ -171,7 +171,7 @@ pub(super) async fn told<T: Adapter, F: Adapter>(
     recharges: &Recharges<T, F>,
     reads: &Reads,
     lost: &Lost,
-    (terms, facts): (&Arc<ChannelTerms>, &Facts),
+    (terms, facts, last): (&Arc<ChannelTerms>, &Facts, bool),
 ) -> Result<Option<PaymentAnswer>, Rejection> {
     let recorded = reads.channel_payment(&terms.name, &facts.trade_no).await;
     let recorded = recorded.map_err(|_| Rejection::of(Code::SystemError))?;
@@ -182,8 +182,10 @@ pub(super) async fn told<T: Adapter, F: Adapter>(
     };
     let matched = recorded.as_ref().filter(|payment| payment.recharge.is_some());
     match matched {
-        None => recharges.told(terms, facts, SeenBy::Query).await.map(Some),
-        Some(payment) if moved(payment) => recharges.rematched(terms, facts, ACTOR).await.map(Some),
+        None => recharges.told_in_turn(terms, facts, SeenBy::Query, last).await.map(Some),
+        Some(payment) if moved(payment) => {
+            recharges.rematched_in_turn(terms, facts, ACTOR, last).await.map(Some)
+        }
         Some(_) => Ok(None),
     }
 }

@@ -653,6 +653,9 @@ impl Draft<'_> {
             false => RestoredCredit::Nothing,
         };
         match found {
+            RestoredCredit::Ours { key, .. } if remade::waits_for_others(pay, &key) => {
+                decision = PaymentDecision::Hold(HeldCause::PartReturned);
+            }
             RestoredCredit::Ours { key, pays } => {
                 (decision, restored) = (PaymentDecision::Credit { pays }, Some(key));
             }

@@ -5,8 +5,9 @@
 use super::super::super::{Decided, Key};
 use super::super::{Draft, Objected};
 use crate::postgres::store::External;
-use crate::recharge::act::{RechargeCall, RechargeOutcome, RechargeReply};
+use crate::recharge::act::{PaymentCall, RechargeCall, RechargeOutcome, RechargeReply};
 use crate::recharge::decide::RestoredCredit;
+use crate::recharge::facts::Returned;
 use crate::recharge::movement;
 use crate::recharge::order::{Recharge, RechargeState, RechargeStep};
 use crate::recharge::payment::RechargePayment;
@@ -20,6 +21,13 @@ use domain::transfer::{Decision, Op};
 pub(super) fn lost_order_of(payment: &RechargePayment) -> Option<RechargeId> {
     let named = payment.recharge.is_none().then_some(&payment.merchant_no);
     named.and_then(|number| RechargeId::parse(number))
+}
+
+/// Whether a payment that went back as a whole is held, since another payment of its order may be
+/// the one that `key` has credited: a second payment of an order is sent back.
+pub(super) fn waits_for_others(pay: &PaymentCall, key: &str) -> bool {
+    let of_order = pay.recharge.is_some_and(|id| movement::recharge_credit(id) == key);
+    of_order && !pay.last && pay.facts.returned == Returned::Whole
 }
 
 impl Draft<'_> {
