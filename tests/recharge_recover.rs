@@ -1,6 +1,9 @@
 //! `ubscore recharge recover`: behind a restore of an older database with the newer log, the
 //! channels bring every paid order back, and nothing twice.
 
+/// Bonuses of promotions.
+mod bonuses;
+
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;

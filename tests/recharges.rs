@@ -40,6 +40,8 @@ use crate::layers;
 
 /// Payments beside the usual ones: unusual, second, late.
 mod beside;
+/// Bonuses that a restore has lost.
+mod bonuses;
 /// The rules that PostgreSQL shares.
 mod guarded;
 /// Repeats, and many at once.

@@ -5,6 +5,7 @@
 //! there is one way for money: each payment is told as any query tells it, and the worker of its
 //! user decides. A credit that `ubscore repair` has brought back is found, and books nothing.
 
+mod bonus;
 mod lost;
 mod walk;
 
@@ -21,6 +22,7 @@ use jiff::tz::Offset;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use self::bonus::{Money, bonus_text, reserves};
 use self::lost::Lost;
 use self::walk::{Walk, Walked};
 use super::configured::load_config;
@@ -39,12 +41,13 @@ use crate::exit::Exit;
 use crate::format::Format;
 use crate::http::service::{RechargeDesk, Service};
 use crate::postgres;
+use crate::postgres::promotions::remade::Remade;
 use crate::postgres::reads::Reads;
-use crate::recharge::RechargeId;
 use crate::recharge::answers::BillLine;
 use crate::recharge::facts::Facts;
 use crate::recharge::order::Recharge;
 use crate::recharge::terms::ChannelTerms;
+use crate::recharge::{PaymentId, RechargeId};
 use crate::stores::{Target, with_stores};
 
 /// The name of the command, in the audit trail.
@@ -155,7 +158,7 @@ async fn plan(args: &RecoverArgs, target: &Target, out: &mut impl Write) -> anyh
     let catalog = Arc::default();
     let reads = Reads::new(postgres::pool(address, limits, 2), catalog);
     let catalog = reads.load_catalog().await.context("read the assets")?;
-    let lost = Lost::read(&reads).await?;
+    let (lost, mut money) = (Lost::read(&reads).await?, Money::read(&reads).await?);
     let (walk, proofs) = (walk(args, config, &reads, &lost), proofs(config));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let timeout = Duration::from_millis(config.recharge.call_timeout_ms);
@@ -174,8 +177,17 @@ async fn plan(args: &RecoverArgs, target: &Target, out: &mut impl Write) -> anyh
             if order.is_none()
                 && let Some(order) = proven(&proofs, &catalog, &terms, facts, now())
             {
+                let reserves = reserves(&lost, &order, PaymentId::of(name, &facts.trade_no));
+                let made = money.remade(&order, reserves);
+                let what = order_text(&order, facts);
+                let what = format!("{what}{}", bonus_text(&catalog, &order, reserves, made));
+                if made == Remade::NoPromotion {
+                    counts.left += 1;
+                    say(out, format, "left", &what)?;
+                    continue;
+                }
                 counts.orders += 1;
-                say(out, format, "would", &order_text(&order, facts))?;
+                say(out, format, "would", &what)?;
             }
             counts.payments += 1;
             say(out, format, "would", &lost.payment_text(&terms, facts))?;
@@ -263,7 +275,10 @@ async fn carry_out(
     for open in desk.channels.all() {
         let walked = walk.channel(&open.terms, &*open.channel).await?;
         for facts in &walked.paid {
-            payment(desk, reads, &lost, (&open.terms, facts), (&mut counts, format), out).await?;
+            let reason = args.reason.as_deref().unwrap_or_default();
+            let told = (&open.terms, facts, reason);
+            let is_left = !payment(desk, reads, &lost, told, (&mut counts, format), out).await?;
+            unknown += usize::from(is_left);
             crash::point("recover_after_payment");
         }
         unknown += say_open(out, format, &walked)?;
@@ -316,30 +331,43 @@ async fn bring_returns(
     Ok(())
 }
 
-/// Brings one payment back: its order first, then it is told.
+/// Brings one payment back: its order first, then it is told. Returns `false` if it is left, since
+/// the promotion of its order is not here.
 async fn payment(
     desk: &RechargeDesk,
     reads: &Reads,
     lost: &Lost,
-    (terms, facts): (&Arc<ChannelTerms>, &Facts),
+    (terms, facts, reason): (&Arc<ChannelTerms>, &Facts, &str),
     (counts, format): (&mut Counts, Format),
     out: &mut impl Write,
-) -> anyhow::Result<()> {
-    let recharges = &desk.recharges;
-    let proven = proven(recharges.proofs(), &reads.catalog(), terms, facts, now());
+) -> anyhow::Result<bool> {
+    let (recharges, catalog) = (&desk.recharges, reads.catalog());
+    let proven = proven(recharges.proofs(), &catalog, terms, facts, now());
     if let Some(order) = proven {
         let what = order_text(&order, facts);
-        let made = recharges.remade(order).await.map_err(|why| lost::refusal(&what, &why))?;
-        if !made.replayed {
-            counts.orders += 1;
-            say(out, format, "done", &what)?;
+        let reserves = reserves(lost, &order, PaymentId::of(&terms.name, &facts.trade_no));
+        let made = recharges.remade(order.clone(), reserves, reason).await;
+        let made = made.map_err(|why| lost::refusal(&what, &why))?;
+        let what = format!("{what}{}", bonus_text(&catalog, &order, reserves, made));
+        match made {
+            Remade::Found => {}
+            Remade::Made { .. } => {
+                counts.orders += 1;
+                say(out, format, "done", &what)?;
+            }
+            Remade::NoPromotion => {
+                say(out, format, "left", &what)?;
+                return Ok(false);
+            }
         }
     }
     let what = lost.payment_text(terms, facts);
     let told = lost::told(recharges, reads, lost, (terms, facts, true)).await;
-    let Some(answer) = told.map_err(|why| lost::refusal(&what, &why))? else { return Ok(()) };
-    let Some(payment) = answer.payment.filter(|_| answer.decision.writes()) else { return Ok(()) };
+    let Some(answer) = told.map_err(|why| lost::refusal(&what, &why))? else { return Ok(true) };
+    let Some(payment) = answer.payment.filter(|_| answer.decision.writes()) else {
+        return Ok(true);
+    };
     counts.payments += 1;
     say(out, format, "done", &format!("{what}; it is {}", payment.disposition.name()))?;
-    Ok(())
+    Ok(true)
 }

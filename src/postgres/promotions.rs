@@ -4,6 +4,8 @@
 //! fenced transaction of its own, and locks that row last or alone: with a reserve first, since no
 //! other session has the new order yet.
 
+pub mod remade;
+
 use jiff::Timestamp;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
@@ -27,6 +29,11 @@ const TABLE: &str = "promotions_tb";
 /// The columns of a promotion, in the order of [`promotion_from_row`].
 const COLUMNS: &str = "name, asset_id, min_amount, fixed, basis_points, bonus_max, per_user_max, \
                        starts_at, ends_at, status, available";
+
+/// Money from outside goes into a promotion: units, asset, account and key.
+const FUNDED: &str = "INSERT INTO recharge_movements (amount, at, asset_id, kind, debit, credit, \
+                                                      movement_key) \
+                      VALUES ($1, clock_timestamp(), $2, 15, 'outside', $3, $4)";
 
 /// The end of a reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -284,11 +291,8 @@ impl Promotions {
         let Some(available) = fits.filter(|units| *units <= domain::amount::UNITS_MAX) else {
             return Ok(PromotionFunded::Unknown);
         };
-        let insert = "INSERT INTO recharge_movements (amount, at, asset_id, kind, debit, credit, \
-                          movement_key) \
-                      VALUES ($1, clock_timestamp(), $2, 15, 'outside', $3, $4)";
         let asset = asset_number(promotion.asset);
-        match transaction.execute(insert, &[&units, &asset, &account, &key]).await {
+        match transaction.execute(FUNDED, &[&units, &asset, &account, &key]).await {
             Ok(_) => {}
             // Another promotion has had this key at the same time.
             Err(error) if sqlstate(&error).as_deref() == Some("23505") => {

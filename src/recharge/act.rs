@@ -254,8 +254,9 @@ impl RechargeCall {
         match &self.act {
             RechargeAct::Pay(pay) => pay.bonus,
             RechargeAct::EndReturn { payment, .. } => payment.recharge.is_some(),
+            // A refund: one that a restore has lost.
             RechargeAct::Take(take) => {
-                take.kind == ReturnKind::Taken && take.payment.recharge.is_some()
+                take.kind != ReturnKind::GivenBack && take.payment.recharge.is_some()
             }
             _ => false,
         }

@@ -1,4 +1,5 @@
 use ubscore::coordinator::recharges::recovered::proven;
+use ubscore::postgres::promotions::remade::Remade;
 use ubscore::postgres::recover::Restored;
 use ubscore::recharge::{PaymentId, movement};
 
@@ -149,9 +150,9 @@ fn rch_037_a_lost_order_is_remade_from_its_proof() {
     assert_eq!(remade(&Facts { proof: None, ..facts.clone() }), None);
     let broken = facts.proof.as_ref().map(|proof| proof.replace(".3e9.", ".3ea."));
     assert_eq!(remade(&Facts { proof: broken, ..facts.clone() }), None);
-    for replayed in [false, true] {
-        let made = block_on(desk.recharges.remade(again.clone())).expect("made");
-        assert_eq!((made.replayed, made.order.state), (replayed, RechargeState::Paying));
+    for end in [Remade::Made { lacked: None }, Remade::Found] {
+        let made = block_on(desk.recharges.remade(again.clone(), false, "a test"));
+        assert_eq!(made.expect("made"), end);
     }
     assert_eq!(desk.told(&facts).decision, PaymentDecision::Credit { pays: true });
     assert_eq!(desk.available(USER), (110 * COIN).to_string());

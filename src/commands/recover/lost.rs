@@ -40,12 +40,12 @@ impl Lost {
         Ok(Lost { keys })
     }
 
-    fn has(&self, key: &str) -> bool {
+    pub(super) fn has(&self, key: &str) -> bool {
         self.keys.iter().any(|lost| lost.key == key)
     }
 
     /// Whether the log has a credit of a payment, or of its order.
-    fn has_credit(&self, id: PaymentId, order: Option<RechargeId>) -> bool {
+    pub(super) fn has_credit(&self, id: PaymentId, order: Option<RechargeId>) -> bool {
         self.has(&movement::payment_credit(id))
             || order.is_some_and(|order| self.has(&movement::recharge_credit(order)))
     }

@@ -9,6 +9,7 @@ use super::{RechargeMade, Recharges, Rejection};
 use crate::adapters::Adapter;
 use crate::crash;
 use crate::gate::Gate;
+use crate::postgres::promotions::remade::Remade;
 use crate::postgres::promotions::{PromotionFunded, Promotions, Reserved};
 use crate::recharge::order::Recharge;
 use crate::recharge::promotion::{NotApplicable, is_promotion_name};
@@ -82,6 +83,22 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         })?;
         let replayed = order.id != asked.id;
         Ok(Some(RechargeMade { order, replayed }))
+    }
+
+    /// Makes a lost order again with its bonus RESERVED. `by`: actor and reason.
+    pub(super) async fn remade_with_bonus(
+        &self,
+        order: &Recharge,
+        by: (&str, &str),
+    ) -> Result<Remade, Rejection> {
+        let Some(Bonuses { promotions, gate, .. }) = &self.bonuses else {
+            return Err(Rejection::of(Code::SystemError));
+        };
+        let _pass = gate.pass().ok_or(Code::ServiceHalted)?;
+        promotions.remake(order, by).await.map_err(|error| {
+            warn!(%error, recharge_id = %order.id, "the end of a remade order is unknown");
+            Rejection::unknown()
+        })
     }
 
     /// Puts money from outside into a promotion, by an operator, once for the key. `by`: actor and

@@ -4,10 +4,11 @@
 use tracing::error;
 
 use super::returns::{TakingAnswer, contradicted, returned};
-use super::{CHANNEL, PaymentAnswer, RechargeMade, Recharges, Rejection, made, name_of};
+use super::{CHANNEL, PaymentAnswer, Recharges, Rejection, made, name_of};
 use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
 use crate::crash;
+use crate::postgres::promotions::remade::Remade;
 use crate::postgres::recover::RECOVER_NEXT;
 use crate::recharge::act::{RechargeAct, TakeCall};
 use crate::recharge::decide::PaymentDecision;
@@ -62,15 +63,28 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         order.is_none_or(|order| order.created_at <= restored.at)
     }
 
-    /// Writes a lost order again, as PAYING, once. Its payment is told behind that.
+    /// Writes a lost order again, as PAYING, once. Its payment is told behind that. `reserves`: with
+    /// its bonus RESERVED; otherwise it has none. `reason`: of money that its promotion lacks.
     ///
     /// # Errors
-    /// A [`Rejection`].
-    pub async fn remade(&self, order: Recharge) -> Result<RechargeMade, Rejection> {
-        let (user, act) = (order.user, RechargeAct::Remake { order: Box::new(order) });
-        let made = made(self.act(Some(user), RECOVER, act).await?)?;
+    /// A [`Rejection`]: the same call again tells.
+    pub async fn remade(
+        &self,
+        order: Recharge,
+        reserves: bool,
+        reason: &str,
+    ) -> Result<Remade, Rejection> {
+        let remade = if reserves {
+            self.remade_with_bonus(&order, (RECOVER, reason)).await?
+        } else {
+            let (user, act) = (order.user, RechargeAct::Remake { order: Box::new(order) });
+            match made(self.act(Some(user), RECOVER, act).await?)?.replayed {
+                true => Remade::Found,
+                false => Remade::Made { lacked: None },
+            }
+        };
         crash::point("recover_after_order");
-        Ok(made)
+        Ok(remade)
     }
 
     /// A refund of ours that is lost here: done, if UBSCore's log has its debit. `None`: it has
@@ -110,8 +124,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
 }
 
 /// The order that a payment of ours describes, as it is remade at `now`; `None`: its proof is none
-/// of ours, or does not fit its channel. Its promotion stands there for the record: nothing is
-/// reserved, and no bonus is given for it.
+/// of ours, or does not fit its channel. Its bonus is not reserved yet.
 pub fn proven(
     proofs: &ProofKeys,
     catalog: &Catalog,

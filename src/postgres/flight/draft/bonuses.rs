@@ -7,6 +7,7 @@ use super::super::Key;
 use super::recharges::{Matter, operation};
 use super::{Draft, Objected, violation};
 use crate::postgres::store::External;
+use crate::recharge::ReturnId;
 use crate::recharge::act::{RechargeAct, RechargeCall};
 use crate::recharge::movement::{self, LedgerAccount, MovementKind};
 use crate::recharge::order::BonusState;
@@ -36,8 +37,8 @@ impl Draft<'_> {
     }
 
     /// Gives the reserved bonus of an order that was paid to the unit, in the flight of its credit.
-    /// Without a reserve there is none: an order that was remade from its proof reserves its bonus
-    /// when it is inserted, if it was given before.
+    /// Without a reserve there is none. Beside a credit that a repair has brought back it is adopted
+    /// alone: one that UBSCore's log lacks was not given, and its promotion gets it again.
     pub(super) fn give_bonus(
         &mut self,
         call: &RechargeCall,
@@ -52,8 +53,13 @@ impl Draft<'_> {
         let (Some(amount), Some(name)) = (Amount::new(order.bonus), order.promotion.clone()) else {
             return Err(violation(format!("{} has no bonus", order.id)));
         };
+        let idem_key = movement::recharge_bonus(order.id);
+        self.readable(&Key::External(idem_key.clone()))?;
+        if matter.restored.is_some() && !self.known.externals.contains_key(&idem_key) {
+            return Ok(());
+        }
         let external = External {
-            idem_key: movement::recharge_bonus(order.id),
+            idem_key,
             op: Op::ExtDeposit,
             user: order.user,
             asset: order.asset,
@@ -98,6 +104,16 @@ impl Draft<'_> {
         // A part that a taking did not find is not claimed later.
         let due = share(gone.saturating_add(minor_units)).saturating_sub(share(gone));
         Ok(min(due, order.bonus.saturating_sub(back)))
+    }
+
+    /// The part of a bonus that UBSCore's log has with a return, smallest units. `None`: the log has
+    /// no debit of the return, so it is decided as a new one.
+    pub(super) fn restored_share(&self, id: ReturnId) -> Result<Option<u64>, Objected> {
+        let key = movement::return_bonus(id);
+        self.readable(&Key::External(key.clone()))?;
+        let share = self.known.externals.get(&key).map(|row| row.external.amount.units());
+        let is_debited = self.known.externals.contains_key(&movement::return_key(id));
+        Ok(share.or(is_debited.then_some(0)))
     }
 
     /// Debits the part of a bonus that goes with a return: out of our books, since a promotion is

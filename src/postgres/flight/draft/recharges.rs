@@ -91,6 +91,9 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
             rows.recharges.insert(RechargeKey::Movement(key.clone()));
             rows.externals.insert(key);
         }
+        // An operator's credit adopts it too.
+        let adopts = call.recharge().filter(|_| decides == Some(true));
+        rows.externals.extend(adopts.map(movement::recharge_bonus));
     }
     rows.externals.extend(bonuses::own_credit_of(call));
 }
@@ -314,7 +317,7 @@ pub(super) struct Matter {
     /// The bonus that was given with it.
     pub(super) bonus: Option<ExternalOperation>,
     /// The key of its credit, if a repair has brought that back.
-    restored: Option<String>,
+    pub(super) restored: Option<String>,
 }
 
 impl Matter {

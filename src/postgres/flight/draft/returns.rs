@@ -465,14 +465,22 @@ impl Draft<'_> {
         match payment.disposition {
             Disposition::Credited if take.kind == ReturnKind::Refund => {
                 credit = self.adopt_refund(call, &payment, &row)?;
+                if let Some(user) = payment.user {
+                    row.bonus = self.restored_share(row.id)?.unwrap_or(0);
+                    bonus = self.take_bonus(call, &payment, &row, (user, row.bonus))?;
+                    self.write_return(row);
+                }
             }
             Disposition::Credited if is_taken => {
-                let left = payment.left(&returns);
+                let (left, key) = (payment.left(&returns), movement::return_bonus(row.id));
+                let restored = self.restored_share(row.id)?;
                 credit = self.take_of_user(call, &payment, &row, (left, take.freezes))?;
                 // The principal comes first, and the lack of the bonus is not claimed.
                 if let Some(user) = payment.user {
-                    let key = movement::return_bonus(row.id);
-                    row.bonus = self.debit(&key, &payment, user, bonus_due)?;
+                    row.bonus = match restored {
+                        Some(units) => units,
+                        None => self.debit(&key, &payment, user, bonus_due)?,
+                    };
                     bonus = self.take_bonus(call, &payment, &row, (user, row.bonus))?;
                     self.write_return(row);
                 }

@@ -82,6 +82,10 @@ impl Draft<'_> {
             HeldEnd::Credit => match self.credit(call, &mut matter, pays)? {
                 Ok(done) => {
                     credit = Some(done);
+                    // No operator gives a bonus; one that was given before a restore is adopted.
+                    if pays && matter.restored.is_some() {
+                        self.give_bonus(call, &mut matter)?;
+                    }
                     PaymentDecision::Credit { pays }
                 }
                 Err(code) => return Ok(RechargeReply::refused(code, None)),
@@ -106,8 +110,9 @@ impl Draft<'_> {
         if how != HeldEnd::Credit {
             self.ended_unpaid(call, &mut matter);
         }
+        let bonus = matter.bonus.take();
         let payment = self.write_payment(matter);
-        Ok(RechargeReply { credit, ..decided(decision, Some(payment)) })
+        Ok(RechargeReply { credit, bonus, ..decided(decision, Some(payment)) })
     }
 
     /// Why an operator cannot credit a HELD payment; `None`: it can be.
