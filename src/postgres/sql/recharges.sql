@@ -64,7 +64,8 @@ BEGIN
        -- A reserved bonus ends once: given with the credit, or returned behind the end.
        OR NEW.bonus_state IS DISTINCT FROM OLD.bonus_state
           AND (OLD.bonus_state IS DISTINCT FROM 1
-               OR NEW.bonus_state = 3 AND (OLD.state = 40 OR NEW.state <> 40)
+               OR NEW.bonus_state = 3 AND (OLD.state, NEW.state) <> (-10, -10)
+                  AND (OLD.state = 40 OR NEW.state <> 40)
                OR NEW.bonus_state = 2 AND NEW.state NOT IN (40, -10)
                OR NEW.bonus_state IS NULL)
        OR NEW.history[1:cardinality(OLD.history)] IS DISTINCT FROM OLD.history
@@ -79,6 +80,15 @@ BEGIN
                OR NEW.pay IS NOT NULL AND NEW.pay IS DISTINCT FROM OLD.pay) THEN
         RAISE EXCEPTION 'recharge % cannot be changed like that', ulid_text(OLD.recharge_id)
             USING ERRCODE = 'UB003';
+    END IF;
+    -- Behind a restore a CLOSED order may have been PAID before: its user has the bonus.
+    IF NEW.bonus_state = 3 AND OLD.bonus_state = 1 AND NEW.state = -10 THEN
+        PERFORM FROM external_operations
+          WHERE idem_key = 'recharge/' || ulid_text(NEW.recharge_id) || '/bonus';
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'recharge % is closed, and no bonus was given',
+                ulid_text(OLD.recharge_id) USING ERRCODE = 'UB003';
+        END IF;
     END IF;
     RETURN NEW;
 END

@@ -720,7 +720,7 @@ impl Draft<'_> {
             PaymentDecision::Credit { pays } => match self.credit(call, &mut matter, pays)? {
                 Ok(done) => {
                     credit = Some(done);
-                    if pays {
+                    if pays || self.adopts_bonus(&matter)? {
                         self.give_bonus(call, &mut matter)?;
                     }
                 }

@@ -83,7 +83,7 @@ impl Draft<'_> {
                 Ok(done) => {
                     credit = Some(done);
                     // No operator gives a bonus; one that was given before a restore is adopted.
-                    if pays && matter.restored.is_some() {
+                    if self.adopts_bonus(&matter)? {
                         self.give_bonus(call, &mut matter)?;
                     }
                     PaymentDecision::Credit { pays }

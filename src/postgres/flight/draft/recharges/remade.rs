@@ -4,6 +4,7 @@
 
 use super::super::super::{Decided, Key};
 use super::super::{Draft, Objected};
+use super::Matter;
 use crate::postgres::store::External;
 use crate::recharge::act::{PaymentCall, RechargeCall, RechargeOutcome, RechargeReply};
 use crate::recharge::decide::RestoredCredit;
@@ -81,6 +82,18 @@ impl Draft<'_> {
         let pays = !order.state.is_terminal();
         let row = self.unmoved(&key)?;
         Ok(row.map_or(RestoredCredit::Nothing, |row| found(row, key, pays)))
+    }
+
+    /// Whether the credit of an order that a repair has brought back had a bonus beside it: also one
+    /// that was CLOSED behind the restore gets it again, and its promotion does not.
+    pub(super) fn adopts_bonus(&self, matter: &Matter) -> Result<bool, Objected> {
+        let Some(id) = matter.order.as_ref().map(|order| order.id) else { return Ok(false) };
+        if matter.restored != Some(movement::recharge_credit(id)) {
+            return Ok(false);
+        }
+        let key = movement::recharge_bonus(id);
+        self.readable(&Key::External(key.clone()))?;
+        Ok(self.known.externals.contains_key(&key))
     }
 
     /// Whether UBSCore's log has a credit of the order that a payment without an order names, and
