@@ -141,9 +141,11 @@ pub fn return_bonus(id: ReturnId) -> String {
     format!("return/{}/bonus", id.ulid())
 }
 
-/// The key of money that an operator puts into a promotion.
-pub fn funded(idem_key: &str) -> String {
-    format!("fund/{idem_key}")
+/// The key of money that an operator puts into a promotion; `None`: the operator's key is too long
+/// for it.
+pub fn funded(idem_key: &str) -> Option<String> {
+    let key = format!("fund/{idem_key}");
+    (key.len() <= KEY_BYTES_MAX).then_some(key)
 }
 
 /// The key of any other credit.
