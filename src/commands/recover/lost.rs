@@ -1,6 +1,7 @@
 //! The keys that a repair has brought back before their orders, and the steps that bring the rest
 //! of a payment back.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
@@ -48,6 +49,11 @@ impl Lost {
     pub(super) fn has_credit(&self, id: PaymentId, order: Option<RechargeId>) -> bool {
         self.has(&movement::payment_credit(id))
             || order.is_some_and(|order| self.has(&movement::recharge_credit(order)))
+    }
+
+    /// The debits that have paid receivables: the return and the number of each act, in turn.
+    pub(super) fn receivables(&self) -> BTreeSet<(ReturnId, usize)> {
+        self.keys.iter().filter_map(|lost| movement::receivable_debit(&lost.key)).collect()
     }
 
     /// A payment in words.
@@ -212,7 +218,7 @@ pub(super) async fn tell<T: Adapter, F: Adapter>(
         at: line.at,
     };
     let told = match line.kind {
-        BillKind::GivenBack => recharges.given_back(terms, &taking).await,
+        BillKind::GivenBack => recharges.given_back_last(terms, &taking).await,
         _ => recharges.taken(terms, &taking).await,
     };
     let told = told.map_err(|why| refusal(&taking.number, &why))?;
