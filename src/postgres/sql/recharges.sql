@@ -284,8 +284,8 @@ $$;
 
 -- Rows of recharges that contradict each other, of those that were written from p_from to p_to: a
 -- movement of a user and its external operation, and the reverse; a payment and its movements, or
--- its return; a PAID order and its payment; returns and receivables, see audit_returns; promotions,
--- see audit_promotions.
+-- its return; a PAID order and its payment; returns and receivables, see audit_returns. Promotions
+-- have a function of their own: theirs adds up all orders of one, and may be late alone.
 CREATE FUNCTION audit_recharges(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
 RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
     SELECT m.movement_key::text,
@@ -353,8 +353,6 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
      WHERE r.state = 40 AND r.paid_at BETWEEN p_from AND p_to AND c.credits <> 1
     UNION ALL
     SELECT subject, what FROM audit_returns(p_from, p_to)
-    UNION ALL
-    SELECT subject, what FROM audit_promotions(p_from, p_to)
 $$;
 
 -- The accounts of channels, by their movements, and by the rows that they come from: clearing is
