@@ -82,7 +82,10 @@ fn funding(server: &Server, user: u64) -> u128 {
 
 /// Both stores agree, and no row contradicts another.
 fn assert_whole(desk: &Recharging) {
-    let found = desk.site.sql("SELECT subject, what FROM audit_recharges('epoch', 'infinity')");
+    let found = desk.site.sql(
+        "SELECT subject, what FROM audit_recharges('epoch', 'infinity') \
+         UNION ALL SELECT subject, what FROM audit_promotions('epoch', 'infinity')",
+    );
     assert_eq!(found, Vec::<Vec<String>>::new());
     desk.site.assert_verified();
 }

@@ -30,7 +30,7 @@ ALTER TABLE recharges_tb
         OR bonus > 0 AND promotion IS NOT NULL
            AND CASE bonus_state WHEN 1 THEN TRUE
                                 WHEN 2 THEN state IN (40, -10)
-                                WHEN 3 THEN state = 40
+                                WHEN 3 THEN state IN (40, -10)
                                 ELSE FALSE END) NOT VALID;
 
 -- The uses of a promotion by its users, and the sum of its bonuses.

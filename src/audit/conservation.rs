@@ -41,6 +41,7 @@ use super::mismatch::{Kind, Mismatch};
 use super::settled::{self, Settled};
 use super::transactions::{self, NamedRecord};
 use crate::adapters::spot::Spot;
+use crate::alert::{Alert, alert};
 use crate::postgres::audit_reader::{AuditReader, Ending, Page, RechargesFrom, SpotPart};
 use crate::postgres::recover::RECOVER_NEXT;
 use crate::postgres::store::Transfer;
@@ -55,6 +56,8 @@ const RECORDS_PER_ROUND: u64 = 20_000;
 const LOGGED_MAX: usize = 50_000;
 /// Old records of the log that one round reads again.
 const SWEEP_RECORDS: u64 = 10_000;
+/// So many rounds behind each other that are late are an alert.
+const LATE_ROUNDS: u32 = 5;
 
 /// The findings of a round.
 #[derive(Clone, Debug, Default)]
@@ -102,6 +105,17 @@ pub type Answered = Result<(Vec<Option<Recorded>>, u64), Error>;
 /// See [`Spot::recorded_by_name`].
 pub type AnsweredByName = Result<(Vec<Option<NamedAnswer>>, u64), Error>;
 
+/// Notes that rows of `what` took too long in a round: such rounds find nothing.
+fn late(rounds: &mut u32, what: &str, error: &crate::postgres::Error) {
+    *rounds = rounds.saturating_add(1);
+    let rounds = *rounds;
+    warn!(%error, rounds, "rows of {what} are not compared in this round");
+    if rounds.is_multiple_of(LATE_ROUNDS) {
+        let what = format_args!("rows of {what} were not compared in {rounds} rounds: {error}");
+        alert(Alert::ConservationStalled, what);
+    }
+}
+
 impl SpotReader for Arc<Spot> {
     fn durable(&mut self) -> Result<Sequence, Error> {
         Ok(Spot::durable(self))
@@ -142,6 +156,10 @@ pub struct Audit<S> {
     read_only: bool,
     /// Where the next round of recharges begins; `None`: they are off.
     recharges: Option<RechargesFrom>,
+    /// The same of promotions.
+    promotions: Option<RechargesFrom>,
+    /// Rounds behind each other in which rows of recharges, and of promotions, took too long.
+    late: [u32; 2],
 }
 
 /// The content of log records that PostgreSQL must know.
@@ -254,12 +272,15 @@ impl<S: SpotReader> Audit<S> {
             kept: Arc::new(AtomicU64::new(read)),
             read_only: true,
             recharges: None,
+            promotions: None,
+            late: [0; 2],
         })
     }
 
     /// The same, with the rows of recharges if there are any: `enabled` in the configuration.
     pub fn with_recharges(self, enabled: bool) -> Audit<S> {
-        Audit { recharges: enabled.then(RechargesFrom::beginning), ..self }
+        let from = enabled.then(RechargesFrom::beginning);
+        Audit { recharges: from, promotions: from, ..self }
     }
 
     /// The last record that a kept round has covered. Later records of the log are still needed.
@@ -440,17 +461,40 @@ impl<S: SpotReader> Audit<S> {
     ) -> Result<(), Error> {
         let page = match self.rows.recharges(from).await {
             Err(error) if error.is_late() => {
-                warn!(%error, "rows of recharges are not compared in this round");
+                late(&mut self.late[0], "recharges", &error);
                 return Ok(());
             }
             page => page?,
         };
+        self.late[0] = 0;
         // A finding is found again.
         if page.found.is_empty() {
             self.recharges = Some(page.later);
         }
         for key in page.needed {
             warn!(key, "RECOVER_NEEDED: {RECOVER_NEXT}");
+        }
+        let found = page.found.into_iter().map(Kind::StrangeRow);
+        report.mismatches.extend(found.map(Mismatch::new));
+        Ok(())
+    }
+
+    /// The same of promotions, in a statement of its own.
+    async fn compare_promotions(
+        &mut self,
+        from: RechargesFrom,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let page = match self.rows.promotions(from).await {
+            Err(error) if error.is_late() => {
+                late(&mut self.late[1], "promotions", &error);
+                return Ok(());
+            }
+            page => page?,
+        };
+        self.late[1] = 0;
+        if page.found.is_empty() {
+            self.promotions = Some(page.later);
         }
         let found = page.found.into_iter().map(Kind::StrangeRow);
         report.mismatches.extend(found.map(Mismatch::new));
@@ -542,6 +586,9 @@ impl<S: SpotReader> Audit<S> {
         }
         if let Some(from) = self.recharges {
             self.compare_recharges(from, &mut report).await?;
+        }
+        if let Some(from) = self.promotions {
+            self.compare_promotions(from, &mut report).await?;
         }
         Ok(report)
     }

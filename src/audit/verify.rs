@@ -251,7 +251,9 @@ pub(super) async fn compare(stores: Stores) -> Result<(Verdict, Ledger), Error> 
     let mut next = Some(RechargesFrom::beginning());
     while let Some(from) = next {
         let page = reader.recharges(from).await?;
-        let found = page.found.into_iter().map(|why| Mismatch::new(Kind::StrangeRow(why)));
+        let promotions = reader.promotions(from).await?.found;
+        let found = page.found.into_iter().chain(promotions);
+        let found = found.map(|why| Mismatch::new(Kind::StrangeRow(why)));
         verdict.mismatches.extend(found);
         verdict.recover_needed.extend(page.needed);
         next = page.next;

@@ -43,7 +43,7 @@ use crate::http::service::{RechargeDesk, Service};
 use crate::postgres;
 use crate::postgres::promotions::remade::Remade;
 use crate::postgres::reads::Reads;
-use crate::recharge::answers::BillLine;
+use crate::recharge::answers::{BillKind, BillLine};
 use crate::recharge::facts::Facts;
 use crate::recharge::order::Recharge;
 use crate::recharge::terms::ChannelTerms;
@@ -286,7 +286,12 @@ async fn carry_out(
         unknown += say_open(out, format, &walked)?;
         returns.extend(walked.returns.into_iter().map(|line| (Arc::clone(&open.terms), line)));
     }
+    let (given, returns): (Vec<_>, _) =
+        returns.into_iter().partition(|(_, line)| line.kind == BillKind::GivenBack);
     bring_returns((desk, reads, &lost), returns, (&mut counts, format), out).await?;
+    bring_receivables(desk, reads, format, out).await?;
+    // Money that comes back closes what its user has not paid.
+    bring_returns((desk, reads, &lost), given, (&mut counts, format), out).await?;
     // Those that no bill has yet.
     let today = Lost::read(reads).await?.refunds(reads, &desk.channels, &walk).await?;
     bring_returns((desk, reads, &lost), today.0, (&mut counts, format), out).await?;
@@ -345,6 +350,24 @@ async fn bring_returns(
     Ok(())
 }
 
+/// Ends receivables again that their users have paid. One that is left has its line behind this.
+async fn bring_receivables(
+    desk: &RechargeDesk,
+    reads: &Reads,
+    format: Format,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    for (id, number) in Lost::read(reads).await?.receivables() {
+        let what =
+            format!("receivable {id}, debit {number}: it is in the log, and its user has paid");
+        let paid = desk.recharges.paid_before(id, number).await;
+        if paid.map_err(|why| lost::refusal(&what, &why))? {
+            say(out, format, "done", &what)?;
+        }
+    }
+    Ok(())
+}
+
 /// Brings one payment back: its order first, then it is told. Returns `false` if it is left, since
 /// the promotion of its order is not here.
 async fn payment(
@@ -376,7 +399,7 @@ async fn payment(
         }
     }
     let what = lost.payment_text(terms, facts);
-    let told = lost::told(recharges, reads, lost, (terms, facts)).await;
+    let told = lost::told(recharges, reads, lost, (terms, facts, true)).await;
     let Some(answer) = told.map_err(|why| lost::refusal(&what, &why))? else { return Ok(true) };
     let Some(payment) = answer.payment.filter(|_| answer.decision.writes()) else {
         return Ok(true);

@@ -328,7 +328,22 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         facts: &Facts,
         seen_by: SeenBy,
     ) -> Result<PaymentAnswer, Rejection> {
-        let answer = self.decided(terms, facts, seen_by, CHANNEL, false).await;
+        self.told_in_turn(terms, facts, seen_by, false).await
+    }
+
+    /// The same in the turn of [`Facts::in_turn`]. `last`: each other payment of the order that its
+    /// channel knows was told before it, and decided.
+    ///
+    /// # Errors
+    /// As [`Recharges::told`].
+    pub async fn told_in_turn(
+        &self,
+        terms: &Arc<ChannelTerms>,
+        facts: &Facts,
+        seen_by: SeenBy,
+        last: bool,
+    ) -> Result<PaymentAnswer, Rejection> {
+        let answer = self.decided(terms, facts, (seen_by, CHANNEL), false, last).await;
         self.note_failure(terms, facts, answer.is_err());
         let answer = answer?;
         self.report(terms, facts, &answer);
@@ -371,7 +386,21 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         facts: &Facts,
         actor: &str,
     ) -> Result<PaymentAnswer, Rejection> {
-        let answer = self.decided(terms, facts, SeenBy::Operator, actor, true).await?;
+        self.rematched_in_turn(terms, facts, actor, false).await
+    }
+
+    /// The same in a turn; see [`Recharges::told_in_turn`].
+    ///
+    /// # Errors
+    /// As [`Recharges::told`].
+    pub async fn rematched_in_turn(
+        &self,
+        terms: &Arc<ChannelTerms>,
+        facts: &Facts,
+        actor: &str,
+        last: bool,
+    ) -> Result<PaymentAnswer, Rejection> {
+        let answer = self.decided(terms, facts, (SeenBy::Operator, actor), true, last).await?;
         self.note_failure(terms, facts, false);
         if let PaymentDecision::Contradiction = answer.decision {
             self.report(terms, facts, &answer);
@@ -383,9 +412,9 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         &self,
         terms: &Arc<ChannelTerms>,
         facts: &Facts,
-        seen_by: SeenBy,
-        actor: &str,
+        (seen_by, actor): (SeenBy, &str),
         again: bool,
+        last: bool,
     ) -> Result<PaymentAnswer, Rejection> {
         let away = |error| {
             warn!(%error, "a payment waits for PostgreSQL");
@@ -431,6 +460,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             again,
             bonus,
             restored,
+            last,
         }));
         crash::point("callback_before_commit");
         let outcome = self.act(user, actor, act).await?;

@@ -73,6 +73,8 @@ pub enum PromotionFunded {
     Conflict,
     /// There is no promotion of this name, or it cannot hold so much.
     Unknown,
+    /// No movement can have so long a key.
+    LongKey,
 }
 
 /// Writes promotions, as one incarnation.
@@ -269,7 +271,8 @@ impl Promotions {
         idem_key: &str,
         (actor, reason): (&str, &str),
     ) -> Result<PromotionFunded, Error> {
-        let (key, account) = (movement::funded(idem_key), format!("promotion/{name}"));
+        let Some(key) = movement::funded(idem_key) else { return Ok(PromotionFunded::LongKey) };
+        let account = format!("promotion/{name}");
         let mut client = self.reads.pool.get().await?;
         let transaction = client.transaction().await?;
         self.fence(&transaction).await?;
@@ -346,9 +349,10 @@ impl Reads {
     /// # Errors
     /// As [`Reads::promotions`].
     pub async fn is_funded(&self, idem_key: &str) -> Result<bool, Error> {
+        let Some(key) = movement::funded(idem_key) else { return Ok(false) };
         let found = "SELECT EXISTS (SELECT FROM recharge_movements WHERE movement_key = $1)";
         let client = self.pool.get().await?;
-        let row = client.query_one(found, &[&movement::funded(idem_key)]).await?;
+        let row = client.query_one(found, &[&key]).await?;
         self.pool.note(&client).await?;
         Ok(row.try_get(0)?)
     }

@@ -117,6 +117,21 @@ impl Reads {
         rows.iter().map(read).collect()
     }
 
+    /// Whether a key of recharges is an external operation without a movement.
+    ///
+    /// # Errors
+    /// As [`Reads::restored`].
+    pub async fn is_lost_key(&self, key: &str) -> Result<bool, Error> {
+        let lost = "SELECT EXISTS (SELECT FROM external_operations x \
+                      WHERE x.idem_key = $1 AND x.code IS NULL \
+                        AND NOT EXISTS (SELECT FROM recharge_movements m \
+                                         WHERE m.movement_key = x.idem_key))";
+        let client = self.pool.get().await?;
+        let row = client.query_one(lost, &[&key]).await?;
+        self.pool.note(&client).await?;
+        Ok(row.try_get(0)?)
+    }
+
     /// The payments of one asset that a user was credited with. It reads the whole table.
     ///
     /// # Errors

@@ -231,6 +231,9 @@ pub struct PaymentCall {
     pub bonus: bool,
     /// Its order is older than the last restore, or not here: UBSCore's log may have its credit.
     pub restored: bool,
+    /// Every other payment of its order was decided before, in the turn of [`Facts::in_turn`]: one
+    /// that went back as a whole may have the credit of its order.
+    pub last: bool,
 }
 
 impl RechargeCall {

@@ -36,6 +36,20 @@ pub enum Returned {
     Whole,
 }
 
+impl Facts {
+    /// Puts the payments of an order in the turn in which they are decided: those that stand before
+    /// those of which money went back, and then by time. Behind a restore the first one that fits
+    /// has the credit of the order, and a second payment was sent back as a whole.
+    pub fn in_turn(paid: &mut [Facts]) {
+        let place = |returned| match returned {
+            Returned::None => 0,
+            Returned::Part => 1,
+            Returned::Whole => 2,
+        };
+        paid.sort_by_key(|facts| (place(facts.returned), facts.paid_at));
+    }
+}
+
 /// A verified message of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {

@@ -141,9 +141,11 @@ pub fn return_bonus(id: ReturnId) -> String {
     format!("return/{}/bonus", id.ulid())
 }
 
-/// The key of money that an operator puts into a promotion.
-pub fn funded(idem_key: &str) -> String {
-    format!("fund/{idem_key}")
+/// The key of money that an operator puts into a promotion; `None`: the operator's key is too long
+/// for it.
+pub fn funded(idem_key: &str) -> Option<String> {
+    let key = format!("fund/{idem_key}");
+    (key.len() <= KEY_BYTES_MAX).then_some(key)
 }
 
 /// The key of any other credit.
@@ -185,6 +187,13 @@ pub fn return_closed(id: ReturnId, number: usize) -> String {
 pub fn receivable_act(id: ReturnId, end: ReceivableEnd, number: usize) -> String {
     let what = if end == ReceivableEnd::WrittenOff { "write-off" } else { "recover" };
     format!("return/{}/{what}/{number}", id.ulid())
+}
+
+/// The return and the number of the act of a debit that has paid a part of a receivable; `None`: the
+/// key is another one.
+pub fn receivable_debit(key: &str) -> Option<(ReturnId, usize)> {
+    let (ulid, number) = key.strip_prefix("return/")?.split_once("/recover/")?;
+    Some((ReturnId::parse(&format!("{}{ulid}", ReturnId::PREFIX))?, number.parse().ok()?))
 }
 
 /// The key of the fees of a channel for one day.

@@ -22,6 +22,7 @@ use crate::coordinator::recharges::forward::Forwarding;
 use crate::crash;
 use crate::postgres::reads::recharges::DueOrder;
 use crate::recharge::answers::{Closing, Created, Queried};
+use crate::recharge::facts::Facts;
 use crate::recharge::order::{ClosingWish, Follow, FollowState, Recharge};
 use crate::recharge::payment::SeenBy;
 use domain::code::Code;
@@ -34,6 +35,14 @@ const FORWARD_WAIT: Duration = Duration::from_secs(5);
 /// The text that a payer sees.
 const DESCRIPTION: &str = "Recharge";
 
+/// The limits of a channel that is not configured any more: no step that is left has one.
+const UNCONFIGURED: ChannelLimits = ChannelLimits {
+    close_after: Duration::ZERO,
+    expiry_max: Duration::ZERO,
+    proof_bytes_max: 0,
+    ends_payment: false,
+};
+
 impl<T: Adapter, F: Adapter> Shop<T, F> {
     /// Does the step that is due for an order.
     ///
@@ -41,10 +50,14 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
     /// A [`Rejection`]: the row has its time, or the order is looked at again soon.
     pub(super) async fn order(&self, due: DueOrder) -> Result<(), Rejection> {
         let DueOrder { order, references } = due;
-        let Some(channel) = self.channels.get(&order.channel) else { return Ok(()) };
-        let (limits, now) = (channel.channel.limits(), self.now());
+        let (channel, now) = (self.channels.get(&order.channel), self.now());
+        let limits = channel.map_or(UNCONFIGURED, |open| open.channel.limits());
         let step = step(&order, &limits, now);
         match step {
+            // A channel that was taken out of the configuration cannot be asked.
+            _ if channel.is_none() && !matches!(step, TillStep::Follow | TillStep::GiveBack) => {
+                return Err(Rejection::of(Code::SystemError));
+            }
             // It was selected as due. Passed over for a while, it cannot be in the way.
             TillStep::Nothing(_) => return Err(Rejection::of(Code::SystemError)),
             TillStep::Wish(wish) => {
@@ -62,6 +75,10 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         if self.is_quiet() {
             return Ok(());
         }
+        if step == TillStep::Follow {
+            return self.follow(&order).await;
+        }
+        let Some(channel) = channel else { return Ok(()) };
         match step {
             TillStep::Create => self.create(channel, &limits, &order, references).await,
             TillStep::Close => {
@@ -69,8 +86,9 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
                 self.query(channel, &limits, &order, references, is_closed).await
             }
             TillStep::Query => self.query(channel, &limits, &order, references, false).await,
-            TillStep::Follow => self.follow(&order).await,
-            TillStep::Wish(_) | TillStep::GiveBack | TillStep::Nothing(_) => Ok(()),
+            TillStep::Follow | TillStep::Wish(_) | TillStep::GiveBack | TillStep::Nothing(_) => {
+                Ok(())
+            }
         }
     }
 
@@ -185,18 +203,21 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         Ok(())
     }
 
-    /// The decisions about the payments of an answer. A contradiction of one keeps no other one
-    /// back.
+    /// The decisions about the payments of an answer, in their turn. A contradiction of one keeps no
+    /// other one back.
     async fn decide(
         &self,
         channel: &Arc<OpenChannel>,
         queried: Queried,
     ) -> Result<Vec<PaymentAnswer>, Rejection> {
-        let Queried::Paid(paid) = queried else { return Ok(Vec::new()) };
+        let Queried::Paid(mut paid) = queried else { return Ok(Vec::new()) };
+        Facts::in_turn(&mut paid);
         let mut answers = Vec::with_capacity(paid.len());
         let mut failed = None;
         for facts in &paid {
-            match self.recharges.told(&channel.terms, facts, SeenBy::Query).await {
+            let last = failed.is_none();
+            let told = self.recharges.told_in_turn(&channel.terms, facts, SeenBy::Query, last);
+            match told.await {
                 Ok(answer) => answers.push(answer),
                 Err(rejection) => failed = Some(rejection),
             }

@@ -54,6 +54,11 @@ pub(super) struct TillTask<T, F> {
     reads: Reads,
     gate: Arc<Gate>,
     lanes: BTreeMap<String, Lane>,
+    /// The same of channels that are not configured any more, once their names are read: bonuses go
+    /// back and transfers to Spot go on without them.
+    gone: Option<BTreeMap<String, Lane>>,
+    /// The jobs of a lane.
+    threads: usize,
     jobs: JoinSet<Result<(), Rejection>>,
     in_hand: HashMap<Id, Job>,
     hints: usize,
@@ -78,6 +83,8 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
             reads: parts.reads.clone(),
             gate: Arc::clone(&parts.gate),
             lanes,
+            gone: None,
+            threads,
             jobs: JoinSet::new(),
             in_hand: HashMap::new(),
             hints: 0,
@@ -119,6 +126,27 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         }
     }
 
+    /// Lanes for the channels that are not configured any more.
+    async fn unconfigured(&self) -> Result<BTreeMap<String, Lane>, Error> {
+        let names = self.reads.channel_names().await?;
+        let gone = names.into_iter().filter(|name| !self.lanes.contains_key(name));
+        let clock = &self.shop.clock;
+        Ok(gone
+            .map(|name| (name, Lane::new(self.threads, NonZeroU32::MIN, clock.clone())))
+            .collect())
+    }
+
+    fn lane(&mut self, channel: &str) -> Option<&mut Lane> {
+        let gone = self.gone.as_mut().and_then(|lanes| lanes.get_mut(channel));
+        self.lanes.get_mut(channel).or(gone)
+    }
+
+    /// Every lane with each kind of order that it takes.
+    fn kinds(&self) -> impl Iterator<Item = (&String, &Lane, DueKind)> {
+        let gone = self.gone.iter().flatten().flat_map(each).filter(|(.., kind)| !kind.asks());
+        self.lanes.iter().flat_map(each).chain(gone)
+    }
+
     fn read_soon(&mut self) {
         self.read_ns.1 = 0;
     }
@@ -144,7 +172,7 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         match self.in_hand.remove(&id) {
             Some(Job::Hint) => self.hints -= 1,
             Some(Job::Due(row, channel, place)) => {
-                if let Some(lane) = self.lanes.get_mut(&channel) {
+                if let Some(lane) = self.lane(&channel) {
                     lane.give_back(place);
                 }
                 self.passed.remove(&row);
@@ -180,8 +208,11 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
 
     /// Hands out the due rows. Returns the pause until something is due again.
     async fn hand_out(&mut self) -> Result<Duration, Error> {
-        if self.shop.is_quiet() || self.lanes.is_empty() {
+        if self.shop.is_quiet() {
             return Ok(LOOK);
+        }
+        if self.gone.is_none() {
+            self.gone = Some(self.unconfigured().await?);
         }
         let now_ns = self.shop.clock.monotonic_ns();
         self.passed.retain(|_, until| *until > now_ns);
@@ -189,17 +220,16 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         let (due, odd) = self.due(now).await?;
         // Rows that cannot be read have had the place of others.
         let mut wait = if odd { LOOK_MIN } else { LOOK };
-        self.lanes.values_mut().for_each(Lane::pass);
+        let gone = self.gone.iter_mut().flat_map(BTreeMap::values_mut);
+        self.lanes.values_mut().chain(gone).for_each(Lane::pass);
         for (channel, due) in due {
             if let Some(pause) = self.begin(&channel, due) {
                 wait = wait.min(pause);
             }
         }
         let all: Vec<DueLane> = self
-            .lanes
-            .keys()
-            .flat_map(|channel| DueKind::ALL.map(|kind| (channel.clone(), kind)))
-            .map(|(channel, kind)| DueLane { channel, kind, room: 1 })
+            .kinds()
+            .map(|(channel, _, kind)| DueLane { channel: channel.clone(), kind, room: 1 })
             .collect();
         if let Some(at) = self.reads.next_due(&all, now).await? {
             let until = Duration::try_from(now.duration_until(at)).unwrap_or(Duration::ZERO);
@@ -212,12 +242,10 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
     /// read.
     async fn due(&mut self, now: Timestamp) -> Result<(Vec<(String, Due)>, bool), Error> {
         let mut lanes = Vec::new();
-        for (channel, lane) in &self.lanes {
-            for kind in DueKind::ALL {
-                let room = lane.room(kind.asks());
-                if room > 0 {
-                    lanes.push(DueLane { channel: channel.clone(), kind, room });
-                }
+        for (channel, lane, kind) in self.kinds() {
+            let room = lane.room(kind.asks());
+            if room > 0 {
+                lanes.push(DueLane { channel: channel.clone(), kind, room });
             }
         }
         let (mut orders, mut returns) = (Vec::new(), Vec::new());
@@ -265,7 +293,7 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
     /// Begins a job, if its channel has room. Returns the pause until its rate has.
     fn begin(&mut self, channel: &str, due: Due) -> Option<Duration> {
         let shop = Arc::clone(&self.shop);
-        let place = match self.lanes.get_mut(channel)?.take(&due) {
+        let place = match self.lane(channel)?.take(&due) {
             Ok(Some(place)) => place,
             none => {
                 // It has no row to be found by.
@@ -293,6 +321,11 @@ impl<T: Adapter, F: Adapter> TillTask<T, F> {
         self.in_hand.insert(job.id(), Job::Due(row, channel.to_owned(), place));
         None
     }
+}
+
+/// A lane with each kind of order.
+fn each<'a>((channel, lane): (&'a String, &'a Lane)) -> [(&'a String, &'a Lane, DueKind); 5] {
+    DueKind::ALL.map(|kind| (channel, lane, kind))
 }
 
 /// Returns when no handle is left.

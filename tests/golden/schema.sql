@@ -550,7 +550,7 @@ CREATE TABLE recharges_tb (
 CASE bonus_state
     WHEN 1 THEN true
     WHEN 2 THEN (state = ANY (ARRAY[40, '-10'::integer]))
-    WHEN 3 THEN (state = 40)
+    WHEN 3 THEN (state = ANY (ARRAY[40, '-10'::integer]))
     ELSE false
 END))),
     CONSTRAINT recharges_follow_check CHECK (((follow_state = ANY (ARRAY[0, 40, '-10'::integer, '-20'::integer])) AND ((follow_state = 0) OR (state = 40)))) NOT VALID,

@@ -23,7 +23,10 @@ fn rch_038_promotions_that_contradict_their_orders_are_named() {
         let session = desk.site.session();
         session.sql("BEGIN; SET LOCAL session_replication_role = replica");
         session.sql(change);
-        let rows = session.sql("SELECT subject FROM audit_recharges('epoch', 'infinity')");
+        let rows = session.sql(
+            "SELECT subject FROM audit_recharges('epoch', 'infinity') \
+             UNION ALL SELECT subject FROM audit_promotions('epoch', 'infinity')",
+        );
         assert!(rows.iter().any(|row| row[0].starts_with(subject)), "{change}: {rows:?}");
         session.sql("ROLLBACK");
     };

@@ -58,6 +58,7 @@ fn rch_028_operators_make_and_fund_a_promotion() {
     {
         assert_refused(&fund(&server, NAME, amount, "fund-2"), 400, code);
     }
+    assert_refused(&fund(&server, NAME, "1", &"k".repeat(60)), 400, "INVALID_REQUEST");
     assert_sums(&server, ["30", "0", "0"]);
     let acted =
         desk.site.sql("SELECT action FROM admin_audit WHERE subject = 'spring' ORDER BY at");

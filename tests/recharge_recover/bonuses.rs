@@ -128,7 +128,10 @@ fn rch_037_a_lost_bonus_comes_back_once_with_its_promotion() {
         let row = &shown(&server, id)["returns"][0];
         assert_eq!((&row["return_id"], &row["bonus"]), (&json!(refund), &json!(bonus)), "{row}");
     }
-    let found = site.sql("SELECT subject, what FROM audit_recharges('epoch', 'infinity')");
+    let found = site.sql(
+        "SELECT subject, what FROM audit_recharges('epoch', 'infinity') \
+         UNION ALL SELECT subject, what FROM audit_promotions('epoch', 'infinity')",
+    );
     assert_eq!(found, Vec::<Vec<String>>::new());
     let put = "SELECT count(*) FROM admin_audit WHERE action = 'promotion fund' \
                 AND detail LIKE '%recovered-%' AND reason = 'a backup was restored'";

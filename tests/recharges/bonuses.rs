@@ -48,7 +48,8 @@ impl Desk {
     }
 
     fn coherent(&self) {
-        let found = "SELECT subject, what FROM audit_recharges('epoch', 'infinity')";
+        let found = "SELECT subject, what FROM audit_recharges('epoch', 'infinity') \
+                     UNION ALL SELECT subject, what FROM audit_promotions('epoch', 'infinity')";
         assert_eq!(self.site.sql(found), Vec::<Vec<String>>::new());
     }
 }

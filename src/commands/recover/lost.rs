@@ -1,6 +1,7 @@
 //! The keys that a repair has brought back before their orders, and the steps that bring the rest
 //! of a payment back.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
@@ -48,6 +49,11 @@ impl Lost {
     pub(super) fn has_credit(&self, id: PaymentId, order: Option<RechargeId>) -> bool {
         self.has(&movement::payment_credit(id))
             || order.is_some_and(|order| self.has(&movement::recharge_credit(order)))
+    }
+
+    /// The debits that have paid receivables: the return and the number of each act, in turn.
+    pub(super) fn receivables(&self) -> BTreeSet<(ReturnId, usize)> {
+        self.keys.iter().filter_map(|lost| movement::receivable_debit(&lost.key)).collect()
     }
 
     /// A payment in words.
@@ -165,7 +171,7 @@ fn line_of(payment: &RechargePayment, return_no: String, minor_units: i64) -> Bi
     }
 }
 
-/// Has a payment decided. One that is HELD here is decided again only if its money has moved on.
+/// Has a payment decided. `last`: each payment before it was. One that is HELD here is decided again only if its money has moved on.
 ///
 /// # Errors
 /// A [`Rejection`]: the same command again.
@@ -173,7 +179,7 @@ pub(super) async fn told<T: Adapter, F: Adapter>(
     recharges: &Recharges<T, F>,
     reads: &Reads,
     lost: &Lost,
-    (terms, facts): (&Arc<ChannelTerms>, &Facts),
+    (terms, facts, last): (&Arc<ChannelTerms>, &Facts, bool),
 ) -> Result<Option<PaymentAnswer>, Rejection> {
     let recorded = reads.channel_payment(&terms.name, &facts.trade_no).await;
     let recorded = recorded.map_err(|_| Rejection::of(Code::SystemError))?;
@@ -184,8 +190,10 @@ pub(super) async fn told<T: Adapter, F: Adapter>(
     };
     let matched = recorded.as_ref().filter(|payment| payment.recharge.is_some());
     match matched {
-        None => recharges.told(terms, facts, SeenBy::Query).await.map(Some),
-        Some(payment) if moved(payment) => recharges.rematched(terms, facts, ACTOR).await.map(Some),
+        None => recharges.told_in_turn(terms, facts, SeenBy::Query, last).await.map(Some),
+        Some(payment) if moved(payment) => {
+            recharges.rematched_in_turn(terms, facts, ACTOR, last).await.map(Some)
+        }
         Some(_) => Ok(None),
     }
 }
@@ -212,7 +220,7 @@ pub(super) async fn tell<T: Adapter, F: Adapter>(
         at: line.at,
     };
     let told = match line.kind {
-        BillKind::GivenBack => recharges.given_back(terms, &taking).await,
+        BillKind::GivenBack => recharges.given_back_last(terms, &taking).await,
         _ => recharges.taken(terms, &taking).await,
     };
     let told = told.map_err(|why| refusal(&taking.number, &why))?;

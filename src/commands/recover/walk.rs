@@ -73,7 +73,10 @@ impl Walk<'_> {
             let ask = OrderAsk { merchant_no: &number, references: &references };
             let queried = self.paced(|| channel.query(&ask));
             match queried {
-                Queried::Paid(paid) => walked.paid.extend(paid),
+                Queried::Paid(mut paid) => {
+                    Facts::in_turn(&mut paid);
+                    walked.paid.extend(paid);
+                }
                 Queried::Unknown(why) => walked.unknown.push(format!(
                     "channel {}: the query of {number} has no end: {why}",
                     terms.name

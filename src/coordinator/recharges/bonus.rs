@@ -127,7 +127,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     /// changed meanwhile is looked at again.
     ///
     /// # Errors
-    /// A [`Rejection`]: its row tells whether it was done.
+    /// A [`Rejection`]: its row tells whether it was done. Its user may have the bonus since before
+    /// a restore; then it stays until its payment is told.
     pub async fn bonus_returned(&self, order: &Recharge) -> Result<(), Rejection> {
         let Some(Bonuses { promotions, gate, .. }) = &self.bonuses else {
             return Err(Rejection::of(Code::SystemError));
@@ -141,8 +142,23 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             warn!(%error, recharge_id = %order.id, "a bonus waits for PostgreSQL");
             Rejection::of(Code::SystemError)
         })?;
+        if !done && self.stands_at(order).await? {
+            warn!(recharge_id = %order.id, "a bonus stays: UBSCore's log has it given");
+            return Err(Rejection::of(Code::SystemError));
+        }
         info!(recharge_id = %order.id, done, "a bonus goes back to its promotion");
         Ok(())
+    }
+}
+
+impl<T: Adapter, F: Adapter> Recharges<T, F> {
+    /// Whether an order is in PostgreSQL as the caller has it.
+    async fn stands_at(&self, order: &Recharge) -> Result<bool, Rejection> {
+        let row = self.reads.recharge(order.id).await.map_err(|error| {
+            warn!(%error, recharge_id = %order.id, "a bonus waits for PostgreSQL");
+            Rejection::of(Code::SystemError)
+        })?;
+        Ok(row.is_some_and(|row| row.version == order.version))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use tracing::error;
 
-use super::returns::{TakingAnswer, contradicted, returned};
+use super::returns::{TakingAnswer, away, contradicted, returned};
 use super::{CHANNEL, PaymentAnswer, Recharges, Rejection, made, name_of};
 use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
@@ -13,10 +13,11 @@ use crate::postgres::recover::RECOVER_NEXT;
 use crate::recharge::act::{RechargeAct, TakeCall};
 use crate::recharge::decide::PaymentDecision;
 use crate::recharge::facts::{Facts, Taking};
+use crate::recharge::movement;
 use crate::recharge::order::{Follow, Recharge, RechargeState};
 use crate::recharge::payment::{HeldCause, RechargePayment};
 use crate::recharge::proof::{ProofKeys, Proven, ProvenOrder};
-use crate::recharge::returned::ReturnKind;
+use crate::recharge::returned::{ReceivableEnd, ReturnKind};
 use crate::recharge::terms::ChannelTerms;
 use crate::recharge::{RechargeId, ReturnId};
 use domain::asset::{Asset, Catalog};
@@ -85,6 +86,40 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         };
         crash::point("recover_after_order");
         Ok(remade)
+    }
+
+    /// Ends a receivable again, if UBSCore's log has the debit of its user as the act with this
+    /// number, and each act before is here. Returns whether it is ended.
+    ///
+    /// # Errors
+    /// A [`Rejection`]: the same call again tells.
+    pub async fn paid_before(&self, id: ReturnId, number: usize) -> Result<bool, Rejection> {
+        let receivable = self.reads.receivable(id).await.map_err(away)?;
+        if receivable.is_none_or(|row| row.acts.len() + 1 != number) {
+            return Ok(false);
+        }
+        // No operator's key has a slash.
+        let idem_key = format!("recovered/{number}");
+        self.end_receivable(id, ReceivableEnd::Recovered, &idem_key, RECOVER).await?;
+        Ok(true)
+    }
+
+    /// Whether the user of a taking, or of another one of its payment, has paid a part that is lost
+    /// here: the recovery ends that receivable first.
+    pub(super) async fn has_lost_debit(
+        &self,
+        terms: &ChannelTerms,
+        taking: &Taking,
+    ) -> Result<bool, Rejection> {
+        let payment = self.reads.channel_payment(&terms.name, &taking.trade_no).await;
+        let Some(payment) = payment.map_err(away)? else { return Ok(false) };
+        let returns = self.reads.recharge_returns(payment.id).await.map_err(away)?;
+        let lost = self.reads.lost_keys().await.map_err(away)?;
+        let is_of = |key: &str| {
+            movement::receivable_debit(key)
+                .is_some_and(|(id, _)| returns.iter().any(|row| row.id == id))
+        };
+        Ok(lost.iter().any(|lost| is_of(&lost.key)))
     }
 
     /// A refund of ours that is lost here: done, if UBSCore's log has its debit. `None`: it has

@@ -120,11 +120,27 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         self.fact(terms, taking, (ReturnKind::Taken, true)).await
     }
 
-    /// The channel has given taken money back. It waits for its taking.
+    /// The channel has given taken money back. It waits for its taking, and behind a restore for
+    /// what its user has paid of it.
     ///
     /// # Errors
     /// As [`Recharges::taken`].
     pub async fn given_back(
+        &self,
+        terms: &Arc<ChannelTerms>,
+        taking: &Taking,
+    ) -> Result<TakingAnswer, Rejection> {
+        if self.needs_recover() && self.has_lost_debit(terms, taking).await? {
+            return Err(Rejection::of(Code::SystemError));
+        }
+        self.given_back_last(terms, taking).await
+    }
+
+    /// The same by the recovery, behind the receivables that it has ended.
+    ///
+    /// # Errors
+    /// As [`Recharges::taken`].
+    pub async fn given_back_last(
         &self,
         terms: &Arc<ChannelTerms>,
         taking: &Taking,
@@ -177,14 +193,15 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     ///
     /// # Errors
     /// [`Code::IdemKeyConflict`]: the number is recorded with another amount.
-    /// [`Code::NotReturnable`]: it is one of our own returns, which its channel ends. A
-    /// [`Rejection`].
+    /// [`Code::NotReturnable`]: it is one of our own returns, which its channel ends; or the
+    /// database was restored, and it may be one that is lost here. A [`Rejection`].
     pub async fn taken_by_operator(
         &self,
         payment: &RechargePayment,
         part: (&str, i64),
         actor: &str,
     ) -> Result<ReturnMade, Rejection> {
+        self.refuse_unrecovered()?;
         // One that has FAILED here is a taking all the same.
         if let Some(id) = ReturnId::parse(part.0)
             && let Some(own) = self.reads.recharge_return(id).await.map_err(away)?
@@ -325,17 +342,19 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     /// Gives the open part of a receivable up, once for the idempotency key.
     ///
     /// # Errors
-    /// As [`Recharges::recover`].
+    /// As [`Recharges::recover`]. [`Code::NotReturnable`]: the database was restored, and its user
+    /// may have paid.
     pub async fn write_off(
         &self,
         id: ReturnId,
         idem_key: &str,
         actor: &str,
     ) -> Result<Receivable, Rejection> {
+        self.refuse_unrecovered()?;
         self.end_receivable(id, ReceivableEnd::WrittenOff, idem_key, actor).await
     }
 
-    async fn end_receivable(
+    pub(super) async fn end_receivable(
         &self,
         id: ReturnId,
         end: ReceivableEnd,

@@ -8,6 +8,7 @@ use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
 use crate::coordinator::Rejection;
 use crate::postgres::reads::recharges::DueOrder;
+use crate::postgres::recover::RECOVER_NEXT;
 use crate::recharge::act::{RechargeAct, RechargeOutcome};
 use crate::recharge::facts::{Facts, Returned};
 use crate::recharge::order::{Follow, Recharge, RechargeState};
@@ -95,10 +96,14 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         }
         let how_much = if facts.returned == Returned::Whole { "all" } else { "a part" };
         let (id, trade_no, channel) = (payment.id, &payment.trade_no, &payment.channel);
+        // Behind a restore it may be a refund that is lost here, and its user has paid it.
+        let next = match self.needs_recover() {
+            true => format!("the database was restored, and a refund may be lost: {RECOVER_NEXT}"),
+            false => "its user still has the money: book it by `ubscore recharge taken`".to_owned(),
+        };
         let what = format_args!(
             "payment {id}, {trade_no} of channel {channel}: the channel has given {how_much} of it \
-             back, and the returns here do not explain it; its user still has the money: book it \
-             by `ubscore recharge taken`"
+             back, and the returns here do not explain it; {next}"
         );
         alert_about(Alert::RechargeContradiction, &id, what);
     }

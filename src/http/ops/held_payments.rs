@@ -21,6 +21,7 @@ use crate::http::idempotency;
 use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::service::{RechargeDesk, Service, Transfers};
+use crate::postgres::recover::RECOVER_NEXT;
 use crate::recharge::act::HeldEnd;
 use crate::recharge::answers::Queried;
 use crate::recharge::facts::Facts;
@@ -212,14 +213,19 @@ fn is_over(wanted: &EndWanted, payment: &RechargePayment) -> Result<bool, Refusa
     Err(Refusal::because(code, message).with_status(StatusCode::CONFLICT))
 }
 
-/// Checks whether a HELD payment can be credited. The worker checks it again on its own rows.
+/// Checks whether a HELD payment can end so. The worker checks it again on its own rows.
 async fn check(
     transfers: &Transfers,
     wanted: &EndWanted,
     payment: &RechargePayment,
 ) -> Result<(), Refusal> {
     if wanted.how != PaymentEnd::Credit {
-        return Ok(());
+        return match (wanted.how, payment.recharge) {
+            (PaymentEnd::Return | PaymentEnd::Dismiss, None) => {
+                check_lost_order(transfers, payment).await
+            }
+            _ => Ok(()),
+        };
     }
     if payment.amount.is_none() || payment.cause == Some(HeldCause::Currency) {
         return Err(invalid("No asset stands for this payment: return it, or dismiss it."));
@@ -263,6 +269,21 @@ async fn check_named_order(
         Some(_) => refused(format!("The order {id} is here: rematch the payment.")),
         None => Ok(()),
     }
+}
+
+/// A payment without an order does not go back, and is not put aside, while the order that it names
+/// is lost behind a restore and was credited: its user may have this very money.
+async fn check_lost_order(transfers: &Transfers, payment: &RechargePayment) -> Result<(), Refusal> {
+    let Some(id) = RechargeId::parse(&payment.merchant_no) else { return Ok(()) };
+    let key = recharge_credit(id);
+    if !transfers.reads.is_lost_key(&key).await.map_err(postgres_away)? {
+        return Ok(());
+    }
+    let what = format!(
+        "The order {id} was credited before, and is lost here ({key}): {RECOVER_NEXT}, or rematch \
+         the payment once the order is back."
+    );
+    Err(Refusal::because(Code::NotReturnable, what).with_status(StatusCode::CONFLICT))
 }
 
 impl EndWanted {

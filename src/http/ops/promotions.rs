@@ -23,6 +23,7 @@ use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::service::{Service, Transfers};
 use crate::postgres::promotions::{PromotionChange, PromotionFunded, PromotionUse, Promotions};
+use crate::recharge::movement;
 use crate::recharge::promotion::{BonusTerms, Promotion, PromotionStatus, is_promotion_name};
 use crate::validation;
 use domain::amount::{Amount, units_text};
@@ -321,6 +322,8 @@ async fn fund(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Out
     check_reason(&reason)?;
     desk(&service)?;
     let idem_key = needed_key(header, idem_key)?;
+    // Before an approval keeps it.
+    movement::funded(&idem_key).ok_or_else(long_key)?;
     let (transfers, name) = (&service.transfers, &parameters[0]);
     let used = find(transfers, name).await?;
     let catalog = transfers.reads.catalog();
@@ -352,6 +355,10 @@ async fn fund(service: Arc<Service>, parameters: Vec<String>, call: Call) -> Out
     approvals::ask(&service, wish).await
 }
 
+fn long_key() -> Refusal {
+    invalid("idem_key must be at most 59 characters here.")
+}
+
 impl FundWanted {
     /// The beginning of the subject of each approval. No idem_key has a blank.
     pub(super) const SUBJECT: &str = "fund ";
@@ -369,6 +376,7 @@ impl FundWanted {
             PromotionFunded::Done { replayed, .. } => replayed,
             PromotionFunded::Conflict => return Err(Code::IdemKeyConflict.into()),
             PromotionFunded::Unknown => return Err(Code::Overflow.into()),
+            PromotionFunded::LongKey => return Err(long_key()),
         };
         let (promotion, amount) = (&self.promotion, &self.amount);
         warn!(actor, reason, promotion, amount, replayed, "an operator funds a promotion");

@@ -1,6 +1,7 @@
 //! Rows of recharges that contradict each other.
 
 use jiff::{SignedDuration, Timestamp};
+use tokio_postgres::Client;
 
 use super::{AuditReader, Error};
 
@@ -46,11 +47,7 @@ impl AuditReader {
     /// [`Error`]: PostgreSQL is away, or the page takes longer than its limit.
     pub async fn recharges(&mut self, from: RechargesFrom) -> Result<RechargesPage, Error> {
         let client = self.client().await?;
-        let now: Timestamp = client.query_one("SELECT clock_timestamp()", &[]).await?.try_get(0)?;
-        let end = "SELECT updated_at FROM channel_payments WHERE updated_at > $1 \
-                    ORDER BY updated_at OFFSET $2 LIMIT 1";
-        let end = client.query_opt(end, &[&from.0, &PAYMENTS_PER_PAGE]).await?;
-        let end: Option<Timestamp> = end.map(|row| row.try_get(0)).transpose()?;
+        let (end, later) = page(&client, from).await?;
         // A key that waits for its order hides no contradiction.
         let contradictions = "SELECT subject, what FROM \
                               audit_recharges($1, COALESCE($2::timestamptz, 'infinity')) \
@@ -64,9 +61,26 @@ impl AuditReader {
             }
         }
         self.client = Some(client);
-        let late = now.saturating_sub(OVERLAP).unwrap_or(from.0);
-        let later = RechargesFrom(end.map_or(late, |end| end.min(late)));
         Ok(RechargesPage { found, needed, next: end.map(RechargesFrom), later })
+    }
+
+    /// Compares the promotions of a page, and their bonuses, in a statement of its own: it adds up
+    /// every order of such a promotion.
+    ///
+    /// # Errors
+    /// As [`AuditReader::recharges`].
+    pub async fn promotions(&mut self, from: RechargesFrom) -> Result<RechargesPage, Error> {
+        let client = self.client().await?;
+        let (end, later) = page(&client, from).await?;
+        let contradictions = "SELECT subject, what FROM \
+                              audit_promotions($1, COALESCE($2::timestamptz, 'infinity')) LIMIT $3";
+        let mut found = Vec::new();
+        for row in client.query(contradictions, &[&from.0, &end, &FINDINGS_MAX]).await? {
+            let (subject, what): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
+            found.push(format!("{subject}: it {what}"));
+        }
+        self.client = Some(client);
+        Ok(RechargesPage { found, needed: Vec::new(), next: end.map(RechargesFrom), later })
     }
 
     /// Compares the accounts of channels with the rows that they come from. It reads whole tables.
@@ -84,4 +98,18 @@ impl AuditReader {
         self.client = Some(client);
         Ok(found)
     }
+}
+
+/// The end of a page; `None`: no payment is behind it. And where the next round begins.
+async fn page(
+    client: &Client,
+    from: RechargesFrom,
+) -> Result<(Option<Timestamp>, RechargesFrom), Error> {
+    let now: Timestamp = client.query_one("SELECT clock_timestamp()", &[]).await?.try_get(0)?;
+    let end = "SELECT updated_at FROM channel_payments WHERE updated_at > $1 \
+                ORDER BY updated_at OFFSET $2 LIMIT 1";
+    let end = client.query_opt(end, &[&from.0, &PAYMENTS_PER_PAGE]).await?;
+    let end: Option<Timestamp> = end.map(|row| row.try_get(0)).transpose()?;
+    let late = now.saturating_sub(OVERLAP).unwrap_or(from.0);
+    Ok((end, RechargesFrom(end.map_or(late, |end| end.min(late)))))
 }

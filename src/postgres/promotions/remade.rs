@@ -68,7 +68,7 @@ impl Promotions {
                 &amount_number(amount),
                 &asset_number(promotion.asset),
                 &account,
-                &movement::funded(&key),
+                &movement::funded(&key).expect("a ULID is short"),
             ];
             transaction.execute(FUNDED, &values).await?;
             let detail = format!("{} units, key {key}", amount.units());

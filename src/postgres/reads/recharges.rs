@@ -31,6 +31,17 @@ impl Reads {
         Ok(order)
     }
 
+    /// The names of all channels that were ever configured here.
+    ///
+    /// # Errors
+    /// As [`Reads::recharge`].
+    pub async fn channel_names(&self) -> Result<Vec<String>, Error> {
+        let client = self.pool.get().await?;
+        let rows = client.query("SELECT name FROM channels_tb ORDER BY name", &[]).await?;
+        self.pool.note(&client).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
     /// The payment of a channel's own number.
     ///
     /// # Errors

@@ -23,7 +23,9 @@ CREATE TRIGGER promotions_guard BEFORE UPDATE OR DELETE ON promotions_tb
     FOR EACH ROW EXECUTE FUNCTION promotions_guard();
 
 -- Gives the reserved bonus of an order that is over back to its promotion, if the order stands in
--- this version. An order of which money is still to go on keeps its time. Returns whether it did.
+-- this version. An order of which money is still to go on keeps its time. A bonus that its user has
+-- stays: behind a restore a repair writes its operation again before its order knows it. Returns
+-- whether it did.
 CREATE FUNCTION promotion_give_back(p_incarnation BIGINT, p_recharge UUID, p_version BIGINT)
 RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 DECLARE
@@ -38,6 +40,9 @@ BEGIN
                      || ROW(clock_timestamp(), state, 'till', 'bonus returned')::recharge_step
      WHERE recharge_id = p_recharge AND version = p_version AND bonus_state = 1
        AND state IN (40, -10)
+       AND NOT EXISTS (SELECT FROM external_operations
+                        WHERE idem_key = 'recharge/' || ulid_text(p_recharge) || '/bonus'
+                          AND code IS NULL)
     RETURNING promotion, bonus INTO v_name, v_bonus;
     IF NOT FOUND THEN
         RETURN FALSE;
@@ -82,13 +87,14 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
        AND m.units <> CASE WHEN r.bonus_state = 3 THEN r.bonus ELSE 0 END
     UNION ALL
     SELECT m.movement_key::text,
-           format('moves %s of asset %s from %s to %s, and no PAID order has that bonus',
+           -- A CLOSED one was PAID before a restore.
+           format('moves %s of asset %s from %s to %s, and no order that is over has that bonus',
                   m.amount, m.asset_id, m.debit, m.credit)
       FROM recharge_movements m
      WHERE m.at BETWEEN p_from AND p_to AND m.kind = 13
        AND NOT EXISTS (
            SELECT FROM recharges_tb r
-            WHERE r.recharge_id = m.recharge_id AND r.bonus_state = 3 AND r.state = 40
+            WHERE r.recharge_id = m.recharge_id AND r.bonus_state = 3 AND r.state IN (40, -10)
               AND m.movement_key = 'recharge/' || ulid_text(r.recharge_id) || '/bonus'
               AND (r.bonus, r.asset_id) = (m.amount, m.asset_id)
               AND m.debit = 'promotion/' || r.promotion)

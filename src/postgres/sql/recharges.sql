@@ -64,7 +64,8 @@ BEGIN
        -- A reserved bonus ends once: given with the credit, or returned behind the end.
        OR NEW.bonus_state IS DISTINCT FROM OLD.bonus_state
           AND (OLD.bonus_state IS DISTINCT FROM 1
-               OR NEW.bonus_state = 3 AND (OLD.state = 40 OR NEW.state <> 40)
+               OR NEW.bonus_state = 3 AND (OLD.state, NEW.state) <> (-10, -10)
+                  AND (OLD.state = 40 OR NEW.state <> 40)
                OR NEW.bonus_state = 2 AND NEW.state NOT IN (40, -10)
                OR NEW.bonus_state IS NULL)
        OR NEW.history[1:cardinality(OLD.history)] IS DISTINCT FROM OLD.history
@@ -79,6 +80,15 @@ BEGIN
                OR NEW.pay IS NOT NULL AND NEW.pay IS DISTINCT FROM OLD.pay) THEN
         RAISE EXCEPTION 'recharge % cannot be changed like that', ulid_text(OLD.recharge_id)
             USING ERRCODE = 'UB003';
+    END IF;
+    -- Behind a restore a CLOSED order may have been PAID before: its user has the bonus.
+    IF NEW.bonus_state = 3 AND OLD.bonus_state = 1 AND NEW.state = -10 THEN
+        PERFORM FROM external_operations
+          WHERE idem_key = 'recharge/' || ulid_text(NEW.recharge_id) || '/bonus';
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'recharge % is closed, and no bonus was given',
+                ulid_text(OLD.recharge_id) USING ERRCODE = 'UB003';
+        END IF;
     END IF;
     RETURN NEW;
 END
@@ -274,8 +284,8 @@ $$;
 
 -- Rows of recharges that contradict each other, of those that were written from p_from to p_to: a
 -- movement of a user and its external operation, and the reverse; a payment and its movements, or
--- its return; a PAID order and its payment; returns and receivables, see audit_returns; promotions,
--- see audit_promotions.
+-- its return; a PAID order and its payment; returns and receivables, see audit_returns. Promotions
+-- have a function of their own: theirs adds up all orders of one, and may be late alone.
 CREATE FUNCTION audit_recharges(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
 RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
     SELECT m.movement_key::text,
@@ -343,8 +353,6 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
      WHERE r.state = 40 AND r.paid_at BETWEEN p_from AND p_to AND c.credits <> 1
     UNION ALL
     SELECT subject, what FROM audit_returns(p_from, p_to)
-    UNION ALL
-    SELECT subject, what FROM audit_promotions(p_from, p_to)
 $$;
 
 -- The accounts of channels, by their movements, and by the rows that they come from: clearing is

@@ -179,7 +179,10 @@ impl<T: Adapter, F: Adapter> Office<T, F> {
             channel.query(&OrderAsk { merchant_no: &no, references: &references })
         });
         match queried.await {
-            Some(Queried::Paid(payments)) => Ok(payments),
+            Some(Queried::Paid(mut payments)) => {
+                Facts::in_turn(&mut payments);
+                Ok(payments)
+            }
             Some(Queried::Unknown(doubt)) => Err(Word::Waits(doubt.to_string())),
             None => Err(Word::Waits("the adapter broke".to_owned())),
             Some(Queried::Open | Queried::Closed | Queried::Absent) => {

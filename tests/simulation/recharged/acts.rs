@@ -164,6 +164,7 @@ impl Shop {
             again,
             bonus: false,
             restored: false,
+            last: false,
         }));
         self.point("before a payment is committed").await;
         let actor = if again { OPERATOR } else { CHANNEL };

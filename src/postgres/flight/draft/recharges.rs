@@ -86,6 +86,11 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
         rows.recharges.extend(moved.cloned().map(RechargeKey::Movement));
         rows.externals.extend(keys);
         rows.externals.extend(call.bonus_key());
+        let lost = recorded.filter(|_| decides.is_some()).and_then(remade::lost_order_of);
+        if let Some(key) = lost.map(movement::recharge_credit) {
+            rows.recharges.insert(RechargeKey::Movement(key.clone()));
+            rows.externals.insert(key);
+        }
         // An operator's credit adopts it too.
         let adopts = call.recharge().filter(|_| decides == Some(true));
         rows.externals.extend(adopts.map(movement::recharge_bonus));
@@ -651,6 +656,9 @@ impl Draft<'_> {
             false => RestoredCredit::Nothing,
         };
         match found {
+            RestoredCredit::Ours { key, .. } if remade::waits_for_others(pay, &key) => {
+                decision = PaymentDecision::Hold(HeldCause::PartReturned);
+            }
             RestoredCredit::Ours { key, pays } => {
                 (decision, restored) = (PaymentDecision::Credit { pays }, Some(key));
             }
@@ -712,7 +720,7 @@ impl Draft<'_> {
             PaymentDecision::Credit { pays } => match self.credit(call, &mut matter, pays)? {
                 Ok(done) => {
                     credit = Some(done);
-                    if pays {
+                    if pays || self.adopts_bonus(&matter)? {
                         self.give_bonus(call, &mut matter)?;
                     }
                 }

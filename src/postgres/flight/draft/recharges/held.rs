@@ -13,6 +13,9 @@ use domain::code::Code;
 /// Why an operator does not end a payment otherwise that was credited before a restore.
 const CREDITED: &str = "UBSCore's log has a credit of this payment. Credit it to the same user, which books nothing \
                         again, or compare the amounts.";
+/// Why an operator does not end a payment without an order, if a restore has lost the order.
+const LOST: &str = "UBSCore's log has a credit of the order that this payment names, and the order is not here: \
+                    run `ubscore recharge recover`, or rematch the payment once the order is back.";
 
 impl Draft<'_> {
     /// An operator ends a HELD payment: a compare-and-set of its disposition.
@@ -47,11 +50,15 @@ impl Draft<'_> {
         let owner = order.as_ref().map(|order| order.user).or(call.user);
         let arrived = (payment.asset, payment.amount);
         let mut restored = None;
+        let is_others = self.has_lost_order(&payment)?;
         match self.restored_credit(payment.id, order.as_ref(), owner, arrived)? {
-            RestoredCredit::Nothing => {}
             RestoredCredit::Ours { key, pays: paid } if how == HeldEnd::Credit => {
                 (restored, pays) = (Some(key), paid);
             }
+            RestoredCredit::Nothing if is_others => {
+                return Ok(RechargeReply::refused(Code::NotReturnable, Some(LOST.to_owned())));
+            }
+            RestoredCredit::Nothing => {}
             RestoredCredit::Ours { .. } | RestoredCredit::Other => {
                 return Ok(RechargeReply::refused(Code::NotReturnable, Some(CREDITED.to_owned())));
             }
@@ -76,7 +83,7 @@ impl Draft<'_> {
                 Ok(done) => {
                     credit = Some(done);
                     // No operator gives a bonus; one that was given before a restore is adopted.
-                    if pays && matter.restored.is_some() {
+                    if self.adopts_bonus(&matter)? {
                         self.give_bonus(call, &mut matter)?;
                     }
                     PaymentDecision::Credit { pays }

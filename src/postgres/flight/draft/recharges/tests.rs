@@ -196,6 +196,7 @@ fn pays(bonus: bool) -> RechargeCall {
         policy: crate::recharge::terms::RechargePolicy { differing, ..Default::default() },
         again: false,
         restored: false,
+        last: false,
     })))
 }
 
