@@ -271,14 +271,16 @@ async fn carry_out(
     let walk = walk(args, config, reads, &lost);
     let format = args.access.format;
     let (mut counts, mut unknown) = (Counts::default(), 0);
-    let mut returns = Vec::new();
+    let (mut returns, mut unpromoted) = (Vec::new(), Vec::new());
     for open in desk.channels.all() {
         let walked = walk.channel(&open.terms, &*open.channel).await?;
         for facts in &walked.paid {
             let reason = args.reason.as_deref().unwrap_or_default();
             let told = (&open.terms, facts, reason);
             let is_left = !payment(desk, reads, &lost, told, (&mut counts, format), out).await?;
-            unknown += usize::from(is_left);
+            if is_left {
+                unpromoted.push(facts.merchant_no.clone());
+            }
             crash::point("recover_after_payment");
         }
         unknown += say_open(out, format, &walked)?;
@@ -294,7 +296,11 @@ async fn carry_out(
     let today = Lost::read(reads).await?.refunds(reads, &desk.channels, &walk).await?;
     bring_returns((desk, reads, &lost), today.0, (&mut counts, format), out).await?;
     unknown += today.1;
+    unknown += unpromoted.len();
     for key in Lost::read(reads).await?.keys {
+        if is_of(&key.key, &unpromoted) {
+            continue;
+        }
         counts.left += 1;
         let (key, user) = (key.key, key.user);
         let what = format!("{key}, user {user}: no bill and no answer shows its payment");
@@ -314,6 +320,14 @@ async fn carry_out(
     counts.left += unknown;
     say_end(out, format, "recovered", counts)?;
     Ok(counts)
+}
+
+/// Whether a key is one of these orders, which are left already.
+fn is_of(key: &str, merchant_nos: &[String]) -> bool {
+    let mut ulids =
+        merchant_nos.iter().filter_map(|number| number.strip_prefix(RechargeId::PREFIX));
+    let named = key.strip_prefix("recharge/").and_then(|rest| rest.split('/').next());
+    named.is_some_and(|named| ulids.any(|ulid| ulid == named))
 }
 
 /// Brings returns back, or takes their money.

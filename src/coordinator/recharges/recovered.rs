@@ -64,8 +64,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         order.is_none_or(|order| order.created_at <= restored.at)
     }
 
-    /// Writes a lost order again, as PAYING, once. Its payment is told behind that. `reserves`: with
-    /// its bonus RESERVED; otherwise it has none. `reason`: of money that its promotion lacks.
+    /// Writes a lost order again, as PAYING, once. Its payment is told behind that. `reserves`:
+    /// with its bonus RESERVED; otherwise it has none. `reason`: of money that its promotion lacks.
     ///
     /// # Errors
     /// A [`Rejection`]: the same call again tells.

@@ -37,8 +37,8 @@ impl Draft<'_> {
     }
 
     /// Gives the reserved bonus of an order that was paid to the unit, in the flight of its credit.
-    /// Without a reserve there is none. Beside a credit that a repair has brought back it is adopted
-    /// alone: one that UBSCore's log lacks was not given, and its promotion gets it again.
+    /// Without a reserve there is none. Beside a credit that a repair has brought back it is only
+    /// adopted: one that UBSCore's log lacks was not given, and its promotion gets it again.
     pub(super) fn give_bonus(
         &mut self,
         call: &RechargeCall,
@@ -110,8 +110,8 @@ impl Draft<'_> {
         Ok(min(due, order.bonus.saturating_sub(back)))
     }
 
-    /// The part of a bonus that UBSCore's log has with a return, smallest units. `None`: the log has
-    /// no debit of the return, so it is decided as a new one.
+    /// The part of a bonus that UBSCore's log has with a return, smallest units. `None`: the log
+    /// has no debit of the return, so it is decided as a new one.
     pub(super) fn restored_share(&self, id: ReturnId) -> Result<Option<u64>, Objected> {
         let key = movement::return_bonus(id);
         self.readable(&Key::External(key.clone()))?;
