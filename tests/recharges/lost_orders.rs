@@ -187,10 +187,10 @@ fn rch_037_a_bonus_of_a_closed_order_stays_with_its_user() {
     desk.stopped();
 }
 
-/// Goal: what a user has paid of a receivable is not lost behind a restore: until the recovery has
-/// found it, money that comes back waits, and nothing is written off; then the user gets it. And no
-/// operator books money as taken meanwhile. Method: a taking with a receivable; the debit of a later
-/// recovery is in the log alone.
+/// Goal: money that a user has paid for a receivable is not lost behind a restore: until the
+/// recovery has found it, money that comes back waits, and nothing is written off; then the user
+/// gets it. And no operator books money as taken meanwhile. Method: a taking with a receivable; the
+/// debit of a later recovery is in the log alone.
 #[test]
 fn rch_037_a_paid_receivable_is_ended_before_its_money_comes_back() {
     let desk = Desk::new();
