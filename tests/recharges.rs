@@ -44,6 +44,8 @@ mod beside;
 mod bonuses;
 /// The rules that PostgreSQL shares.
 mod guarded;
+/// What a restore has lost, and the user that may have its money.
+mod lost_orders;
 /// Repeats, and many at once.
 mod repeated;
 /// Rows that a restore has lost.

@@ -269,17 +269,22 @@ async fn carry_out(
     ensure!(!halt.is_halted(), "the service is halted: start it, resume it, and stop it first");
     let lost = Lost::read(reads).await?;
     let walk = walk(args, config, reads, &lost);
-    let format = args.access.format;
+    let (format, reason) = (args.access.format, args.reason.as_deref().unwrap_or_default());
     let (mut counts, mut unknown) = (Counts::default(), 0);
     let (mut returns, mut unpromoted) = (Vec::new(), Vec::new());
     for open in desk.channels.all() {
         let walked = walk.channel(&open.terms, &*open.channel).await?;
         for facts in &walked.paid {
-            let reason = args.reason.as_deref().unwrap_or_default();
-            let told = (&open.terms, facts, reason);
-            let is_left = !payment(desk, reads, &lost, told, (&mut counts, format), out).await?;
-            if is_left {
-                unpromoted.push(facts.merchant_no.clone());
+            let last = unknown == 0 && unpromoted.is_empty();
+            let told = (&open.terms, facts, reason, last);
+            match payment(desk, reads, &lost, told, (&mut counts, format), out).await {
+                Ok(true) => {}
+                Ok(false) => unpromoted.push(facts.merchant_no.clone()),
+                // One that cannot be decided keeps no other one back.
+                Err(why) => {
+                    unknown += 1;
+                    say(out, format, "left", &format!("{why:#}"))?;
+                }
             }
             crash::point("recover_after_payment");
         }
@@ -288,15 +293,15 @@ async fn carry_out(
     }
     let (given, returns): (Vec<_>, _) =
         returns.into_iter().partition(|(_, line)| line.kind == BillKind::GivenBack);
-    bring_returns((desk, reads, &lost), returns, (&mut counts, format), out).await?;
-    bring_receivables(desk, reads, format, out).await?;
+    let parts = (desk, reads, &lost);
+    unknown += bring_returns(parts, returns, (&mut counts, format), out).await?;
+    unknown += bring_receivables(desk, reads, format, out).await?;
     // Money that comes back closes what its user has not paid.
-    bring_returns((desk, reads, &lost), given, (&mut counts, format), out).await?;
+    unknown += bring_returns(parts, given, (&mut counts, format), out).await?;
     // Those that no bill has yet.
     let today = Lost::read(reads).await?.refunds(reads, &desk.channels, &walk).await?;
-    bring_returns((desk, reads, &lost), today.0, (&mut counts, format), out).await?;
-    unknown += today.1;
-    unknown += unpromoted.len();
+    unknown += bring_returns(parts, today.0, (&mut counts, format), out).await?;
+    unknown += today.1 + unpromoted.len();
     for key in Lost::read(reads).await?.keys {
         if is_of(&key.key, &unpromoted) {
             continue;
@@ -311,7 +316,6 @@ async fn carry_out(
         let Counts { orders, payments, returns, left } = counts;
         let detail =
             format!("{orders} orders, {payments} payments, {returns} returns, {left} left");
-        let reason = args.reason.as_deref().unwrap_or_default();
         let ended = service.transfers.admin.recovered(actor, &detail, reason).await;
         ended.context("end the need to recover")?;
     } else {
@@ -330,42 +334,56 @@ fn is_of(key: &str, merchant_nos: &[String]) -> bool {
     named.is_some_and(|named| ulids.any(|ulid| ulid == named))
 }
 
-/// Brings returns back, or takes their money.
+/// Brings returns back, or takes their money. Returns the number of those that are refused.
 async fn bring_returns(
     (desk, reads, lost): (&RechargeDesk, &Reads, &Lost),
     returns: Vec<(Arc<ChannelTerms>, BillLine)>,
     (counts, format): (&mut Counts, Format),
     out: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<usize> {
+    let mut refused = 0;
     for (terms, line) in returns {
         let Some(what) = lost.return_text(reads, &terms, &line).await? else { continue };
-        if lost::tell(&desk.recharges, &terms, &line).await? {
-            counts.returns += 1;
-            say(out, format, "done", &what)?;
-        } else {
-            counts.left += 1;
-            say(out, format, "left", &what)?;
+        match lost::tell(&desk.recharges, &terms, &line).await {
+            Ok(true) => {
+                counts.returns += 1;
+                say(out, format, "done", &what)?;
+            }
+            Ok(false) => {
+                counts.left += 1;
+                say(out, format, "left", &what)?;
+            }
+            Err(why) => {
+                refused += 1;
+                say(out, format, "left", &format!("{what}: {why:#}"))?;
+            }
         }
     }
-    Ok(())
+    Ok(refused)
 }
 
-/// Ends receivables again that their users have paid. One that is left has its line behind this.
+/// Ends receivables again that their users have paid. One behind a lost act has its line behind
+/// this. Returns the number of those that are refused.
 async fn bring_receivables(
     desk: &RechargeDesk,
     reads: &Reads,
     format: Format,
     out: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<usize> {
+    let mut refused = 0;
     for (id, number) in Lost::read(reads).await?.receivables() {
         let what =
             format!("receivable {id}, debit {number}: it is in the log, and its user has paid");
-        let paid = desk.recharges.paid_before(id, number).await;
-        if paid.map_err(|why| lost::refusal(&what, &why))? {
-            say(out, format, "done", &what)?;
+        match desk.recharges.paid_before(id, number).await {
+            Ok(true) => say(out, format, "done", &what)?,
+            Ok(false) => {}
+            Err(why) => {
+                refused += 1;
+                say(out, format, "left", &format!("{:#}", lost::refusal(&what, &why)))?;
+            }
         }
     }
-    Ok(())
+    Ok(refused)
 }
 
 /// Brings one payment back: its order first, then it is told. Returns `false` if it is left, since
@@ -374,7 +392,7 @@ async fn payment(
     desk: &RechargeDesk,
     reads: &Reads,
     lost: &Lost,
-    (terms, facts, reason): (&Arc<ChannelTerms>, &Facts, &str),
+    (terms, facts, reason, last): (&Arc<ChannelTerms>, &Facts, &str, bool),
     (counts, format): (&mut Counts, Format),
     out: &mut impl Write,
 ) -> anyhow::Result<bool> {
@@ -399,7 +417,7 @@ async fn payment(
         }
     }
     let what = lost.payment_text(terms, facts);
-    let told = lost::told(recharges, reads, lost, (terms, facts, true)).await;
+    let told = lost::told(recharges, reads, lost, (terms, facts, last)).await;
     let Some(answer) = told.map_err(|why| lost::refusal(&what, &why))? else { return Ok(true) };
     let Some(payment) = answer.payment.filter(|_| answer.decision.writes()) else {
         return Ok(true);

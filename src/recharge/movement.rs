@@ -189,8 +189,8 @@ pub fn receivable_act(id: ReturnId, end: ReceivableEnd, number: usize) -> String
     format!("return/{}/{what}/{number}", id.ulid())
 }
 
-/// The return and the number of the act of a debit that has paid a part of a receivable; `None`: the
-/// key is another one.
+/// The return and the number of the act of a debit that has paid a part of a receivable; `None`:
+/// the key is another one.
 pub fn receivable_debit(key: &str) -> Option<(ReturnId, usize)> {
     let (ulid, number) = key.strip_prefix("return/")?.split_once("/recover/")?;
     Some((ReturnId::parse(&format!("{}{ulid}", ReturnId::PREFIX))?, number.parse().ok()?))

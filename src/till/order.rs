@@ -203,8 +203,8 @@ impl<T: Adapter, F: Adapter> Shop<T, F> {
         Ok(())
     }
 
-    /// The decisions about the payments of an answer, in their turn. A contradiction of one keeps no
-    /// other one back.
+    /// The decisions about the payments of an answer, in their turn. A contradiction of one keeps
+    /// no other one back.
     async fn decide(
         &self,
         channel: &Arc<OpenChannel>,

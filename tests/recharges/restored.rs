@@ -101,7 +101,8 @@ fn rch_037_a_restored_credit_is_adopted_once() {
         let facts = desk.facts(&order, &format!("420000{place}"));
         // The channel has given it back since: the user was credited all the same.
         let facts = Facts { returned: Returned::Whole, ..facts };
-        let answer = desk.told(&facts);
+        let told = desk.recharges.told_in_turn(&desk.terms, &facts, SeenBy::Query, true);
+        let answer = block_on(told).expect("an answer");
         assert_eq!(answer.decision, PaymentDecision::Credit { pays: true });
         assert_eq!(desk.stands(&order), (RechargeState::Paid, 1, 0));
         assert_eq!(desk.told(&facts).decision, PaymentDecision::Repeat);

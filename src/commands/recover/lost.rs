@@ -171,7 +171,8 @@ fn line_of(payment: &RechargePayment, return_no: String, minor_units: i64) -> Bi
     }
 }
 
-/// Has a payment decided. `last`: each payment before it was. One that is HELD here is decided again only if its money has moved on.
+/// Has a payment decided. `last`: each payment before it was. One that is HELD here is decided
+/// again only if its money has moved on.
 ///
 /// # Errors
 /// A [`Rejection`]: the same command again.

@@ -10,7 +10,7 @@ use crate::postgres::store::External;
 use crate::recharge::ReturnId;
 use crate::recharge::act::{RechargeAct, RechargeCall};
 use crate::recharge::movement::{self, LedgerAccount, MovementKind};
-use crate::recharge::order::BonusState;
+use crate::recharge::order::{BonusState, RechargeState};
 use crate::recharge::payment::RechargePayment;
 use crate::recharge::promotion::bonus_share;
 use crate::recharge::returned::{RechargeReturn, ReturnState};
@@ -68,6 +68,10 @@ impl Draft<'_> {
             order_number: call.bonus_number,
         };
         order.bonus_state = Some(BonusState::Given);
+        if order.state == RechargeState::Closed {
+            // The till was to give it back.
+            order.next_at = None;
+        }
         let done = match self.booked(&external)? {
             Ok(done) => done,
             // The account has taken the credit before it.

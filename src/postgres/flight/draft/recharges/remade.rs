@@ -84,8 +84,8 @@ impl Draft<'_> {
         Ok(row.map_or(RestoredCredit::Nothing, |row| found(row, key, pays)))
     }
 
-    /// Whether the credit of an order that a repair has brought back had a bonus beside it: also one
-    /// that was CLOSED behind the restore gets it again, and its promotion does not.
+    /// Whether the credit of an order that a repair has brought back had a bonus beside it: also an
+    /// order that was CLOSED behind the restore gets it again, and its promotion does not.
     pub(super) fn adopts_bonus(&self, matter: &Matter) -> Result<bool, Objected> {
         let Some(id) = matter.order.as_ref().map(|order| order.id) else { return Ok(false) };
         if matter.restored != Some(movement::recharge_credit(id)) {
