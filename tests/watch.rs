@@ -111,6 +111,9 @@ fn recharge_scrape() -> String {
     recharges::recharge_backlog(0, 0, 0, 0);
     recharges::payments_held(HeldCause::Amount.name(), 0);
     recharges::receivables_open(0);
+    recharges::promotion_available("spring", 0);
+    recharges::bill_findings("wechat", "MISSING_HERE", 0);
+    recharges::last_good_bill("wechat", 1);
     recharges::channel_key_end("wechat", 1);
     telemetry::channel_call("wechat", "query", "paid", Duration::from_millis(3));
     metrics.upkeep();

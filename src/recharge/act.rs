@@ -144,6 +144,18 @@ pub struct RefundCall {
     pub idem_key: String,
 }
 
+/// The state of a payment in which a taking is booked. In another one it is refused for now, with
+/// [`Code::NotReturnable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakingCondition {
+    /// Any: the word of a callback or of a query has no limit.
+    Always,
+    /// No refund of ours is under way, so that the part that is left is known: a bill comes again.
+    NoRefundUnderWay,
+    /// It is no more than is left: an operator's word has this limit.
+    WithinLeft,
+}
+
 /// A fact of a channel about a payment that is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakeCall {
@@ -161,8 +173,8 @@ pub struct TakeCall {
     pub minor_units: i64,
     /// Whether the account of a user that is short is frozen.
     pub freezes: bool,
-    /// Whether it is refused while a refund of the payment is under way.
-    pub waits: bool,
+    /// The state of its payment in which it is booked at all.
+    pub condition: TakingCondition,
 }
 
 /// An act of an operator on a receivable.
@@ -345,7 +357,9 @@ impl RechargeCall {
         let id = match &self.act {
             RechargeAct::Pay(pay) => pay.id,
             RechargeAct::EndHeld { payment, .. } => payment.id,
-            RechargeAct::EndReturn { id, .. } => return vec![movement::return_key(*id)],
+            RechargeAct::EndReturn { id, .. } => {
+                return vec![movement::return_key(*id), movement::return_taken(*id)];
+            }
             RechargeAct::Take(take) => return vec![movement::return_key(take.id)],
             RechargeAct::EndReceivable(end) => {
                 return vec![movement::receivable_act(end.id, end.end, end.number)];

@@ -10,7 +10,7 @@ use crate::alert::{Alert, alert_about};
 use crate::crash;
 use crate::postgres::promotions::remade::Remade;
 use crate::postgres::recover::RECOVER_NEXT;
-use crate::recharge::act::{RechargeAct, TakeCall};
+use crate::recharge::act::{RechargeAct, TakeCall, TakingCondition};
 use crate::recharge::decide::PaymentDecision;
 use crate::recharge::facts::{Facts, Taking};
 use crate::recharge::movement;
@@ -142,7 +142,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             number: taking.number.clone(),
             minor_units: taking.minor_units,
             freezes: false,
-            waits: false,
+            condition: TakingCondition::Always,
         }));
         let user = self.holder(payment).await?;
         match self.act(user, CHANNEL, act).await {

@@ -12,7 +12,9 @@ use crate::adapters::Adapter;
 use crate::alert::{Alert, alert_about};
 use crate::crash;
 use crate::postgres::Error;
-use crate::recharge::act::{ReceivableCall, RechargeAct, RechargeOutcome, RefundCall, TakeCall};
+use crate::recharge::act::{
+    ReceivableCall, RechargeAct, RechargeOutcome, RefundCall, TakeCall, TakingCondition,
+};
 use crate::recharge::decide::PaymentTold;
 use crate::recharge::facts::Taking;
 use crate::recharge::payment::{Disposition, RechargePayment};
@@ -103,7 +105,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         terms: &Arc<ChannelTerms>,
         taking: &Taking,
     ) -> Result<TakingAnswer, Rejection> {
-        self.fact(terms, taking, (ReturnKind::Taken, false)).await
+        self.fact(terms, taking, (ReturnKind::Taken, TakingCondition::Always)).await
     }
 
     /// As [`Recharges::taken`], of a taking that a bill alone has told. It waits for a refund of
@@ -117,7 +119,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         terms: &Arc<ChannelTerms>,
         taking: &Taking,
     ) -> Result<TakingAnswer, Rejection> {
-        self.fact(terms, taking, (ReturnKind::Taken, true)).await
+        self.fact(terms, taking, (ReturnKind::Taken, TakingCondition::NoRefundUnderWay)).await
     }
 
     /// The channel has given taken money back. It waits for its taking, and behind a restore for
@@ -145,14 +147,14 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         terms: &Arc<ChannelTerms>,
         taking: &Taking,
     ) -> Result<TakingAnswer, Rejection> {
-        self.fact(terms, taking, (ReturnKind::GivenBack, false)).await
+        self.fact(terms, taking, (ReturnKind::GivenBack, TakingCondition::Always)).await
     }
 
     async fn fact(
         &self,
         terms: &Arc<ChannelTerms>,
         taking: &Taking,
-        (kind, waits): (ReturnKind, bool),
+        (kind, condition): (ReturnKind, TakingCondition),
     ) -> Result<TakingAnswer, Rejection> {
         let recorded = self.reads.channel_payment(&terms.name, &taking.trade_no).await;
         let Some(payment) = recorded.map_err(away)? else {
@@ -174,7 +176,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             });
         }
         let part = (taking.number.as_str(), taking.minor_units);
-        match self.take(&payment, (kind, waits), part, CHANNEL).await {
+        match self.take(&payment, (kind, condition), part, CHANNEL).await {
             Ok((row, receivable, _)) => Ok(TakingAnswer::success(row, receivable)),
             Err(rejection) if rejection.code == Code::IdemKeyConflict => {
                 Ok(contradicted(terms, taking))
@@ -193,8 +195,9 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     ///
     /// # Errors
     /// [`Code::IdemKeyConflict`]: the number is recorded with another amount.
-    /// [`Code::NotReturnable`]: it is one of our own returns, which its channel ends; or the
-    /// database was restored, and it may be one that is lost here. A [`Rejection`].
+    /// [`Code::NotReturnable`]: it is one of our own returns, which its channel ends; it is more
+    /// than is left of the payment; or the database was restored, and it may be one that is lost
+    /// here. A [`Rejection`].
     pub async fn taken_by_operator(
         &self,
         payment: &RechargePayment,
@@ -209,7 +212,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         {
             return Err(Code::NotReturnable.into());
         }
-        let taken = (ReturnKind::Taken, false);
+        let taken = (ReturnKind::Taken, TakingCondition::WithinLeft);
         let (row, _, replayed) = self.take(payment, taken, part, actor).await?;
         Ok(ReturnMade { row, replayed })
     }
@@ -219,7 +222,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     async fn take(
         &self,
         payment: &RechargePayment,
-        (kind, waits): (ReturnKind, bool),
+        (kind, condition): (ReturnKind, TakingCondition),
         (number, minor_units): (&str, i64),
         actor: &str,
     ) -> Result<(RechargeReturn, Option<Receivable>, bool), Rejection> {
@@ -231,7 +234,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             number: number.to_owned(),
             minor_units,
             freezes: self.rules.freeze_on_short,
-            waits,
+            condition,
         }));
         let user = self.holder(payment).await?;
         let (row, receivable, replayed) = returned(self.act(user, actor, act).await?);

@@ -9,6 +9,7 @@ use ubscore::channels::CallbackEnd;
 use ubscore::coordinator::recharges::PaymentAnswer;
 use ubscore::recharge::act::{
     HeldEnd, PaymentCall, ReceivableCall, RechargeAct, RechargeOutcome, RefundCall, TakeCall,
+    TakingCondition,
 };
 use ubscore::recharge::decide::{KnownPayment, PaymentTold, decide};
 use ubscore::recharge::facts::{Facts, Notice, Taking};
@@ -205,7 +206,7 @@ impl Shop {
             number: taking.number.clone(),
             minor_units: taking.minor_units,
             freezes: self.sim.plan.freezes,
-            waits: false,
+            condition: TakingCondition::Always,
         }));
         let user = self.holder(&payment).await?;
         match self.act(user, CHANNEL, act).await {
