@@ -98,9 +98,16 @@ fn busy_server() -> (Site, Server) {
 
 /// Whether a line of a scrape is about recharges.
 fn is_of_recharges(line: &str) -> bool {
-    ["ubscore_recharge", "ubscore_callback", "ubscore_channel", "kind=\"recharge\""]
-        .into_iter()
-        .any(|part| line.contains(part))
+    [
+        "ubscore_recharge",
+        "ubscore_callback",
+        "ubscore_channel",
+        "ubscore_bill",
+        "ubscore_promotion",
+        "kind=\"recharge\"",
+    ]
+    .into_iter()
+    .any(|part| line.contains(part))
 }
 
 /// The series that a service with recharges has beside all others: those of this process.
