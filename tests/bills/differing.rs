@@ -265,6 +265,8 @@ fn rch_035_a_comparison_that_fails_delays_no_other_day() {
     let (site, webhook) = alerting();
     let books = Billing::on(site);
     books.credited("card", "a", day(4));
+    let whole = "SELECT pg_get_functiondef('bill_lines_near'::regproc)";
+    let whole = books.desk.site.sql_value(whole);
     books.desk.site.sql(&format!(
         "CREATE OR REPLACE FUNCTION bill_lines_near(p_channel TEXT, p_day DATE) \
          RETURNS SETOF channel_bill_lines LANGUAGE plpgsql STABLE AS $$ BEGIN \
@@ -286,7 +288,7 @@ fn rch_035_a_comparison_that_fails_delays_no_other_day() {
     let Billing { server, desk } = books;
     server.kill();
     desk.site.wait_for_disconnected();
-    // It replaces the function.
+    desk.site.sql(&whole);
     let server = desk.start();
     assert_raised(&server, &webhook, Alert::BillLate);
     let books = Billing { server, desk };

@@ -37,13 +37,13 @@ fn rch_034_a_refund_behind_our_back_is_found_by_the_bill() {
 fn rch_034_a_taking_of_an_operator_is_not_taken_again() {
     let books = Billing::new();
     let drop = json!({"callbacks": "drop"});
-    for (key, number, finding) in [
-        ("a", format!("shop-{}", noon(day(3))), None),
-        ("b", "typed-wrong".to_owned(), Some("OPEN")),
-    ] {
+    // Each at its own time: the simulator's number of the merchant follows from it.
+    let right = format!("shop-{}", noon(day(3)));
+    let booked = [("a", 0, right, None), ("b", 60, "typed-wrong".to_owned(), Some("OPEN"))];
+    for (key, later_s, number, finding) in booked {
         let id = books.credited("wechat", key, day(4));
         books.desk.sim.faults(&drop);
-        let body = json!({"amount": 4_000, "at_s": noon(day(3))});
+        let body = json!({"amount": 4_000, "at_s": noon(day(3)) + later_s});
         books.desk.sim.done("POST", &format!("/sim/refund/{id}"), &body);
         let shown = books.get(&format!("recharges/{id}"));
         let payment = shown["payments"][0]["payment_id"].as_str().expect("an id").to_owned();
