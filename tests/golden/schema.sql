@@ -191,6 +191,17 @@ CREATE TABLE channel_bills (
     CONSTRAINT channel_bills_state_check CHECK ((state = ANY (ARRAY[0, 10, 40]))),
     CONSTRAINT channel_bills_tries_check CHECK ((tries >= 0))
 );
+CREATE TABLE channel_notices (
+    at timestamp with time zone NOT NULL,
+    notice_id bigint NOT NULL,
+    payment_id uuid NOT NULL,
+    channel character varying(16) NOT NULL,
+    trade_no character varying(128) NOT NULL,
+    outcome text NOT NULL,
+    head text[] NOT NULL,
+    body bytea NOT NULL,
+    CONSTRAINT channel_notices_pkey PRIMARY KEY (notice_id)
+);
 CREATE TABLE channel_payments (
     minor_units bigint NOT NULL,
     amount bigint,
@@ -824,6 +835,8 @@ CREATE INDEX balances_special ON balances_tb USING btree (user_id, asset_id) WHE
 CREATE INDEX bill_findings_open ON bill_findings USING btree (channel, day) WHERE (state = 10);
 CREATE INDEX channel_bill_lines_of_returns ON channel_bill_lines USING btree (channel, number) WHERE (kind = ANY (ARRAY[2, 3, 4]));
 CREATE INDEX channel_bills_due ON channel_bills USING btree (next_at) WHERE (next_at IS NOT NULL);
+CREATE INDEX channel_notices_at ON channel_notices USING btree (at);
+CREATE INDEX channel_notices_by_payment ON channel_notices USING btree (payment_id, notice_id);
 CREATE INDEX channel_payments_held ON channel_payments USING btree (at) WHERE (disposition = ANY (ARRAY[10, 20]));
 CREATE INDEX channel_payments_updated ON channel_payments USING btree (updated_at);
 CREATE INDEX external_operations_of_recharges ON external_operations USING btree (at) WHERE (((idem_key)::text ~~ 'recharge/%'::text) OR ((idem_key)::text ~~ 'payment/%'::text) OR ((idem_key)::text ~~ 'return/%'::text));
@@ -834,6 +847,7 @@ CREATE INDEX funding_holds_of_purposes ON funding_holds USING btree (user_id, as
 CREATE INDEX funding_holds_open ON funding_holds USING btree (user_id, asset_id) WHERE (state = 10);
 CREATE INDEX journal_of_tools ON journal_tb USING btree (event_first) WHERE (attempt >= '4611686018427387904'::bigint);
 CREATE INDEX receivables_by_payment ON receivables_tb USING btree (payment_id);
+CREATE INDEX receivables_by_time ON receivables_tb USING btree (at, return_id);
 CREATE INDEX receivables_open ON receivables_tb USING btree (user_id) WHERE ((recovered + written_off) < amount);
 CREATE INDEX receivables_updated ON receivables_tb USING btree (updated_at);
 CREATE INDEX recharge_events_by_user ON recharge_events USING btree (user_id, event_id);
@@ -867,6 +881,7 @@ CREATE INDEX webhook_deliveries_by_transfer ON webhook_deliveries USING btree (e
 CREATE INDEX webhook_deliveries_dead ON webhook_deliveries USING btree (event_id, endpoint) WHERE (status = 3);
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries USING btree (endpoint, next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX webhook_deliveries_ended ON webhook_deliveries USING btree (status, ended_at) WHERE (ended_at IS NOT NULL);
+CREATE INDEX webhook_deliveries_of_recharge ON webhook_deliveries USING btree (req_id) WHERE (kind = 3);
 CREATE INDEX webhook_deliveries_of_transaction ON webhook_deliveries USING btree (req_id) WHERE (kind = 2);
 CREATE INDEX webhook_deliveries_open ON webhook_deliveries USING btree (event_id) WHERE (ended_at IS NULL);
 
