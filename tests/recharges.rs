@@ -44,7 +44,7 @@ mod beside;
 mod bonuses;
 /// The rules that PostgreSQL shares.
 mod guarded;
-/// What a restore has lost, and the user that may have its money.
+/// Orders that a restore has lost, and the users that may have their money.
 mod lost_orders;
 /// Repeats, and many at once.
 mod repeated;

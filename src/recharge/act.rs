@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::decide::{PaymentDecision, PaymentTold};
-use super::facts::Facts;
+use super::facts::{Facts, Returned};
 use super::movement;
 use super::order::{ClosingWish, Follow, Recharge};
 use super::payment::{RechargePayment, SeenBy};
@@ -246,6 +246,15 @@ pub struct PaymentCall {
     /// Every other payment of its order was decided before, in the turn of [`Facts::in_turn`]: one
     /// that went back as a whole may have the credit of its order.
     pub last: bool,
+}
+
+impl PaymentCall {
+    /// Whether a payment that went back as a whole is held, since another payment of its order may
+    /// be the one that `key` has credited: a second payment of an order is sent back.
+    pub fn waits_for_others(&self, key: &str) -> bool {
+        let of_order = self.recharge.is_some_and(|id| movement::recharge_credit(id) == key);
+        of_order && !self.last && self.facts.returned == Returned::Whole
+    }
 }
 
 impl RechargeCall {

@@ -269,6 +269,12 @@ pub struct RechargePayment {
 }
 
 impl RechargePayment {
+    /// The order that a payment without an order names.
+    pub fn named_order(&self) -> Option<RechargeId> {
+        let named = self.recharge.is_none().then_some(&self.merchant_no);
+        named.and_then(|number| RechargeId::parse(number))
+    }
+
     /// Whether facts of its key tell of this payment and no other.
     pub fn agrees(&self, facts: &Facts) -> bool {
         self.merchant_no == facts.merchant_no

@@ -88,7 +88,7 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
         rows.recharges.extend(moved.cloned().map(RechargeKey::Movement));
         rows.externals.extend(keys);
         rows.externals.extend(call.bonus_key());
-        let lost = recorded.filter(|_| decides.is_some()).and_then(remade::lost_order_of);
+        let lost = recorded.filter(|_| decides.is_some()).and_then(RechargePayment::named_order);
         if let Some(key) = lost.map(movement::recharge_credit) {
             rows.recharges.insert(RechargeKey::Movement(key.clone()));
             rows.externals.insert(key);
@@ -658,7 +658,7 @@ impl Draft<'_> {
             false => RestoredCredit::Nothing,
         };
         match found {
-            RestoredCredit::Ours { key, .. } if remade::waits_for_others(pay, &key) => {
+            RestoredCredit::Ours { key, .. } if pay.waits_for_others(&key) => {
                 decision = PaymentDecision::Hold(HeldCause::PartReturned);
             }
             RestoredCredit::Ours { key, pays } => {

@@ -6,30 +6,16 @@ use super::super::super::{Decided, Key};
 use super::super::{Draft, Objected};
 use super::Matter;
 use crate::postgres::store::External;
-use crate::recharge::act::{PaymentCall, RechargeCall, RechargeOutcome, RechargeReply};
+use crate::recharge::PaymentId;
+use crate::recharge::act::{RechargeCall, RechargeOutcome, RechargeReply};
 use crate::recharge::decide::RestoredCredit;
-use crate::recharge::facts::Returned;
 use crate::recharge::movement;
 use crate::recharge::order::{Recharge, RechargeState, RechargeStep};
 use crate::recharge::payment::RechargePayment;
-use crate::recharge::{PaymentId, RechargeId};
 use domain::account::UserId;
 use domain::amount::Amount;
 use domain::asset::AssetId;
 use domain::transfer::{Decision, Op};
-
-/// The order that a payment without an order names.
-pub(super) fn lost_order_of(payment: &RechargePayment) -> Option<RechargeId> {
-    let named = payment.recharge.is_none().then_some(&payment.merchant_no);
-    named.and_then(|number| RechargeId::parse(number))
-}
-
-/// Whether a payment that went back as a whole is held, since another payment of its order may be
-/// the one that `key` has credited: a second payment of an order is sent back.
-pub(super) fn waits_for_others(pay: &PaymentCall, key: &str) -> bool {
-    let of_order = pay.recharge.is_some_and(|id| movement::recharge_credit(id) == key);
-    of_order && !pay.last && pay.facts.returned == Returned::Whole
-}
 
 impl Draft<'_> {
     /// Writes a lost order again as PAYING, once for its id. Nothing of a bonus is reserved.
@@ -99,7 +85,7 @@ impl Draft<'_> {
     /// Whether UBSCore's log has a credit of the order that a payment without an order names, and
     /// that order is lost: the user may have the money of this very payment.
     pub(super) fn has_lost_order(&self, payment: &RechargePayment) -> Result<bool, Objected> {
-        match lost_order_of(payment) {
+        match payment.named_order() {
             Some(id) => Ok(self.unmoved(&movement::recharge_credit(id))?.is_some()),
             None => Ok(false),
         }
