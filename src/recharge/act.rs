@@ -339,7 +339,9 @@ impl RechargeCall {
         let id = match &self.act {
             RechargeAct::Pay(pay) => pay.id,
             RechargeAct::EndHeld { payment, .. } => payment.id,
-            RechargeAct::EndReturn { id, .. } => return vec![movement::return_key(*id)],
+            RechargeAct::EndReturn { id, .. } => {
+                return vec![movement::return_key(*id), movement::return_taken(*id)];
+            }
             RechargeAct::Take(take) => return vec![movement::return_key(take.id)],
             RechargeAct::EndReceivable(end) => {
                 return vec![movement::receivable_act(end.id, end.end, end.number)];

@@ -166,6 +166,11 @@ pub fn return_key(id: ReturnId) -> String {
     format!("return/{}", id.ulid())
 }
 
+/// The key of the part of a refused refund that the channel has taken meanwhile.
+pub fn return_taken(id: ReturnId) -> String {
+    format!("return/{}/taken", id.ulid())
+}
+
 /// The key of the part of a taking that its user did not have.
 pub fn return_short(id: ReturnId) -> String {
     format!("return/{}/short", id.ulid())

@@ -185,11 +185,14 @@ impl RechargePayment {
     /// The part of it, in minor units, that has neither gone back nor is on its way. `returns`: all
     /// of its own.
     pub fn left(&self, returns: &[RechargeReturn]) -> i64 {
-        let refunds = returns.iter().filter(|row| row.kind == ReturnKind::Refund);
-        let refunds = refunds.filter(|row| row.state != ReturnState::Failed);
-        let refunded = refunds.fold(0_i64, |sum, row| sum.saturating_add(row.minor_units));
-        let gone = refunded.saturating_add(taken(returns));
+        let gone = refunded(returns).saturating_add(taken(returns));
         self.minor_units.saturating_sub(gone).max(0)
+    }
+
+    /// The part of it, in minor units, that its user bears because the channel has taken it: no
+    /// more than refunds leave. `returns`: all of its own.
+    pub fn bears(&self, returns: &[RechargeReturn]) -> i64 {
+        min(self.minor_units.saturating_sub(refunded(returns)).max(0), taken(returns))
     }
 
     /// The part of it, in minor units, that is in suspense while it is HELD or RETURNING.
@@ -201,6 +204,13 @@ impl RechargePayment {
             Disposition::Credited | Disposition::Returned | Disposition::Dismissed => 0,
         }
     }
+}
+
+/// The money that has gone back by refunds, or is on its way, in minor units.
+fn refunded(returns: &[RechargeReturn]) -> i64 {
+    let refunds = returns.iter().filter(|row| row.kind == ReturnKind::Refund);
+    let refunds = refunds.filter(|row| row.state != ReturnState::Failed);
+    refunds.fold(0_i64, |sum, row| sum.saturating_add(row.minor_units))
 }
 
 /// The money that the channel has taken and not given back, in minor units, not below 0.
@@ -348,7 +358,11 @@ mod tests {
         assert_eq!(payment.left(&rows), whole - 3);
         assert_eq!(payment.left(&[row(Taken, whole + 1, Done)]), 0);
         let back = [row(Taken, whole, Done), row(GivenBack, 4, Done)];
-        assert_eq!(payment.left(&back), 4);
+        assert_eq!((payment.left(&back), payment.bears(&back)), (4, whole - 4));
+        let beside = [row(Refund, 3, Sent), row(Taken, whole, Done)];
+        assert_eq!((payment.left(&beside), payment.bears(&beside)), (0, whole - 3));
+        let refused = [row(Refund, 3, Failed), row(Taken, whole, Done)];
+        assert_eq!((payment.left(&refused), payment.bears(&refused)), (0, whole));
         let held = recorded(&facts(), Disposition::Held, None);
         assert_eq!((held.in_suspense(&back), payment.in_suspense(&back)), (4, 0));
         assert_eq!(held.in_suspense(&[row(Taken, whole + 1, Done)]), 0);

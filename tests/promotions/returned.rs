@@ -95,3 +95,45 @@ fn rch_033_a_taking_takes_the_principal_before_the_bonus() {
     assert_eq!(desk.site.sql_value("SELECT bonus FROM recharge_returns"), "175");
     assert_whole(&desk);
 }
+
+/// Goal: a refund that its channel refuses behind a chargeback is paid by its user, and its bonus
+/// goes with it; money that is given back is that user's again. Method: on the binary: the refund
+/// is under way at the channel, the dispute takes all, and the refund fails.
+#[test]
+fn rch_033_a_refund_that_fails_behind_a_dispute_is_its_users_to_pay() {
+    let desk = Recharging::new();
+    let server = desk.start();
+    funded(&server, &terms(), "100");
+    let (order, before) = paid(&desk, &server, "card");
+    desk.sim.faults(&json!({"refunds": "pending"}));
+    ends(&desk, &refund(&server, &order, None, "all"), "20");
+    let sent = eventually("the refund at its channel", || {
+        let shown = desk.sim.done("GET", &format!("/sim/orders/{order}"), &json!({}));
+        let number = shown[0]["payments"][0]["returns"][0]["number"].as_str();
+        number.map(str::to_owned)
+    });
+    let take = desk.sim.done("POST", &format!("/sim/take/{order}"), &json!({"amount": 3_000}));
+    let returned = |kind: u8| {
+        let done = "SELECT count(*) FROM recharge_returns WHERE state = 40 AND kind = ";
+        eventually("a fact of the channel", || {
+            (desk.site.sql_value(&format!("{done}{kind}")) == "1").then_some(())
+        });
+    };
+    returned(2);
+    assert_eq!(funding(&server, USER), before, "all of it is apart");
+    assert_whole(&desk);
+    desk.sim.done("POST", &format!("/sim/refunds/{sent}"), &json!({"status": "failed"}));
+    ends(&desk, &refund(&server, &order, None, "all"), "-10");
+    assert_eq!(funding(&server, USER), before);
+    let loss = "SELECT sum(CASE WHEN debit = 'card/loss' THEN amount ELSE -amount END) \
+                  FROM recharge_movements WHERE 'card/loss' IN (debit, credit)";
+    assert_eq!(desk.site.sql_value(loss), "0");
+    assert_eq!(desk.site.sql_value("SELECT sum(frozen) FROM balances_tb"), "0");
+    assert_sums(&server, ["96.25", "0", "3.75"]);
+    assert_whole(&desk);
+    let number = text(&take["number"]).to_owned();
+    desk.sim.done("POST", &format!("/sim/give/{number}"), &json!({}));
+    returned(3);
+    assert_eq!(funding(&server, USER) - before, 30 * COIN);
+    assert_whole(&desk);
+}

@@ -397,6 +397,68 @@ fn rch_033_money_given_back_behind_a_write_off_is_no_users() {
     desk.stopped();
 }
 
+/// Goal: a refund that its channel refuses behind a chargeback is paid by its user, who has the
+/// money of its hold: no user gets more than was paid, and what the channel gives back is that
+/// user's. Method: whole; in part, with money that is given back before the refusal.
+#[test]
+fn rch_033_a_refund_that_is_refused_behind_a_chargeback_is_its_users_to_pay() {
+    let desk = Desk::new();
+    let payment = desk.credited("4200001");
+    let loss = |coins: i64| (coins * i64::try_from(COIN).expect("small")).to_string();
+    let whole = desk.refund(&payment, None, "a").expect("set apart").row;
+    desk.take(&payment, "dp_1", 100);
+    assert_eq!((desk.funds(), desk.account("loss")), ((0, 100), loss(-100)));
+    desk.is_whole();
+    for _ in 0..2 {
+        desk.ends(&payment, whole.id, false);
+        assert_eq!((desk.funds(), desk.account("loss")), ((0, 0), loss(0)));
+        desk.is_whole();
+    }
+    let again = desk.refund(&payment, None, "a").expect("as decided");
+    assert_eq!((again.row.state, again.replayed), (ReturnState::Failed, true));
+    assert_eq!(desk.not_refunded(&payment, Some(1), "more").0, Code::NotReturnable);
+    desk.give(&payment, "dp_1", 100);
+    assert_eq!((desk.funds(), desk.account("loss")), ((100, 0), loss(0)));
+    desk.is_whole();
+
+    let part = desk.refund(&payment, Some(60), "b").expect("set apart").row;
+    desk.take(&payment, "dp_2", 70);
+    assert_eq!((desk.funds(), desk.account("loss")), ((0, 60), loss(-30)), "40 were left");
+    desk.give(&payment, "dp_2", 20);
+    assert_eq!((desk.funds(), desk.account("loss")), ((0, 60), loss(-10)), "the loss is first");
+    desk.is_whole();
+    desk.ends(&payment, part.id, false);
+    assert_eq!((desk.funds(), desk.account("loss")), ((50, 0), loss(0)));
+    desk.is_whole();
+    let rest = desk.refund(&payment, None, "c").expect("set apart").row;
+    desk.ends(&payment, rest.id, true);
+    assert_eq!((desk.funds(), desk.account("clearing")), ((0, 0), loss(0)));
+    desk.is_whole();
+    let keys = recorded(&desk.stopped());
+    for id in [whole.id, part.id] {
+        let key = format!("return/{}/taken", id.ulid());
+        assert!(keys.contains(&key), "the log has {key}: {keys:?}");
+    }
+}
+
+/// Goal: where two disputes have taken one payment, what the first gives back is no user's while
+/// the second has it. Method: the user has paid the first, and the second is a loss.
+#[test]
+fn rch_033_money_of_two_disputes_is_given_back_once() {
+    let desk = Desk::new();
+    let payment = desk.credited("4200001");
+    desk.take(&payment, "dp_1", 100);
+    desk.take(&payment, "dp_2", 100);
+    assert_eq!((desk.funds(), desk.account("loss")), ((0, 0), format!("-{}", 100 * COIN)));
+    desk.give(&payment, "dp_1", 100);
+    assert_eq!((desk.funds(), desk.account("loss").as_str()), ((0, 0), "0"));
+    desk.is_whole();
+    desk.give(&payment, "dp_2", 100);
+    assert_eq!((desk.funds(), desk.account("loss").as_str()), ((100, 0), "0"));
+    desk.is_whole();
+    desk.stopped();
+}
+
 /// Goal: the end of a refund is booked also where a special account has fallen below zero behind
 /// its hold: the money is that of the hold.
 #[test]
@@ -638,6 +700,24 @@ fn rch_039_an_end_behind_a_repair_takes_nothing_twice() {
     let owed = desk.take(&payment, "dp_1", 60).receivable.expect("10 were not there then");
     assert_eq!((desk.funds(), owed.open()), ((10, 0), 10 * COIN));
     desk.is_whole();
+    // A refund that was refused behind a taking, which its channel tells again behind it.
+    desk.set_status(PAYER, AccountStatus::Active);
+    let payment = desk.credited("4200002");
+    let refused = desk.refund(&payment, None, "b").expect("set apart").row;
+    session.sql(&format!(
+        "INSERT INTO external_operations (order_number, user_id, amount, asset_id, op, \
+                                          balance_after, idem_key) \
+         VALUES (79, {PAYER}, 10e8, 3, 5, 100e8, 'return/{}/taken'); \
+         UPDATE balances_tb SET available = available - 10e8, version = version + 1 \
+          WHERE user_id = {PAYER}",
+        refused.id.ulid()
+    ));
+    desk.ends(&payment, refused.id, false);
+    assert_eq!(desk.funds(), (100, 0));
+    desk.is_whole();
+    desk.take(&payment, "dp_2", 10);
+    assert_eq!((desk.funds(), desk.account("loss").as_str()), ((100, 0), "0"));
+    desk.is_whole();
     desk.stopped();
 }
 
@@ -709,6 +789,7 @@ fn rch_038_returns_that_contradict_their_movements_are_named() {
     breaks("UPDATE funding_holds SET amount = 1 WHERE state = 10", "return/");
     breaks("UPDATE recharge_returns SET minor_units = 1 WHERE kind = 2", "return/");
     breaks("UPDATE recharge_returns SET state = -10 WHERE kind = 2", "channel wechat");
+    breaks("DELETE FROM receivables_tb", "payment ");
     breaks("UPDATE receivables_tb SET recovered = 1", "receivable ");
     breaks("UPDATE receivables_tb SET written_off = 1", "channel wechat");
     let session = desk.site.session();

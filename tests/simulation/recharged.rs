@@ -39,6 +39,10 @@
 //! second closed the receivable of the first and left its own loss. When the first came back, its
 //! user got more than was paid.
 //!
+//! A reader found another one, since the judge had half of its law (RL9): a refund that was refused
+//! behind a dispute went to its user, and the dispute stayed a loss. The judge now holds each
+//! payment's takings against what its user has paid and owes.
+//!
 //! # Not covered
 //!
 //! Signatures (RL3) and the adapters; promotions, bills and `recover`; money that goes on to Spot;
@@ -69,7 +73,7 @@ const SEEDS: u64 = 2_000;
 const THREADS: usize = 2;
 
 /// What must happen in some run, by its name in the tally.
-const HAPPENS: [&str; 25] = [
+const HAPPENS: [&str; 27] = [
     "deaths",
     "orders closed",
     "creates",
@@ -95,6 +99,8 @@ const HAPPENS: [&str; 25] = [
     "RETURN_REFUSED",
     "late by a lie",
     "unknown commits",
+    "taken beside a refund under way",
+    "a refused refund is taken",
 ];
 
 /// RCH-045. Goal: no seed breaks a law of recharges, and each kind of event happens.

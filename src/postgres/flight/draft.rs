@@ -4,6 +4,7 @@
 //! rows that the calls before it leave.
 
 mod bonuses;
+mod burden;
 mod operations;
 mod outside;
 mod recharges;

@@ -190,7 +190,8 @@ RETURNS BOOLEAN LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- The same of returns and receivables: a return and its movements through clearing; a refund and
--- its hold, and the reverse; the bonus that goes with it; a receivable and its movements.
+-- its hold, and the reverse; the bonus that goes with it; what the user bears of takings; a
+-- receivable and its movements.
 CREATE FUNCTION audit_returns(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
 RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
     WITH written AS MATERIALIZED (
@@ -238,10 +239,41 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
                                     || w.asset_id) AS apart,
                (SELECT COALESCE(sum(m.amount), 0) FROM recharge_movements m
                  WHERE m.movement_key = w.key || '/bonus' AND m.kind = 14
-                   AND m.debit = 'user/' || w.user_id AND m.credit = 'outside') AS moved) AS b
+                   AND m.debit = 'user/' || w.user_id AND m.credit = 'outside') AS moved,
+               -- Of a refused refund: the channel has taken it meanwhile, and its bonus goes too.
+               (SELECT COALESCE(sum(m.amount), 0) FROM recharge_movements m
+                 WHERE m.movement_key = w.key || '/taken' AND w.state = -10) AS taken) AS b
      WHERE (b.apart, b.moved)
            <> (CASE WHEN return_holds(w.kind, w.state, w.disposition) THEN w.bonus ELSE 0 END,
-               CASE WHEN w.state = 40 THEN w.bonus ELSE 0 END)
+               CASE WHEN w.state = 40 THEN w.bonus
+                    WHEN b.taken > 0 THEN div(w.bonus * b.taken + w.amount - 1, w.amount)
+                    ELSE 0 END)
+    UNION ALL
+    -- Its user bears what is taken of a payment, at most what refunds leave of it, but for what was
+    -- written off: no user gets more than was paid.
+    SELECT 'payment ' || ulid_text(p.payment_id),
+           format('has %s taken for its user to bear, with %s written off, and its user has paid '
+                  '%s and owes %s', d.due, o.written_off, m.paid, o.open)
+      FROM (SELECT DISTINCT payment_id FROM written WHERE disposition = 40) AS w
+      JOIN channel_payments p USING (payment_id)
+     CROSS JOIN LATERAL (
+        SELECT COALESCE(p.amount / p.minor_units, 0)
+               * LEAST(GREATEST(p.minor_units - COALESCE(sum(r.minor_units)
+                                    FILTER (WHERE r.kind = 1 AND r.state <> -10), 0), 0),
+                       GREATEST(COALESCE(sum(CASE r.kind WHEN 2 THEN r.minor_units
+                                                         WHEN 3 THEN -r.minor_units END), 0), 0))
+               AS due
+          FROM recharge_returns r WHERE r.payment_id = p.payment_id) AS d
+     CROSS JOIN LATERAL (
+        SELECT COALESCE(sum(CASE WHEN kind IN (6, 10) AND debit = 'user/' || p.user_id THEN amount
+                                 WHEN kind = 8 AND credit = 'user/' || p.user_id
+                                 THEN -amount END), 0) AS paid
+          FROM recharge_movements WHERE payment_id = p.payment_id) AS m
+     CROSS JOIN LATERAL (
+        SELECT COALESCE(sum(amount - recovered - written_off), 0) AS open,
+               COALESCE(sum(written_off), 0) AS written_off
+          FROM receivables_tb WHERE payment_id = p.payment_id) AS o
+     WHERE m.paid + o.open + o.written_off < d.due
     UNION ALL
     SELECT h.hold_key, 'is an open hold without a return under way'
       FROM funding_holds h

@@ -98,6 +98,11 @@ impl Judge {
         for movement in &rows.movements {
             self.movement(movement, flight);
         }
+        let mut changed: BTreeSet<PaymentId> = rows.returns.iter().map(|row| row.payment).collect();
+        changed.extend(rows.receivables.iter().map(|(row, _)| row.payment));
+        for payment in changed {
+            self.bears(payment);
+        }
     }
 
     fn order(&mut self, order: &Recharge, steps: &[RechargeStep], bank: &Bank, now: Timestamp) {
@@ -294,6 +299,9 @@ impl Judge {
         if row.kind == MovementKind::Credit && !self.credited.insert(row.payment) {
             self.breach("RL1 one credit a payment", format!("{row:?}"));
         }
+        if row.key.ends_with("/taken") {
+            self.note("a refused refund is taken");
+        }
         let units = i128::from(row.amount.units());
         self.net(row, units);
         *self.sums.entry(row.debit.to_string()).or_default() += units;
@@ -315,6 +323,39 @@ impl Judge {
         if net < 0 || net > i128::from(most) {
             let law = "RL9 no user has more of a payment than came";
             self.breach(law, format!("{net} of {most} behind {row:?}"));
+        }
+    }
+
+    /// The user of a payment bears what its channel has taken, at most what refunds leave of it, but
+    /// for what was written off. A part is paid, or owed.
+    fn bears(&mut self, id: PaymentId) {
+        let payment = self.payments.values().find(|row| row.id == id);
+        let credited = payment.filter(|row| row.disposition == Disposition::Credited);
+        let Some(whole) = credited.and_then(|row| row.amount) else { return };
+        let sum = |wanted: &dyn Fn(&RechargeReturn) -> bool| -> i128 {
+            let rows = self.returns.values().filter(|row| row.payment == id && wanted(row));
+            rows.map(|row| i128::from(row.minor_units) * i128::from(UNITS_OF_MINOR)).sum()
+        };
+        let is_refund = |row: &RechargeReturn| row.kind == ReturnKind::Refund;
+        let refunds = sum(&|row| is_refund(row) && row.state != ReturnState::Failed);
+        let done = sum(&|row| is_refund(row) && row.state == ReturnState::Done);
+        let taken = sum(&|row| row.kind == ReturnKind::Taken)
+            - sum(&|row| row.kind == ReturnKind::GivenBack);
+        let whole = i128::from(whole.units());
+        let due = (whole - refunds).max(0).min(taken.max(0));
+        let owed = self.receivables.values().filter(|row| row.payment == id);
+        let (open, written_off) = owed.fold((0, 0), |(open, written_off), row| {
+            (open + i128::from(row.open()), written_off + i128::from(row.written_off))
+        });
+        let net = self.nets.get(&id).copied().unwrap_or(0);
+        let bears = whole - net - done + open;
+        if refunds > done && taken > 0 {
+            self.note("taken beside a refund under way");
+        }
+        if bears < due - written_off || bears > due {
+            let law = "RL9 a user bears what was taken, and no more";
+            let what = format!("{id}: {bears} of {due}, with {written_off} written off");
+            self.breach(law, what);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::recharge::movement::{self, LedgerAccount, MovementKind};
 use crate::recharge::order::BonusState;
 use crate::recharge::payment::RechargePayment;
 use crate::recharge::promotion::bonus_share;
-use crate::recharge::returned::{RechargeReturn, ReturnState};
+use crate::recharge::returned::RechargeReturn;
 use domain::account::UserId;
 use domain::amount::Amount;
 use domain::transfer::{ExternalOperation, Op};
@@ -93,8 +93,10 @@ impl Draft<'_> {
         let returns = self.returns_of(payment.id);
         let gone = payment.minor_units - payment.left(&returns);
         let share = |gone| bonus_share(order.bonus, units(gone), amount);
-        let stands = returns.iter().filter(|row| row.state != ReturnState::Failed);
-        let back = stands.fold(0_u64, |sum, row| sum.saturating_add(row.bonus));
+        let mut back = 0_u64;
+        for row in &returns {
+            back = back.saturating_add(self.bonus_gone(row)?);
+        }
         // A part that a taking did not find is not claimed later.
         let due = share(gone.saturating_add(minor_units)).saturating_sub(share(gone));
         Ok(min(due, order.bonus.saturating_sub(back)))

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::super::recharged::{Beside, RechargeChange, RechargeKey, RechargeNotice, Recharged};
 use super::super::{Decided, Key};
-use super::{Draft, Known, Objected, Rows, bonuses, returns, violation};
+use super::{Draft, Known, Objected, Rows, bonuses, burden, returns, violation};
 use crate::postgres::store::{External, Reply};
 use crate::recharge::act::{
     HeldEnd, PaymentCall, RechargeAct, RechargeCall, RechargeOutcome, RechargeReply,
@@ -68,7 +68,9 @@ pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
     let recorded = call.payment().and_then(|key| known.recharges.payments.get(&key));
     let credited = recorded.is_some_and(|row| row.disposition == Disposition::Credited);
     rows.holds.extend(returns::hold_of(call, recorded));
-    rows.externals.extend(returns::taking_key(call));
+    if credited {
+        burden::wanted(call, known, rows);
+    }
     // The channel may have taken a part of it meanwhile.
     let held = recorded.filter(|row| row.disposition == Disposition::Held);
     rows.recharges.extend(held.map(|row| RechargeKey::Returns(row.id)));

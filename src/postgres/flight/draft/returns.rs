@@ -52,17 +52,6 @@ pub(super) fn hold_of(call: &RechargeCall, recorded: Option<&RechargePayment>) -
     }
 }
 
-/// The key of the debit of the taking that a fact gives back.
-pub(super) fn taking_key(call: &RechargeCall) -> Option<String> {
-    match &call.act {
-        RechargeAct::Take(take) if take.kind == ReturnKind::GivenBack => {
-            let taking = ReturnId::of(take.payment.id, ReturnKind::Taken, &take.number);
-            Some(movement::return_key(taking))
-        }
-        _ => None,
-    }
-}
-
 /// The outcome of an act, as its rows show it.
 pub(super) fn stands(call: &RechargeCall, rows: &RechargeRows) -> RechargeOutcome {
     let mut returns = rows.returns.values();
@@ -145,7 +134,7 @@ impl Draft<'_> {
     }
 
     /// The receivables of a payment as this flight has them so far.
-    fn receivables_of(&self, payment: PaymentId) -> Vec<Receivable> {
+    pub(super) fn receivables_of(&self, payment: PaymentId) -> Vec<Receivable> {
         let here = &self.desk.receivables;
         let known = self.known.recharges.receivables.values();
         let known = known.filter(|row| !here.contains_key(&row.id));
@@ -312,7 +301,7 @@ impl Draft<'_> {
     }
 
     /// The channel has ended the refund of a CREDITED payment. Returns the operations that take the
-    /// money and the bonus, if they are gone. The caller writes the return.
+    /// money and the bonus, if they are gone or were taken meanwhile. The caller writes the return.
     pub(super) fn end_refund(
         &mut self,
         call: &RechargeCall,
@@ -330,7 +319,7 @@ impl Draft<'_> {
             self.release(row, movement::bonus_hold(row.id, user, asset), (user, asset))?;
         }
         if !gone {
-            return Ok((None, None));
+            return self.take_refused(call, payment, row, user);
         }
         let key = movement::return_key(row.id);
         let external = External {
@@ -566,7 +555,8 @@ impl Draft<'_> {
     }
 
     /// Debits the user of a CREDITED payment. The part that lacks is a receivable. The user pays no
-    /// more than is `left` of the payment, in minor units: the rest is a loss.
+    /// more than is `left` of the payment, in minor units: the rest is a loss, until a refund that
+    /// is under way is refused.
     fn take_of_user(
         &mut self,
         call: &RechargeCall,
@@ -578,7 +568,7 @@ impl Draft<'_> {
             return Err(violation(format!("payment {} has no amount", payment.id)));
         };
         let key = movement::return_key(row.id);
-        let part = payment.amount_of(min(left, row.minor_units)).map_or(0, Amount::units);
+        let part = self.borne_of_taking(payment, row, left)?;
         // A debit that a repair has restored stands.
         let restored = self.known.externals.get(&key).map_or(0, |row| row.external.amount.units());
         let part = part.max(min(restored, amount.units()));
@@ -680,9 +670,10 @@ impl Draft<'_> {
         });
     }
 
-    /// Closes the receivable of the same taking with money that the channel gives back, then makes
-    /// its loss good, then closes other receivables of the payment, the oldest first. Credits the
-    /// rest in any state of the account: no user gets more than was paid.
+    /// Makes good what was taken beyond the payment with money that the channel gives back. Of the
+    /// rest, closes the receivable of the same taking, makes good what was written off of it, then
+    /// closes other receivables of the payment, the oldest first, and credits what is left, in any
+    /// state of the account: no user gets more than was paid.
     fn give_to_user(
         &mut self,
         call: &RechargeCall,
@@ -695,19 +686,20 @@ impl Draft<'_> {
         let number = row.number.as_deref().unwrap_or_default();
         let own = ReturnId::of(payment.id, ReturnKind::Taken, number);
         let mut owed = self.receivables_of(payment.id);
-        let lost = self.lost(payment, own, owed.iter().find(|row| row.id == own))?;
+        let part = self.users_part(payment, row, owed.iter().find(|row| row.id == own))?;
         owed.retain(|row| row.open() > 0);
         owed.sort_by_key(|row| (row.id != own, row.at, row.id));
         let (at, actor) = (self.flight.at, call.actor.clone());
         let clearing = || LedgerAccount::Clearing(payment.channel.clone());
+        // A credit that a repair has restored stands, and the other parts follow from it.
+        let restored = self.booked_units(&movement::return_key(row.id))?;
+        let (mut rest, mut loss) = (part.max(min(restored, amount.units())), amount.units());
         // A receivable of another taking that is closed here is credited when that one comes back.
-        // The loss of this one is never.
-        let own_open = owed.iter().find(|row| row.id == own).map_or(0, Receivable::open);
-        let made_good = min(lost, amount.units().saturating_sub(own_open));
-        let mut rest = amount.units() - made_good;
         for (place, mut receivable) in owed.into_iter().enumerate() {
-            let Some(part) = Amount::new(min(rest, receivable.open())) else { break };
+            let closes = min(rest.saturating_sub(restored), receivable.open());
+            let Some(part) = Amount::new(closes) else { break };
             rest -= part.units();
+            loss -= part.units();
             let key = movement::return_closed(row.id, place + 1);
             let (end, idem_key) = (ReceivableEnd::GivenBack, movement::return_key(row.id));
             let act = ReceivableAct { at, end, amount: part, idem_key, actor: actor.clone() };
@@ -716,9 +708,11 @@ impl Draft<'_> {
             let sides = (clearing(), LedgerAccount::Receivable(payment.channel.clone()));
             self.movement_of(payment, key, MovementKind::Closed, sides, Some(part));
         }
+        let rest = if restored > 0 { restored } else { rest };
         let (key, kind) = (movement::return_loss(row.id), MovementKind::Loss);
         let sides = (clearing(), LedgerAccount::Loss(payment.channel.clone()));
-        self.movement_of(payment, key, kind, sides, Amount::new(made_good));
+        let loss = Amount::new(loss.saturating_sub(rest));
+        self.movement_of(payment, key, kind, sides, loss);
         let Some(amount) = Amount::new(rest) else { return Ok(None) };
         let key = movement::return_key(row.id);
         let external = External {
@@ -736,26 +730,6 @@ impl Draft<'_> {
         let (change, number) = (RechargeChange::PaymentCredited, done.order_number);
         self.notice_beside(change, user, payment, number);
         Ok(Some(done))
-    }
-
-    /// The part of a taking that its user never paid and does not owe, smallest units: written off,
-    /// or more than was left of the payment.
-    fn lost(
-        &self,
-        payment: &RechargePayment,
-        id: ReturnId,
-        owed: Option<&Receivable>,
-    ) -> Result<u64, Objected> {
-        let here = self.desk.returns.get(&id);
-        let row = here.or_else(|| self.known.recharges.returns.get(&id));
-        let whole = row.and_then(|row| payment.amount_of(row.minor_units)).map_or(0, Amount::units);
-        let key = movement::return_key(id);
-        self.readable(&Key::External(key.clone()))?;
-        let here = self.externals.get(&key).map(|place| &self.flight.externals[*place]);
-        let debit = here.or_else(|| self.known.externals.get(&key));
-        let debit = debit.map_or(0, |row| row.external.amount.units());
-        let (short, written_off) = owed.map_or((0, 0), |row| (row.amount.units(), row.written_off));
-        Ok(written_off + whole.saturating_sub(debit).saturating_sub(short))
     }
 
     /// An operator ends the open part of a receivable.

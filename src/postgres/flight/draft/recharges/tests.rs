@@ -284,3 +284,141 @@ fn the_loss_of_a_dispute_comes_before_the_receivable_of_another() {
     let [loss] = &flight.recharged.movements[..] else { panic!("{:?}", flight.recharged) };
     assert_eq!((loss.kind, Some(loss.amount)), (MovementKind::Loss, payment.amount));
 }
+
+/// A return of a payment that is on its way, or done.
+fn going(
+    payment: &RechargePayment,
+    (kind, state): (ReturnKind, ReturnState),
+    minor_units: i64,
+) -> RechargeReturn {
+    let at = payment.at;
+    RechargeReturn {
+        id: ReturnId::of(payment.id, kind, "one"),
+        payment: payment.id,
+        kind,
+        minor_units,
+        state,
+        next_at: None,
+        created_at: at,
+        updated_at: at,
+        version: 1,
+        idem_key: None,
+        number: Some("one".to_owned()),
+        code: None,
+        attempts: 1,
+        bonus: 0,
+    }
+}
+
+/// The flight in which a channel refuses a refund of the whole payment. `taken`: by a dispute, in
+/// minor units. `restored`: the debit that UBSCore's log has for it, smallest units.
+fn refused(taken: i64, restored: Option<u64>) -> crate::postgres::flight::Flight {
+    use crate::postgres::flight::{Balance, Found, Wanted};
+    let user = order().user;
+    let payment =
+        RechargePayment { user: Some(user), ..recorded(&facts(), Disposition::Credited, None) };
+    let whole = payment.amount.expect("an amount").units();
+    let back = going(&payment, (ReturnKind::Refund, ReturnState::Sent), payment.minor_units);
+    let dispute = going(&payment, (ReturnKind::Taken, ReturnState::Done), taken);
+    let key = movement::return_hold(back.id, user, payment.asset);
+    let act = domain::hold::HoldAct::Set { round: 1, amount: whole, pays: true, paid: false };
+    let order = domain::hold::HoldOrder {
+        key: key.clone(),
+        order_number: 5,
+        user,
+        asset: payment.asset,
+        purpose: 0,
+        special: false,
+        act,
+        outside_numbers: [0, 0],
+    };
+    let hold = domain::hold::Hold {
+        amount: whole,
+        round: 1,
+        asked: whole,
+        pays: true,
+        ..domain::hold::Hold::new(&order)
+    };
+    let mut known = Known::default();
+    known.holds.insert(key, hold);
+    let named = (payment.channel.clone(), payment.trade_no.clone());
+    known.recharges.payments.insert(named, payment.clone());
+    for row in [&back, &dispute] {
+        known.recharges.returns.insert(row.id, row.clone());
+    }
+    if let Some(units) = restored {
+        let external = External {
+            idem_key: movement::return_taken(back.id),
+            op: Op::ExtWithdraw,
+            user,
+            asset: payment.asset,
+            amount: domain::amount::Amount::new(units).expect("not zero"),
+            actor: "a repair".to_owned(),
+            order_number: 3,
+        };
+        let decision = domain::transfer::Decision::Success;
+        let row = Decided { external, decision, balance_after: Some(0) };
+        known.externals.insert(row.external.idem_key.clone(), row);
+    }
+    let mut memory = crate::postgres::flight::memory::Memory::new(2);
+    let wanted =
+        Wanted { accounts: vec![user], balances: vec![(user, payment.asset)], ..Wanted::default() };
+    let balance = Balance { available: 0, frozen: whole.into(), version: 1 };
+    let found = Found {
+        accounts: vec![(user, domain::account::AccountStatus::Active)],
+        balances: vec![(user, payment.asset, balance)],
+        ..Found::default()
+    };
+    memory.learn(&wanted, &found);
+    let name = PaymentName {
+        channel: payment.channel.clone(),
+        trade_no: payment.trade_no.clone(),
+        id: payment.id,
+        recharge: payment.recharge,
+    };
+    let gone = Err(Code::ChannelRefused);
+    let end = call(RechargeAct::EndReturn { payment: name, id: back.id, gone });
+    let calls = [crate::postgres::store::Call::Recharge(Box::new(end))];
+    let unit = domain::amount::Amount::new(1).expect("not zero");
+    let asset = domain::asset::Asset {
+        id: payment.asset,
+        symbol: "CNY".to_owned(),
+        precision: 6,
+        status: domain::asset::AssetStatus::Active,
+        transfer_enabled: true,
+        transfer_min: unit,
+        transfer_max: unit,
+    };
+    let catalog = domain::asset::Catalog::new([asset]);
+    let decided = Draft::new(&memory, &known, &catalog, payment.at).decide(&calls);
+    decided.expect("it is decided").0
+}
+
+/// Goal: a refund that its channel refuses behind a taking is its user's to pay, as far as the
+/// taking counted it as gone; the debit that a repair has restored stands.
+#[test]
+fn a_refund_that_is_refused_behind_a_taking_is_its_users_to_pay() {
+    let (whole, unit) = (facts().minor_units, 10_000);
+    for (taken, restored) in
+        [(whole, None), (whole / 4, None), (2 * whole, None), (whole, Some(1_000_000))]
+    {
+        let flight = refused(taken, restored);
+        let taken = u64::try_from(taken.min(whole)).expect("above 0") * unit;
+        let (over, left) = match restored {
+            None => (taken, i128::from(100_000_000 - taken)),
+            Some(units) => (units, 100_000_000),
+        };
+        let [movement] = &flight.recharged.movements[..] else { panic!("{flight:?}") };
+        let want = (LedgerAccount::User(order().user), LedgerAccount::Loss("wechat".to_owned()));
+        assert_eq!((&movement.debit, &movement.credit), (&want.0, &want.1));
+        assert_eq!((movement.kind, movement.amount.units()), (MovementKind::Taken, over));
+        let [balance] = &flight.balances[..] else { panic!("{flight:?}") };
+        let after = balance.after.expect("it has changed");
+        assert_eq!((after.available, after.frozen), (left, 0));
+        let [row] = &flight.recharged.returns[..] else { panic!("{flight:?}") };
+        assert_eq!(row.state, ReturnState::Failed);
+        let booked = flight.externals.iter().map(|row| row.external.amount.units());
+        let want: Vec<u64> = if restored.is_some() { Vec::new() } else { vec![over] };
+        assert_eq!(booked.collect::<Vec<_>>(), want);
+    }
+}
