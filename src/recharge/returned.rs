@@ -165,6 +165,14 @@ pub struct RechargeReturn {
     pub bonus: u64,
 }
 
+impl RechargeReturn {
+    /// Whether it is the taking of a refund of ours that the channel has carried out, and that was
+    /// not known here.
+    pub fn is_lost_refund(&self, id: ReturnId) -> bool {
+        self.kind == ReturnKind::Taken && self.number.as_ref() == Some(&id.to_string())
+    }
+}
+
 impl RechargePayment {
     /// So many minor units of this payment as an amount, by its own measure: the minor unit of its
     /// channel may have changed since. `None`: no asset stands for it, or it is not above 0.

@@ -750,6 +750,10 @@ fn rch_037_a_lost_refund_is_found_again() {
     let row = desk.take(&payment, &lost.to_string(), 20).row.expect("taken");
     assert_eq!((row.kind, row.state), (ReturnKind::Taken, ReturnState::Done));
     assert_eq!(desk.funds(), (40, 0));
+    let again = desk.refund(&payment, Some(20), "b").expect("a repeat");
+    assert_eq!((again.row, again.replayed), (row, true), "it is not debited again");
+    assert_eq!(desk.not_refunded(&payment, Some(21), "b").0, Code::IdemKeyConflict);
+    assert_eq!(desk.funds(), (40, 0));
     desk.is_whole();
     desk.stopped();
 }

@@ -22,8 +22,8 @@ use crate::http::refusal::{Outcome, Refusal, invalid, postgres_away};
 use crate::http::request::{Call, query};
 use crate::http::service::{Service, Transfers};
 use crate::recharge::payment::{Disposition, RechargePayment};
-use crate::recharge::returned::RechargeReturn;
-use crate::recharge::{PaymentId, RechargeId};
+use crate::recharge::returned::{RechargeReturn, ReturnKind};
+use crate::recharge::{PaymentId, RechargeId, ReturnId};
 use crate::validation;
 use domain::amount::{Amount, units_text};
 use domain::asset::Catalog;
@@ -150,7 +150,10 @@ async fn meant(
     if payments.len() > 1 {
         let ids: Vec<PaymentId> = payments.iter().map(|payment| payment.id).collect();
         let returns = transfers.reads.returns_of(&ids).await.map_err(postgres_away)?;
-        let before = returns.iter().find(|row| row.idem_key.as_deref() == Some(idem_key));
+        let before = returns.iter().find(|row| {
+            let id = ReturnId::of(row.payment, ReturnKind::Refund, idem_key);
+            row.idem_key.as_deref() == Some(idem_key) || row.is_lost_refund(id)
+        });
         let before = before.map(|row| row.payment);
         payments.retain(|payment| Some(payment.id) == before);
     }
@@ -200,9 +203,15 @@ impl RefundWanted {
         Ok(parsed.transpose()?)
     }
 
-    /// Whether the key has refunded a part of this payment, or was refused for good.
+    /// Whether the key has refunded a part of this payment, or was refused for good. One that was
+    /// lost has the channel's word, as a taking.
     fn is_known(&self, returns: &[RechargeReturn]) -> bool {
-        returns.iter().any(|row| row.idem_key.as_ref() == Some(&self.idem_key))
+        let payment = PaymentId::parse(&self.payment_id);
+        let id = payment.map(|id| ReturnId::of(id, ReturnKind::Refund, &self.idem_key));
+        returns.iter().any(|row| {
+            row.idem_key.as_ref() == Some(&self.idem_key)
+                || id.is_some_and(|id| row.is_lost_refund(id))
+        })
     }
 
     /// Sets the money apart for its way back, and answers the return. A repeat moves nothing.

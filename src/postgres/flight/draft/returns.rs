@@ -58,6 +58,7 @@ pub(super) fn stands(call: &RechargeCall, rows: &RechargeRows) -> RechargeOutcom
     let outcome = match &call.act {
         RechargeAct::Refund(refund) => returns
             .find(|row| row.idem_key.as_deref() == Some(&refund.idem_key) || row.id == refund.id)
+            .or_else(|| rows.returns.values().find(|row| row.is_lost_refund(refund.id)))
             .map(|found| refunded(found, refund)),
         RechargeAct::Take(take) => {
             let found = returns.find(|row| is_fact(row, take));
@@ -211,12 +212,17 @@ impl Draft<'_> {
         if let Some(found) = all.find(is_here) {
             return Ok(RechargeReply::plain(refunded(found, refund)));
         }
+        // Its channel has carried it out, and it was lost here: it is booked as taken.
+        let returns = self.returns_of(payment.id);
+        if let Some(found) = returns.iter().find(|row| row.is_lost_refund(refund.id)) {
+            return Ok(RechargeReply::plain(refunded(found, refund)));
+        }
         let user = payment.user.filter(|_| payment.disposition == Disposition::Credited);
         let Some(user) = user else {
             let why = format!("The payment is {}.", payment.disposition.name());
             return Ok(RechargeReply::refused(Code::NotReturnable, Some(why)));
         };
-        let left = payment.left(&self.returns_of(payment.id));
+        let left = payment.left(&returns);
         let minor_units = refund.minor_units.unwrap_or(left);
         let amount = payment.amount_of(minor_units).filter(|_| minor_units <= left);
         let Some(amount) = amount else {
