@@ -161,6 +161,9 @@ pub struct TakeCall {
     pub minor_units: i64,
     /// Whether the account of a user that is short is frozen.
     pub freezes: bool,
+    /// Whether it is refused if it is more than is left: the word of an operator has this limit,
+    /// and that of a channel has none.
+    pub within: bool,
 }
 
 /// An act of an operator on a receivable.

@@ -368,6 +368,17 @@ fn rch_033_no_user_pays_more_than_is_left_of_a_payment() {
     desk.give(&payment, "dp_1", 120);
     assert_eq!((desk.funds(), desk.account("loss").as_str()), ((130, 10), "0"));
     desk.is_whole();
+    // The word of an operator has the same limit, and that is asked of the worker.
+    let by_operator = |minor_units: i64| {
+        let part = ("re_1", minor_units);
+        block_on(desk.recharges.taken_by_operator(&payment, part, "an operator"))
+    };
+    assert_eq!(by_operator(3_001).expect_err("30 are left").code, Code::NotReturnable);
+    for replayed in [false, true] {
+        assert_eq!(by_operator(3_000).expect("booked").replayed, replayed);
+        assert_eq!(desk.funds(), (100, 10));
+    }
+    desk.is_whole();
     desk.stopped();
 }
 

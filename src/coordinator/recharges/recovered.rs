@@ -93,6 +93,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             number: taking.number.clone(),
             minor_units: taking.minor_units,
             freezes: false,
+            within: false,
         }));
         let user = self.holder(payment).await?;
         match self.act(user, CHANNEL, act).await {

@@ -143,7 +143,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
                 false => contradicted(terms, taking),
             });
         }
-        let part = (taking.number.as_str(), taking.minor_units);
+        let part = (taking.number.as_str(), taking.minor_units, false);
         match self.take(&payment, kind, part, CHANNEL).await {
             Ok((row, receivable, _)) => Ok(TakingAnswer::success(row, receivable)),
             Err(rejection) if rejection.code == Code::IdemKeyConflict => {
@@ -163,8 +163,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     ///
     /// # Errors
     /// [`Code::IdemKeyConflict`]: the number is recorded with another amount.
-    /// [`Code::NotReturnable`]: it is one of our own returns, which its channel ends. A
-    /// [`Rejection`].
+    /// [`Code::NotReturnable`]: it is one of our own returns, which its channel ends, or more than
+    /// is left of the payment. A [`Rejection`].
     pub async fn taken_by_operator(
         &self,
         payment: &RechargePayment,
@@ -178,17 +178,18 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         {
             return Err(Code::NotReturnable.into());
         }
+        let part = (part.0, part.1, true);
         let (row, _, replayed) = self.take(payment, ReturnKind::Taken, part, actor).await?;
         Ok(ReturnMade { row, replayed })
     }
 
     /// Books a fact. Returns the return, the receivable that it has opened, and whether it is a
-    /// repeat.
+    /// repeat. `within`: no more than is left of the payment.
     async fn take(
         &self,
         payment: &RechargePayment,
         kind: ReturnKind,
-        (number, minor_units): (&str, i64),
+        (number, minor_units, within): (&str, i64, bool),
         actor: &str,
     ) -> Result<(RechargeReturn, Option<Receivable>, bool), Rejection> {
         let act = RechargeAct::Take(Box::new(TakeCall {
@@ -199,6 +200,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             number: number.to_owned(),
             minor_units,
             freezes: self.rules.freeze_on_short,
+            within,
         }));
         let user = self.holder(payment).await?;
         let (row, receivable, replayed) = returned(self.act(user, actor, act).await?);

@@ -204,6 +204,7 @@ impl Shop {
             number: taking.number.clone(),
             minor_units: taking.minor_units,
             freezes: self.sim.plan.freezes,
+            within: false,
         }));
         let user = self.holder(&payment).await?;
         match self.act(user, CHANNEL, act).await {

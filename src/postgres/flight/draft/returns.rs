@@ -809,6 +809,9 @@ fn contradicted(
     if payment.amount.is_some() && payment.amount_of(take.minor_units).is_none() {
         return Some(Code::IdemKeyConflict);
     }
+    if take.within && take.minor_units > payment.left(returns) {
+        return Some(Code::NotReturnable);
+    }
     if take.kind != ReturnKind::GivenBack {
         return None;
     }

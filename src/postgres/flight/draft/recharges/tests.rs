@@ -273,6 +273,7 @@ fn the_loss_of_a_dispute_comes_before_the_receivable_of_another() {
         number: "second".to_owned(),
         minor_units: payment.minor_units,
         freezes: false,
+        within: false,
     };
     let call =
         crate::postgres::store::Call::Recharge(Box::new(call(RechargeAct::Take(Box::new(take)))));
