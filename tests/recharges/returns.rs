@@ -712,12 +712,13 @@ fn rch_039_an_end_behind_a_repair_takes_nothing_twice() {
     assert_eq!((desk.funds(), owed.open()), ((10, 0), 10 * COIN));
     desk.is_whole();
     // A refund that was refused behind a taking, which its channel tells again behind it.
+    desk.set_status(PAYER, AccountStatus::Active);
     let payment = desk.credited("4200002");
     let refused = desk.refund(&payment, None, "b").expect("set apart").row;
     session.sql(&format!(
         "INSERT INTO external_operations (order_number, user_id, amount, asset_id, op, \
                                           balance_after, idem_key) \
-         VALUES (79, {PAYER}, 10e8, 3, 5, 0, 'return/{}/taken'); \
+         VALUES (79, {PAYER}, 10e8, 3, 5, 100e8, 'return/{}/taken'); \
          UPDATE balances_tb SET available = available - 10e8, version = version + 1 \
           WHERE user_id = {PAYER}",
         refused.id.ulid()

@@ -218,7 +218,7 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
     }
 
     /// Books a fact. Returns the return, the receivable that it has opened, and whether it is a
-    /// repeat.
+    /// repeat. `within`: no more than is left of the payment.
     async fn take(
         &self,
         payment: &RechargePayment,
