@@ -203,8 +203,8 @@ pub struct RechargeTakenArgs {
     /// The same in the channel's minor units.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=i64::MAX as u64))]
     pub minor_units: Option<u64>,
-    /// The number of that refund as its bill has it: the channel's own (re_…, of WeChat Pay
-    /// 微信退款单号), or the merchant's that was given at the console (商户退款单号).
+    /// The number of that refund as its bill has it: the channel's own (re_…, or the refund's id of
+    /// WeChat Pay), or the merchant's that was given at the console.
     #[arg(long, value_name = "NUMBER", value_parser = parse_trade_no)]
     pub number: String,
     /// The reason, the listener and the operator.

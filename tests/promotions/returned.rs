@@ -120,7 +120,7 @@ fn rch_033_a_refund_that_fails_behind_a_dispute_is_its_users_to_pay() {
         });
     };
     returned(2);
-    assert_eq!(funding(&server, USER), before, "all of it is apart");
+    assert_eq!(funding(&server, USER) - before, 3_375 * COIN / 100, "all of it is apart");
     assert_whole(&desk);
     desk.sim.done("POST", &format!("/sim/refunds/{sent}"), &json!({"status": "failed"}));
     ends(&desk, &refund(&server, &order, None, "all"), "-10");

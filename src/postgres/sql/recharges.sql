@@ -200,7 +200,7 @@ RETURNS BOOLEAN LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- The same of returns and receivables: a return and its movements through clearing; a refund and
--- its hold, and the reverse; the bonus that goes with it; what the user bears of takings; a
+-- its hold, and the reverse; the bonus that goes with it; the user's part of takings; a
 -- receivable and its movements.
 CREATE FUNCTION audit_returns(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ)
 RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
@@ -259,8 +259,8 @@ RETURNS TABLE (subject TEXT, what TEXT) LANGUAGE sql STABLE AS $$
                     WHEN b.taken > 0 THEN div(w.bonus * b.taken + w.amount - 1, w.amount)
                     ELSE 0 END)
     UNION ALL
-    -- Its user bears what is taken of a payment, at most what refunds leave of it, but for what was
-    -- written off: no user gets more than was paid.
+    -- Its user bears the money taken of a payment, at most the part that refunds leave of it, but
+    -- for a part that was written off: no user gets more than was paid.
     SELECT 'payment ' || ulid_text(p.payment_id),
            format('has %s taken for its user to bear, with %s written off, and its user has paid '
                   '%s and owes %s', d.due, o.written_off, m.paid, o.open)
@@ -389,7 +389,7 @@ $$;
 
 -- The accounts of channels, by their movements, and by the rows that they come from: clearing is
 -- paid - returned - taken + given_back - fees - bank. The fees are those of bills; no row but its
--- movement stands for what has reached the bank. Smallest units.
+-- movement stands for money that has reached the bank. Smallest units.
 CREATE FUNCTION recharge_accounts()
 RETURNS TABLE (channel TEXT, asset_id INTEGER, paid NUMERIC, returned NUMERIC, taken NUMERIC,
                given_back NUMERIC, owed NUMERIC, clearing NUMERIC, suspense NUMERIC,

@@ -208,8 +208,8 @@ impl Bank {
     }
 
     /// The state of an order. A channel without an end of payment shows the intents that it is
-    /// asked for by number, and finds the rest a while later. `one`: of several payments it shows the
-    /// first.
+    /// asked for by number, and finds the rest a while later. `one`: of several payments it shows
+    /// the first.
     pub(super) fn query(
         &mut self,
         merchant_no: &str,

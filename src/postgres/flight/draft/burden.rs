@@ -1,8 +1,8 @@
 //! The part of a payment that its user bears of the money that the channel has taken: paid, or owed
 //! by a receivable.
 //!
-//! The law: the user bears what is taken, at most what refunds leave of the payment, less what was
-//! written off. Each act that changes one side moves the money of the other side: a taking, money
+//! The law: the user bears the taken money, at most the part that refunds leave of the payment,
+//! less the part that was written off. Each act that changes one side moves the money of the other side: a taking, money
 //! that is given back, and a refund that is refused behind a taking, which counted it as gone.
 
 use std::cmp::min;
@@ -23,7 +23,7 @@ use domain::account::UserId;
 use domain::amount::Amount;
 use domain::transfer::{Decision, ExternalOperation, Op};
 
-/// The external operations that show what the user of a payment has paid.
+/// The external operations that show the money that the user of a payment has paid.
 pub(super) fn wanted(call: &RechargeCall, known: &Known, rows: &mut Rows) {
     let payment = match &call.act {
         RechargeAct::Take(take) => take.payment.id,
@@ -65,7 +65,7 @@ impl Draft<'_> {
         }
     }
 
-    /// What the user of a payment has paid and owes beside its refunds, smallest units. `but`: a
+    /// The money that the user of a payment has paid and owes beside its refunds, smallest units. `but`: a
     /// return that does not count.
     pub(super) fn borne(&self, payment: PaymentId, but: ReturnId) -> Result<u64, Objected> {
         let (mut paid, mut given_back) = (0_u64, 0_u64);
@@ -114,7 +114,7 @@ impl Draft<'_> {
         let before: Vec<RechargeReturn> =
             returns.iter().filter(|one| one.id != row.id).cloned().collect();
         let borne = self.borne(payment.id, row.id)?;
-        // What was written off stays so. That of this dispute ends with it.
+        // A part that was written off stays so. That of this dispute ends with it.
         let forgiven = bears(payment, &before).saturating_sub(borne);
         let forgiven = forgiven.saturating_sub(own.map_or(0, |own| own.written_off));
         let due = bears(payment, &returns).saturating_sub(forgiven);
