@@ -409,8 +409,8 @@ fn rch_033_money_given_back_behind_a_write_off_is_no_users() {
 }
 
 /// Goal: a refund that its channel refuses behind a chargeback is paid by its user, that has the
-/// money of its hold: no user gets more than was paid, and money that the channel gives back is that
-/// user's. Method: whole; in part, with money that is given back before the refusal.
+/// money of its hold: no user gets more than was paid, and money that the channel gives back is
+/// that user's. Method: whole; in part, with money that is given back before the refusal.
 #[test]
 fn rch_033_a_refund_that_is_refused_behind_a_chargeback_is_its_users_to_pay() {
     let desk = Desk::new();
@@ -452,8 +452,8 @@ fn rch_033_a_refund_that_is_refused_behind_a_chargeback_is_its_users_to_pay() {
     }
 }
 
-/// Goal: where two disputes have taken one payment, money that the first gives back is no user's while
-/// the second has it. Method: the user has paid the first, and the second is a loss.
+/// Goal: where two disputes have taken one payment, money that the first gives back is no user's
+/// while the second has it. Method: the user has paid the first, and the second is a loss.
 #[test]
 fn rch_033_money_of_two_disputes_is_given_back_once() {
     let desk = Desk::new();

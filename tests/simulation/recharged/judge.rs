@@ -326,8 +326,8 @@ impl Judge {
         }
     }
 
-    /// The user of a payment bears the money that its channel has taken, at most the part that refunds
-    /// leave of it, but for a part that was written off. A part is paid, or owed.
+    /// The user of a payment bears the money that its channel has taken, at most the part that
+    /// refunds leave of it, but for a part that was written off. A part is paid, or owed.
     fn bears(&mut self, id: PaymentId) {
         let payment = self.payments.values().find(|row| row.id == id);
         let credited = payment.filter(|row| row.disposition == Disposition::Credited);

@@ -2,8 +2,9 @@
 //! by a receivable.
 //!
 //! The law: the user bears the taken money, at most the part that refunds leave of the payment,
-//! less the part that was written off. Each act that changes one side moves the money of the other side: a taking, money
-//! that is given back, and a refund that is refused behind a taking, which counted it as gone.
+//! less the part that was written off. Each act that changes one side moves the money of the other
+//! side: a taking, money that is given back, and a refund that is refused behind a taking, which
+//! counted it as gone.
 
 use std::cmp::min;
 
@@ -65,8 +66,8 @@ impl Draft<'_> {
         }
     }
 
-    /// The money that the user of a payment has paid and owes beside its refunds, smallest units. `but`: a
-    /// return that does not count.
+    /// The money that the user of a payment has paid and owes beside its refunds, smallest units.
+    /// `but`: a return that does not count.
     pub(super) fn borne(&self, payment: PaymentId, but: ReturnId) -> Result<u64, Objected> {
         let (mut paid, mut given_back) = (0_u64, 0_u64);
         for row in self.returns_of(payment).into_iter().filter(|row| row.id != but) {

@@ -684,10 +684,10 @@ impl Draft<'_> {
         });
     }
 
-    /// Makes good the part that was taken beyond the payment with money that the channel gives back.
-    /// Of the rest, closes the receivable of the same taking, makes good the part of it that was
-    /// written off, then closes other receivables of the payment, the oldest first, and credits the
-    /// remainder, in any state of the account: no user gets more than was paid.
+    /// Makes good the part that was taken beyond the payment with money that the channel gives
+    /// back. Of the rest, closes the receivable of the same taking, makes good the part of it that
+    /// was written off, then closes other receivables of the payment, the oldest first, and credits
+    /// the remainder, in any state of the account: no user gets more than was paid.
     fn give_to_user(
         &mut self,
         call: &RechargeCall,
