@@ -243,7 +243,7 @@ fn a_refund_behind_our_back_is_said() {
     let said = |payment: &str| {
         let said = server.said();
         said.lines().any(|line| {
-            line.contains("the channel has given all of it back") && line.contains(payment)
+            line.contains("the returns here do not explain it") && line.contains(payment)
         })
     };
     for channel in ["wechat", "card"] {
