@@ -86,6 +86,8 @@ fn busy_server() -> (Site, Server) {
             "ubscore_snapshot_seconds ",
             "ubscore_wal_bytes ",
             "ubscore_watermark ",
+            "ubscore_transactions{",
+            "ubscore_transaction_oldest_seconds",
             "ubscore_stream_seconds_count 1",
             "ubscore_stream_write_seconds_count 1",
             "ubscore_posting_wait_seconds_count 1",
