@@ -137,7 +137,9 @@ fn a_journal_that_cannot_be_deleted_refuses_new_work() {
         ));
         eventually("a refusal", || {
             let reply = server.transfer(USER + 1, Way::ToSpot, "1");
-            (reply.status != 200).then(|| {
+            // On a machine that stands still a statement may be late: that is another refusal.
+            let is_late = reply.status == 503 && reply.json()["code"] == "SYSTEM_ERROR";
+            (reply.status != 200 && !is_late).then(|| {
                 assert_refused(&reply, 503, "OVERLOADED");
                 assert_eq!(reply.json()["reason"], "journal");
             })

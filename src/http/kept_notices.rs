@@ -11,7 +11,7 @@ use std::time::Duration;
 use hyper::HeaderMap;
 use hyper::body::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
@@ -30,6 +30,8 @@ pub struct KeptNotices {
     clock: Arc<dyn Clock>,
     keep: Duration,
     places: Arc<Semaphore>,
+    /// Held by the one that is written: the rows of a payment are counted before.
+    one: Arc<Mutex<()>>,
     /// Of the last deletion, monotonic ns; 0: there was none.
     forgot_ns: AtomicU64,
 }
@@ -56,7 +58,8 @@ impl KeptNotices {
     /// Keeps callbacks for so long.
     pub fn new(admin: Admin, clock: Arc<dyn Clock>, keep: Duration) -> KeptNotices {
         let places = Arc::new(Semaphore::new(WRITTEN_AT_ONCE_MAX));
-        KeptNotices { admin, clock, keep, places, forgot_ns: AtomicU64::new(0) }
+        let one = Arc::default();
+        KeptNotices { admin, clock, keep, places, one, forgot_ns: AtomicU64::new(0) }
     }
 
     fn now(&self) -> Timestamp {
@@ -79,8 +82,9 @@ impl KeptNotices {
             head: letter.signature(),
             body: letter.body.to_vec(),
         };
-        let admin = self.admin.clone();
+        let (admin, one) = (self.admin.clone(), Arc::clone(&self.one));
         tokio::spawn(async move {
+            let _one = one.lock().await;
             if let Err(error) = admin.keep_notice(&notice).await {
                 warn!(channel = notice.channel, %payment, %error, "a callback is not kept");
             }
