@@ -123,14 +123,18 @@ fn the_pool_above_a_reorganized_nonce_is_dropped_with_the_next_block() {
 }
 
 #[test]
-fn a_rollback_lowers_the_head_and_empties_the_pool() {
+fn a_rollback_lowers_the_head_and_keeps_the_pool() {
     let chain = Chain::start();
-    chain.mine(5);
-    let waits = chain.send(&payment(&chain, 0, 1)).expect("taken");
+    chain.mine(3);
     let left = chain.block_hash(3);
+    let sent = chain.send(&payment(&chain, 0, 1)).expect("taken");
+    chain.mine(2);
+    let waits = chain.send(&chain.sign(ACCOUNTS[1], &Draft::payment(0, PAYEE, 1))).expect("taken");
     chain.rollback(2);
-    assert_eq!((chain.height(), chain.block_hash(3)), (3, left));
-    assert_eq!((chain.block(4), chain.transaction(waits)), (None, None));
+    assert_eq!((chain.height(), chain.block_hash(3), chain.block(4)), (3, left, None));
+    assert_eq!((chain.transaction(sent), chain.nonce(SENDER)), (None, 0), "gone with its block");
+    chain.mine(1);
+    assert_eq!(height_of(&receipt(&chain, waits)), 4);
 }
 
 #[test]
@@ -172,6 +176,8 @@ fn a_second_node_has_the_same_blocks_and_then_its_own() {
     }
     assert_eq!(second.receipt(sent), chain.receipt(sent));
     assert_eq!(second.balance(PAYEE), U256::from(1));
+    let old = json!([hex_of(SENDER), {"blockHash": hex_of(second.block_hash(0))}]);
+    assert_eq!(second.ask("eth_getTransactionCount", old), "0x0", "it knows old states");
     assert_eq!((chain.pending_nonce(SENDER), second.pending_nonce(SENDER)), (2, 1), "no pool");
     chain.mine(1);
     second.mine(2);
@@ -181,6 +187,16 @@ fn a_second_node_has_the_same_blocks_and_then_its_own() {
     second.reorg(32, &[(&raw, 0)]);
     assert_eq!(second.block_hash(0), chain.block_hash(0));
     assert_ne!(second.block_hash(1), chain.block_hash(1));
+}
+
+/// A client that relies on either of these would work with this node alone, or not at all.
+#[test]
+fn an_estimate_minds_no_empty_account_and_one_method_is_missing() {
+    let chain = Chain::start();
+    let empty = json!({"from": hex_of(PAYEE), "to": hex_of(SENDER), "value": "0xffffff"});
+    assert_eq!(chain.ask("eth_estimateGas", json!([empty])), "0x5208");
+    let missing = chain.rpc().call("txpool_contentFrom", json!([hex_of(SENDER)]));
+    assert_eq!(missing.expect_err("missing").message, "Method not found");
 }
 
 /// One provocation for each row of the page's table of texts.

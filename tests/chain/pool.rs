@@ -38,9 +38,10 @@ fn a_replacement_raises_both_fees_by_a_tenth_rounded_up() {
     let second = sign(fee_next, tip_next);
     let taken = send(&proxy, &second).expect("taken");
     assert!(chain.transaction(hash(&taken)).is_some());
-    // Directly, one of the two is enough.
-    chain.send(&sign(fee_next + 1, tip_next)).expect("the node takes any higher fee");
-    chain.send(&sign(fee_next + 1, tip_next + 1)).expect("the node takes any higher tip");
+    // The node alone compares the highest price, and no tip.
+    let tip_alone = chain.send(&sign(fee_next, tip_next * 2)).expect_err("the same fee");
+    assert_eq!(tip_alone.message, REPLACEMENT);
+    chain.send(&sign(fee_next + 1, tip_next - 1)).expect("a higher fee, with a smaller tip");
     assert_eq!(proxy.calls(SEND), proxy.raws().len());
     assert_eq!(proxy.raws().last(), Some(&second));
 }

@@ -231,7 +231,10 @@ impl Chain {
         // Or its block 0 would be another one.
         let begin = number(&first["timestamp"]).to_string();
         let second = Chain::start_with(&["--timestamp", &begin]);
-        let loaded = second.ask("anvil_loadState", json!([self.ask("anvil_dumpState", json!([]))]));
+        // With the states of all blocks: without them it could neither answer for an old one nor
+        // reorganize.
+        let state = self.ask("anvil_dumpState", json!([true]));
+        let loaded = second.ask("anvil_loadState", json!([state]));
         assert_eq!(loaded, json!(true), "the state is taken");
         for height in [0, self.height()] {
             let hash = |chain: &Chain| chain.block_hash(height);
@@ -270,7 +273,7 @@ impl Chain {
         self.ask("anvil_reorg", json!([depth, pairs]));
     }
 
-    /// Takes the last blocks away: a head that falls.
+    /// Takes the last blocks away, with their transactions: a head that falls.
     pub(crate) fn rollback(&self, blocks: u64) {
         self.ask("anvil_rollback", json!([blocks]));
     }
