@@ -10,9 +10,9 @@ use super::ops::Ops;
 use super::recover;
 use super::table::{aligned, text};
 use crate::cli::{
-    AccessArgs, FindingListArgs, OperatorArgs, PaymentAttendArgs, ReceivableArgs,
-    ReceivableListArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs,
-    RechargeShowArgs, RechargeTakenArgs, ReconcileArgs, RecoverArgs,
+    AccessArgs, FindingListArgs, PaymentAttendArgs, ReceivableArgs, ReceivableListArgs,
+    RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs, RechargeShowArgs,
+    RechargeTakenArgs, ReconcileArgs, RecoverArgs,
 };
 use crate::clock::Clock;
 use crate::exit::Exit;
