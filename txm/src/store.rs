@@ -1,0 +1,279 @@
+//! The store of the manager: leases, rows, and the one fenced write.
+//!
+//! Time is the store's alone: rows, leases and deadlines are read and written by its clock, and a
+//! node sees only durations.
+
+use std::future::Future;
+
+use alloy_primitives::{Address, B256};
+use chain::decide::TxStep;
+use chain::tx::{NewTx, Tx, TxId};
+
+/// A lease of a signer: this process may act for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The signer.
+    pub signer: Address,
+    /// The fencing token. It rises with each change of the owner.
+    pub token: u64,
+}
+
+/// The other process that owns a signer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherOwner {
+    /// Its name.
+    pub node: String,
+    /// The address of its listener; empty: unknown.
+    pub url: String,
+}
+
+/// The answer to an acquire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// Owned by this process.
+    Mine(Lease),
+    /// Owned by another one, alive.
+    Other(OtherOwner),
+    /// The store does not know this signer.
+    Unknown,
+}
+
+/// Why the store did not do it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The lease is not ours any more. Nothing was written.
+    #[error("fenced: the store has token {found:?}")]
+    Fenced {
+        /// The token there; `None`: not told.
+        found: Option<u64>,
+    },
+    /// It may be written or not. Ask by key.
+    #[error("unknown outcome: {0}")]
+    Unknown(String),
+    /// Nothing was written.
+    #[error("not done: {0}")]
+    Away(String),
+}
+
+/// Why a signer is suspended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Suspension {
+    /// For example NONCE_AHEAD.
+    pub reason: String,
+    /// The subject that set it; of the program itself `txm`.
+    pub actor: String,
+}
+
+/// An operator's command about a signer's row or about the signer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxCommand {
+    /// Its number.
+    pub id: u64,
+    /// The row; `None`: the signer itself.
+    pub tx: Option<TxId>,
+    /// The wish.
+    pub wish: CommandWish,
+}
+
+/// The wish of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandWish {
+    /// Send the newest bytes now.
+    Resubmit,
+    /// Cancel it.
+    Cancel,
+    /// Fill its nonce.
+    Fill,
+    /// Look at this transaction: it may be the one with the nonce.
+    ResolveHash(B256),
+    /// End an unproven one.
+    Resolve {
+        /// Whether it counts as paid.
+        is_paid: bool,
+    },
+    /// Give the signer back, drained.
+    Release,
+}
+
+/// Everything of a signer that its new owner must know.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SignerBook {
+    /// Its suspensions. Not empty: no nonce, no PAY, no BUMP.
+    pub suspensions: Vec<Suspension>,
+    /// The next nonce of the store.
+    pub cursor: u64,
+    /// The rows that are not final, by nonce; those without one behind them, the oldest first.
+    pub txs: Vec<Tx>,
+    /// The nonces that a jump passed over and that have no row, ascending.
+    pub jumped: Vec<u64>,
+    /// The commands that are not done, the oldest first.
+    pub commands: Vec<TxCommand>,
+}
+
+/// The row of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Created {
+    /// It is new.
+    New(Box<Tx>),
+    /// It was there, with the same body.
+    Known(Box<Tx>),
+    /// Its id was used with another body, or its business key by another request: the names of the
+    /// fields.
+    Conflict(Vec<String>),
+}
+
+/// Work that came to owned signers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Arrived {
+    /// Rows without a nonce.
+    pub txs: Vec<Tx>,
+    /// Open commands, each with its signer.
+    pub commands: Vec<(Address, TxCommand)>,
+    /// The suspended signers, each with its suspensions.
+    pub suspended: Vec<(Address, Vec<Suspension>)>,
+}
+
+/// The work that waits for an owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanting {
+    /// Signers with open rows or commands and without a live lease, the oldest work first.
+    pub signers: Vec<Address>,
+    /// The nodes that were seen within the lease's duration.
+    pub live_nodes: u32,
+    /// The signers with open rows.
+    pub open_signers: u32,
+}
+
+/// A row without a nonce that is prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// The row.
+    pub id: TxId,
+    /// The version at which it was prepared.
+    pub version: u64,
+    /// Its gas limit.
+    pub gas: u64,
+}
+
+/// The store. Each fenced call is one statement, so that a paused process holds no lock. Of one
+/// signer at most one fenced call is under way at a time.
+pub trait TxStore: Send + Sync + 'static {
+    /// Acquires a signer for this process, if nobody alive owns it.
+    ///
+    /// # Errors
+    /// [`StoreError`]. `Unknown`: ask again; it then answers `Mine`.
+    fn acquire(&self, signer: Address) -> impl Future<Output = Result<Acquired, StoreError>> + Send;
+
+    /// Renews all live leases of this process, and returns them. It also marks this node as seen.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn renew(&self) -> impl Future<Output = Result<Vec<Lease>, StoreError>> + Send;
+
+    /// Ends a lease.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn release(&self, lease: Lease) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// The work without an owner, at most so many signers.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn wanting(&self, most: u32) -> impl Future<Output = Result<Wanting, StoreError>> + Send;
+
+    /// Reads a signer's book.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn open(&self, lease: Lease) -> impl Future<Output = Result<SignerBook, StoreError>> + Send;
+
+    /// The rows without a nonce and the open commands of these signers that are not in `known`, at
+    /// most 100 rows, the oldest first, and the suspensions of each signer. One statement for all
+    /// signers of a node.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn arrived(
+        &self,
+        leases: &[Lease],
+        known: &[TxId],
+    ) -> impl Future<Output = Result<Arrived, StoreError>> + Send;
+
+    /// Fenced: gives each new request the next nonce and its row (ALLOCATED), without a hole. All
+    /// or nothing. One answer a request, in their order. `floor`: the next nonce is at least this;
+    /// what it passes over is kept as a jump.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn create(
+        &self,
+        lease: Lease,
+        floor: u64,
+        requests: &[NewTx],
+    ) -> impl Future<Output = Result<Vec<Created>, StoreError>> + Send;
+
+    /// Fenced: gives rows without a nonce theirs (ALLOCATED), in their order. A row with another
+    /// version is passed over.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn number(
+        &self,
+        lease: Lease,
+        floor: u64,
+        ready: &[Ready],
+    ) -> impl Future<Output = Result<Vec<Tx>, StoreError>> + Send;
+
+    /// Stores a request without a nonce (CREATED). Not fenced: any node may.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn keep(&self, request: &NewTx) -> impl Future<Output = Result<Created, StoreError>> + Send;
+
+    /// Finds the row of a request, on any node.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn find(
+        &self,
+        signer: Address,
+        request_id: &str,
+    ) -> impl Future<Output = Result<Option<Tx>, StoreError>> + Send;
+
+    /// Fenced: writes steps of rows of one signer, at most one a row. Each is a compare-and-set on
+    /// `version - 1`. One answer a step: the row as the commit has it. Only the bytes of its
+    /// attempts may leave. `None`: the row has another version, and nothing of the step is written.
+    /// Of a step with a new attempt of a number that is there already, the stored attempt comes
+    /// back (a late twin).
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn write(
+        &self,
+        lease: Lease,
+        steps: &[TxStep],
+    ) -> impl Future<Output = Result<Vec<Option<Tx>>, StoreError>> + Send;
+
+    /// Fenced: suspends a signer.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn suspend(
+        &self,
+        lease: Lease,
+        reason: &str,
+        about: &str,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Fenced: a command is done, or refused for a reason.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn commanded(
+        &self,
+        lease: Lease,
+        command: u64,
+        refused: Option<&str>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
