@@ -248,6 +248,17 @@ fn a_delayed_request_waits_for_its_release() {
         }
     });
     assert_eq!((there(0), there(1), proxy.waiting()), (true, true, 0));
+    // Its client leaves, and the request still arrives.
+    let late = payment(&chain, 2, 1);
+    proxy.lie_times(1, SEND, Lie::Delay);
+    let body = call(1, SEND, json!([hex::encode_prefixed(&late)])).to_string();
+    let stream = TcpStream::connect(proxy.url().trim_start_matches("http://")).expect("connected");
+    let head = format!("POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
+    (&stream).write_all((head + body.as_str()).as_bytes()).expect("written");
+    eventually("the request waits", || (proxy.waiting() == 1).then_some(()));
+    drop(stream);
+    proxy.release();
+    eventually("it arrives late", || chain.transaction(keccak256(&late)));
 }
 
 #[test]
@@ -301,6 +312,10 @@ fn an_endpoint_refuses_comes_back_and_changes_its_node() {
     proxy.leads_to(&fork);
     assert_eq!(json_of(height())["result"], "0x3");
     assert_ne!(fork.url(), chain.url());
+    let raw = payment(&fork, 0, 1);
     drop(fork);
     assert!(height().is_err(), "no node behind it");
+    for _ in 0..2 {
+        assert!(client.send(&raw).is_err(), "nor for a send");
+    }
 }

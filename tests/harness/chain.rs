@@ -103,16 +103,19 @@ impl Rpc {
         Ok((answer.status().as_u16(), body))
     }
 
-    /// One call that must get an answer: its result or its error.
+    /// One call: its result, or the node's refusal.
     ///
     /// # Errors
-    /// The node's own refusal.
-    pub(crate) fn call(&self, method: &str, params: Value) -> Result<Value, NodeError> {
+    /// No whole answer came.
+    pub(crate) fn try_call(
+        &self,
+        method: &str,
+        params: Value,
+    ) -> Result<Result<Value, NodeError>, ureq::Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        let answer = self.post(body.to_string().as_bytes());
-        let (status, answer) = answer.unwrap_or_else(|error| panic!("{method}: {error}"));
+        let (status, answer) = self.post(body.to_string().as_bytes())?;
         let shown = String::from_utf8_lossy(&answer);
         assert_eq!(status, 200, "{method}: {shown}");
         let mut answer: Value =
@@ -120,9 +123,18 @@ impl Rpc {
         assert_eq!(answer["id"], id, "{method}: {answer}");
         if let Some(message) = answer["error"]["message"].as_str() {
             let code = answer["error"]["code"].as_i64().expect("a number");
-            return Err(NodeError { code, message: message.to_owned() });
+            return Ok(Err(NodeError { code, message: message.to_owned() }));
         }
-        Ok(answer["result"].take())
+        Ok(Ok(answer["result"].take()))
+    }
+
+    /// One call that must get an answer: its result.
+    ///
+    /// # Errors
+    /// The node's own refusal.
+    pub(crate) fn call(&self, method: &str, params: Value) -> Result<Value, NodeError> {
+        let answer = self.try_call(method, params);
+        answer.unwrap_or_else(|error| panic!("{method}: {error}"))
     }
 }
 

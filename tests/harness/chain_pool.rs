@@ -46,8 +46,8 @@ struct Pooled {
 }
 
 /// The transactions of one account in the node's pool.
-fn pool_of(node: &Rpc, account: Address) -> Vec<Pooled> {
-    let content = node.call("txpool_content", json!([])).expect("the pool");
+fn pool_of(node: &Rpc, account: Address) -> Result<Vec<Pooled>, ureq::Error> {
+    let content = node.try_call("txpool_content", json!([]))?.expect("the pool");
     let name = hex_of(account);
     let of = |part: &str| {
         let entries = content[part].get(&name).and_then(Value::as_object);
@@ -65,7 +65,7 @@ fn pool_of(node: &Rpc, account: Address) -> Vec<Pooled> {
             }
         })
     };
-    of("pending").chain(of("queued")).collect()
+    Ok(of("pending").chain(of("queued")).collect())
 }
 
 /// Whether `new` is at least [`BUMP_PERCENT`] above `old`, in whole wei, rounded up.
@@ -75,24 +75,31 @@ fn is_raised(old: u128, new: u128) -> bool {
 
 /// The refusal that a common pool would answer to this transaction; `None`: it would take it, or
 /// refuse it for a reason that the node of the tests has as well.
-pub(super) fn objection(node: &Rpc, raw: &[u8], hash: &str) -> Option<&'static str> {
-    let bid = bid(raw)?;
-    let pool = pool_of(node, bid.sender);
+///
+/// # Errors
+/// The node does not answer.
+pub(super) fn objection(
+    node: &Rpc,
+    raw: &[u8],
+    hash: &str,
+) -> Result<Option<&'static str>, ureq::Error> {
+    let Some(bid) = bid(raw) else { return Ok(None) };
+    let pool = pool_of(node, bid.sender)?;
     if pool.iter().any(|pooled| pooled.hash == hash) {
-        return None;
+        return Ok(None);
     }
     if let Some(old) = pool.iter().find(|pooled| pooled.nonce == bid.nonce) {
         let raised = is_raised(old.fee_max, bid.fee_max) && is_raised(old.tip, bid.tip);
-        return (!raised).then_some(REPLACEMENT);
+        return Ok((!raised).then_some(REPLACEMENT));
     }
-    let mined = node.call("eth_getTransactionCount", json!([hex_of(bid.sender), "latest"]));
-    let mined = number(&mined.expect("a count"));
+    let count = node.try_call("eth_getTransactionCount", json!([hex_of(bid.sender), "latest"]))?;
+    let mined = number(&count.expect("a count"));
     let has = |nonce: u64| pool.iter().any(|pooled| pooled.nonce == nonce);
     // The first nonce that is neither mined nor in the pool.
     let next = (mined..).find(|nonce| !has(*nonce)).expect("a pool is finite");
     if bid.nonce <= next {
-        return (bid.nonce >= mined + PENDING_MAX).then_some(FULL);
+        return Ok((bid.nonce >= mined + PENDING_MAX).then_some(FULL));
     }
     let queued = pool.iter().filter(|pooled| pooled.nonce > next).count();
-    (queued as u64 >= QUEUED_MAX).then_some(FULL)
+    Ok((queued as u64 >= QUEUED_MAX).then_some(FULL))
 }

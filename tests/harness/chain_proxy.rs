@@ -49,7 +49,9 @@ struct State {
     /// The height of an old head that is served.
     height_max: Option<u64>,
     refuses: bool,
-    ends: Vec<TcpStream>,
+    /// The open connections, by a number.
+    ends: BTreeMap<u64, TcpStream>,
+    connections: u64,
     /// Requests that wait for a release, and the number of releases so far.
     waiting: usize,
     releases: u64,
@@ -91,11 +93,13 @@ impl ChainProxy {
         let behind = Arc::clone(&inner);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                if behind.admits(&stream) {
-                    let inner = Arc::clone(&behind);
+                let Some(connection) = behind.admit(&stream) else { continue };
+                let inner = Arc::clone(&behind);
+                thread::spawn(move || {
                     // A client may go at any moment.
-                    thread::spawn(move || drop(inner.serve(&stream)));
-                }
+                    drop(inner.serve(&stream));
+                    inner.state().ends.remove(&connection);
+                });
             }
         });
         ChainProxy(inner)
@@ -159,7 +163,7 @@ impl ChainProxy {
     pub(crate) fn refuse(&self) {
         let mut state = self.0.state();
         state.refuses = true;
-        for end in state.ends.drain(..) {
+        for end in std::mem::take(&mut state.ends).values() {
             // It may be closed already.
             end.shutdown(Shutdown::Both).ok();
         }
@@ -246,15 +250,17 @@ impl Inner {
         self.node.lock().expect("no panic in a proxy").clone()
     }
 
-    /// Keeps a handle of a new connection, or closes it.
-    fn admits(&self, stream: &TcpStream) -> bool {
+    /// Keeps a handle of a new connection: its number. `None`: it is closed.
+    fn admit(&self, stream: &TcpStream) -> Option<u64> {
         let mut state = self.state();
         if state.refuses {
             stream.shutdown(Shutdown::Both).ok();
-            return false;
+            return None;
         }
-        state.ends.push(stream.try_clone().expect("a handle"));
-        true
+        state.connections += 1;
+        let connection = state.connections;
+        state.ends.insert(connection, stream.try_clone().expect("a handle"));
+        Some(connection)
     }
 
     /// The requests of one connection, until either end closes it.
@@ -381,7 +387,7 @@ impl Inner {
         if let Some(raw) = raw_of(call) {
             let _one_at_a_time = self.gate.lock().expect("no panic in a proxy");
             let hash = keccak256(&raw).to_string();
-            if let Some(text) = objection(&node, &raw, &hash) {
+            if let Some(text) = objection(&node, &raw, &hash).ok()? {
                 return Some(refusal(&call["id"], ERROR_OF_SENDS, text));
             }
             return forward(&node, call);
