@@ -10,6 +10,8 @@
 //!
 //! In reading order: [`store`] (the fenced store), [`signer`] (keys), [`rpc`] (endpoints).
 
+#[cfg(any(test, feature = "model"))]
+pub mod model;
 pub mod options;
 pub mod rpc;
 pub mod signer;

@@ -162,7 +162,8 @@ pub trait TxStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`StoreError`]. `Unknown`: ask again; it then answers `Mine`.
-    fn acquire(&self, signer: Address) -> impl Future<Output = Result<Acquired, StoreError>> + Send;
+    fn acquire(&self, signer: Address)
+    -> impl Future<Output = Result<Acquired, StoreError>> + Send;
 
     /// Renews all live leases of this process, and returns them. It also marks this node as seen.
     ///
