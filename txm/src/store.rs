@@ -173,7 +173,8 @@ pub trait TxStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`StoreError`]. `Unknown`: ask again; it then answers `Mine`.
-    fn acquire(&self, signer: Address) -> impl Future<Output = Result<Acquired, StoreError>> + Send;
+    fn acquire(&self, signer: Address)
+    -> impl Future<Output = Result<Acquired, StoreError>> + Send;
 
     /// Reads the live owner of a signer, and changes nothing: for nodes that have no key for it.
     ///
