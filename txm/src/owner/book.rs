@@ -67,8 +67,10 @@ pub(super) struct Row {
     pub is_preparing: bool,
     /// A question for its receipts is under way.
     pub is_asked: bool,
-    /// Receipts were not found with the nonce below this final count.
-    pub unfound_below: u64,
+    /// No receipt of it is asked for by the mined count before this time.
+    pub ask_at: Option<Instant>,
+    /// Questions for its receipts in a row that found none.
+    pub misses: u32,
     /// Its lookup by sender and nonce is under way or is planned.
     pub is_sought: bool,
     /// When the row was first seen BLOCKED.
@@ -99,7 +101,8 @@ impl Row {
             failures: 0,
             is_preparing: false,
             is_asked: false,
-            unfound_below: 0,
+            ask_at: None,
+            misses: 0,
             is_sought: false,
             blocked: None,
             due: None,
@@ -155,7 +158,8 @@ impl Row {
         }
     }
 
-    fn place(&self) -> Place {
+    /// The index that it stands in.
+    pub fn place(&self) -> Place {
         Row::place_of(&self.tx, self.has_turn)
     }
 }
@@ -333,6 +337,11 @@ impl Book {
         }
     }
 
+    /// Whether a row is here.
+    pub fn has(&self, id: TxId) -> bool {
+        self.rows.contains_key(&id)
+    }
+
     /// A row.
     pub fn row(&self, id: TxId) -> Option<&Row> {
         self.rows.get(&id)
@@ -371,6 +380,11 @@ impl Book {
     /// Whether something is on its way to the chain.
     pub fn is_flying(&self) -> bool {
         !self.flying.is_empty()
+    }
+
+    /// Whether something is sent and not mined.
+    pub fn has_unmined(&self) -> bool {
+        self.flying.range(self.mined..).next().is_some()
     }
 
     /// Whether a row waits to be signed.
@@ -471,7 +485,7 @@ impl Book {
                     }
                     continue;
                 };
-                if is_free(&before, &step) {
+                if !step.is_written(&before) {
                     plan.over.extend(told.command.map(|command| (command, None)));
                     plan.free.push((id, step.effects));
                     continue;
@@ -484,19 +498,6 @@ impl Book {
         }
         plan
     }
-}
-
-/// Whether a step changes nothing that is stored, so that its effects need no write. A terminal row
-/// is never written; its bytes are stored.
-fn is_free(before: &Tx, step: &TxStep) -> bool {
-    if before.state.is_terminal() {
-        return true;
-    }
-    let TxStep { tx, is_new_attempt, submits, answers, confirmed, effects } = step;
-    let changes = *is_new_attempt || *submits || answers.is_some() || confirmed.is_some();
-    let sends = effects.iter().any(|effect| matches!(effect, Effect::Send { .. }));
-    let same = Tx { version: before.version, ..tx.clone() } == *before;
-    same && !changes && !sends
 }
 
 /// Why a command did nothing; `None`: its wish is met already.

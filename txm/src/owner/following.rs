@@ -7,6 +7,7 @@ use std::sync::Arc;
 use alloy_primitives::B256;
 use chain::decide::TxFact;
 use chain::fee::GasMarket;
+use chain::proof::{ProofLog, proof};
 use chain::tx::{Tx, TxId, TxReceipt};
 use tokio::time::Instant;
 
@@ -157,7 +158,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.compare_cursor(&counts);
         let pause = self.tools.options.resubmit_interval;
         // An endpoint that lags behind lacks nothing: it does not know of the blocks.
-        for count in counts.iter().filter(|count| count.latest >= self.book.mined) {
+        let mined = self.book.mined;
+        for count in counts.iter().filter(|count| count.latest >= mined) {
             for id in self.book.missing(count.pending, asked, pause) {
                 self.book.change(id, |row| row.missed = Some(now));
                 self.book.tell_once(id, TxFact::Missing);
@@ -425,6 +427,19 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 /// The receipt of an attempt, with the proof in it; `None`: the row has no such attempt.
 fn receipt(tx: &Tx, attempt: u32, read: &ReceiptRead) -> Option<TxReceipt> {
     let kind = tx.attempts.iter().find(|stored| stored.number == attempt)?.kind;
-    let _ = kind;
-    None
+    let logs = read.logs.iter().map(|log| ProofLog {
+        contract: log.contract,
+        topics: &log.topics,
+        data: &log.data,
+    });
+    let proof = proof(kind, tx.new.signer, &tx.new.payload, read.is_success, logs);
+    Some(TxReceipt {
+        attempt,
+        hash: read.hash,
+        block_number: read.block_number,
+        block_hash: read.block_hash,
+        proof,
+        gas_used: read.gas_used,
+        gas_price: read.gas_price,
+    })
 }

@@ -6,7 +6,7 @@ use alloy_primitives::{B256, Bytes, U256};
 use chain::class::{SendClass, best};
 use chain::decide::{EndpointAnswer, Signed, TxFact};
 use chain::fee::GasPrice;
-use chain::state::{AttemptKind, TxState};
+use chain::state::AttemptKind;
 use chain::tx::{Tx, TxId};
 use tokio::time::{Instant, timeout};
 
@@ -91,7 +91,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// Begins a signature.
     pub(super) fn begin_sign(&mut self, id: TxId, kind: AttemptKind, price: GasPrice, gas: u64) {
         let Some(row) = self.book.row(id) else { return };
-        let Some(nonce) = row.tx.nonce.filter(|_| !row.is_signing) else { return };
+        // An attempt is signed once: while its bytes are on their way to the store, no further one.
+        let is_signed = row.facts.iter().any(|told| matches!(told.fact, TxFact::Signed(_)));
+        let Some(nonce) = row.tx.nonce.filter(|_| !row.is_signing && !is_signed) else { return };
         if kind.pays() && self.book.is_suspended() {
             return;
         }
@@ -99,7 +101,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let chain = (options.chain_id, options.is_legacy);
         let unsigned = unsigned(&row.tx, nonce, kind, price, gas, chain);
         let (tools, limit) = (self.tools.clone(), options.sign_timeout);
-        self.book.change(id, |row| row.is_signing = true);
+        self.book.change(id, |row| (row.is_signing, row.has_turn) = (true, true));
         self.asks.push(Box::pin(async move {
             let signed = timeout(limit, tools.keys.sign(&unsigned)).await;
             let signed = signed.unwrap_or_else(|_| Err(SignError::Away("no answer in time".into())));
@@ -123,6 +125,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 } else {
                     tracing::warn!(signer = %self.lease.signer, tx = %id, %error, "not signed");
                 }
+                self.book.change(id, |row| {
+                    row.retry = Some(Instant::now() + back_off(row.failures));
+                    row.failures += 1;
+                });
                 self.book.tell(id, TxFact::Unsigned, None);
             }
         }
@@ -208,10 +214,5 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.want_receipts(id);
             }
         }
-    }
-
-    /// Whether the row has its first signature still to come.
-    pub(super) fn is_unsigned(tx: &Tx) -> bool {
-        tx.state == TxState::Allocated && tx.attempts.is_empty()
     }
 }
