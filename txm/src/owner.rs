@@ -17,7 +17,6 @@ mod following;
 mod sending;
 mod writing;
 
-
 use std::sync::Arc;
 
 use chain::decide::{Effect, TxFact, TxRules};

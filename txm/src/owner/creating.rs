@@ -41,7 +41,7 @@ pub(super) struct Creating {
 
 impl Creating {
     /// The same requests again, before all later ones.
-    pub fn put_back(&mut self, requests: Vec<Request>, is_unknown: bool) {
+    pub(super) fn put_back(&mut self, requests: Vec<Request>, is_unknown: bool) {
         for mut request in requests.into_iter().rev() {
             request.is_unknown |= is_unknown;
             self.requests.push_front(request);
@@ -49,12 +49,12 @@ impl Creating {
     }
 
     /// Everything that waits for an answer.
-    pub fn take_all(&mut self) -> VecDeque<Request> {
+    pub(super) fn take_all(&mut self) -> VecDeque<Request> {
         mem::take(&mut self.requests)
     }
 
     /// Whether something waits for a nonce.
-    pub fn wants_nonce(&self) -> bool {
+    pub(super) fn wants_nonce(&self) -> bool {
         !self.requests.is_empty() || !self.ready.is_empty()
     }
 }

@@ -63,7 +63,7 @@ pub(super) struct ReceiptAnswers {
 
 impl Following {
     /// Whether looks by time wait for the market.
-    pub fn waits_for_market(&self) -> bool {
+    pub(super) fn waits_for_market(&self) -> bool {
         self.wants_market || self.is_pricing
     }
 }
@@ -114,9 +114,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         if self.following.wants_counts && may_count {
             (self.following.wants_counts, self.following.is_counting) = (false, true);
             let tools = self.tools.clone();
-            self.asks.push(Box::pin(async move {
-                Heard::Counts(now, tools.pool.counts(signer).await)
-            }));
+            self.asks
+                .push(Box::pin(async move { Heard::Counts(now, tools.pool.counts(signer).await) }));
         }
         if self.following.wants_mined && !self.following.is_asking_mined {
             (self.following.wants_mined, self.following.is_asking_mined) = (false, true);
@@ -261,10 +260,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     /// Asks for the receipts of all attempts of a row.
     pub(super) fn want_receipts(&mut self, id: TxId) {
-        let is_new = self
-            .book
-            .row(id)
-            .is_some_and(|row| !row.is_asked && !row.tx.attempts.is_empty());
+        let is_new =
+            self.book.row(id).is_some_and(|row| !row.is_asked && !row.tx.attempts.is_empty());
         if is_new {
             self.book.change(id, |row| row.is_asked = true);
             self.following.receipts.push_back(id);

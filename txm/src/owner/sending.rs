@@ -104,7 +104,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.book.change(id, |row| (row.is_signing, row.has_turn) = (true, true));
         self.asks.push(Box::pin(async move {
             let signed = timeout(limit, tools.keys.sign(&unsigned)).await;
-            let signed = signed.unwrap_or_else(|_| Err(SignError::Away("no answer in time".into())));
+            let signed =
+                signed.unwrap_or_else(|_| Err(SignError::Away("no answer in time".into())));
             Heard::Signed(SignAnswer { id, kind, price, gas: unsigned.gas, signed })
         }));
     }
