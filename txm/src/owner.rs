@@ -194,8 +194,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.call = None;
                 Event::Called(called)
             }
-            order = orders.recv(), if !*is_draining => Event::Order(order),
             Some(heard) = asks.next(), if !asks.is_empty() => Event::Heard(heard),
+            order = orders.recv(), if !*is_draining => Event::Order(order),
             Ok(()) = looks.changed() => Event::Looked,
             Ok(()) = deadline.changed() => Event::Time,
             () = woken => Event::Time,
@@ -210,6 +210,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     /// Begins all that may begin now. Nothing here awaits.
     fn advance(&mut self) {
+        self.take_orders();
         let now = Instant::now();
         self.writing.pause = self.writing.pause.filter(|at| *at > now);
         self.following.pause = self.following.pause.filter(|at| *at > now);
@@ -225,21 +226,24 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    fn order(&mut self, order: Option<Order>) {
-        let mut next = Some(order);
-        // Everything that is queued, so that one statement has it all.
-        while let Some(order) = next.take() {
-            match order {
-                Some(Order::Create(new, reply)) => self.take_create(new, reply),
-                Some(Order::Arrived(txs, commands, suspensions)) => {
-                    self.take_arrived(txs, commands, suspensions);
-                }
-                Some(Order::Release) | None => {
-                    self.is_draining = true;
-                    return;
-                }
+    /// Takes everything that is queued, so that one statement has all of it.
+    fn take_orders(&mut self) {
+        while !self.is_draining {
+            match self.orders.try_recv() {
+                Ok(order) => self.order(Some(order)),
+                Err(mpsc::error::TryRecvError::Disconnected) => self.order(None),
+                Err(mpsc::error::TryRecvError::Empty) => return,
             }
-            next = self.orders.try_recv().ok().map(Some);
+        }
+    }
+
+    fn order(&mut self, order: Option<Order>) {
+        match order {
+            Some(Order::Create(new, reply)) => self.take_create(new, reply),
+            Some(Order::Arrived(txs, commands, suspensions)) => {
+                self.take_arrived(txs, commands, suspensions);
+            }
+            Some(Order::Release) | None => self.is_draining = true,
         }
     }
 

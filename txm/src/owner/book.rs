@@ -57,8 +57,8 @@ pub(super) struct Row {
     pub is_signing: bool,
     /// Its first signature was asked for, or is stored.
     pub has_turn: bool,
-    /// The bytes of this attempt were sent last, at this time.
-    pub sent: Option<(u32, Instant)>,
+    /// When endpoints answered to its last send.
+    pub sent: Option<Instant>,
     /// The last time that it was sent because an endpoint lacked it.
     pub missed: Option<Instant>,
     /// Failures in a row: of its signature, or of a question about it.
@@ -219,7 +219,6 @@ pub(super) struct Book {
     flying: BTreeSet<u64>,
     mined_rows: BTreeSet<u64>,
     watched: BTreeSet<TxId>,
-    later: BTreeSet<TxId>,
     ready: BTreeSet<(u64, TxId)>,
     wakes: BTreeSet<(Instant, TxId)>,
     times: Times,
@@ -280,7 +279,7 @@ impl Book {
             self.wakes.remove(&(wake, id));
         }
         match row.place {
-            Place::Later => self.later.remove(&id),
+            Place::Later => false,
             Place::Waiting => self.waiting.remove(&nonce),
             Place::Flying => self.flying.remove(&nonce),
             Place::Mined => self.mined_rows.remove(&nonce),
@@ -293,7 +292,7 @@ impl Book {
         let nonce = row.tx.nonce.unwrap_or(u64::MAX);
         row.place = row.place();
         match row.place {
-            Place::Later => self.later.insert(id),
+            Place::Later => false,
             Place::Waiting => self.waiting.insert(nonce),
             Place::Flying => self.flying.insert(nonce),
             Place::Mined => self.mined_rows.insert(nonce),
@@ -358,11 +357,6 @@ impl Book {
     /// Rows that are not terminal.
     pub(super) fn open(&self) -> usize {
         self.rows.len() - self.watched.len()
-    }
-
-    /// Rows without a nonce, in the order of their ids, which is that of their arrival.
-    pub(super) fn later(&self) -> Vec<TxId> {
-        self.later.iter().copied().collect()
     }
 
     /// Terminal rows that are still looked at.
@@ -434,7 +428,7 @@ impl Book {
         let from = pending.max(self.mined);
         let lacked = self.flying.range(from..).filter_map(|nonce| {
             let row = self.at(*nonce)?;
-            let was_sent = row.sent.is_some_and(|(_, at)| at < asked);
+            let was_sent = row.sent.is_some_and(|at| at < asked);
             let is_new = row.missed.is_none_or(|at| at + pause <= asked);
             (was_sent && is_new).then_some(row.tx.id)
         });

@@ -269,7 +269,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     }
 
     fn begin_receipts(&mut self) {
-        if self.look.head().is_none() {
+        if self.following.receipts.is_empty() || self.look.head().is_none() {
             return;
         }
         let workers = self.tools.options.receipt_workers.max(1);
@@ -378,7 +378,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     }
 
     fn begin_seeks(&mut self) {
-        if self.look.head().is_none() {
+        if self.following.seeks.is_empty() || self.look.head().is_none() {
             return;
         }
         while let Some(id) = self.following.seeks.pop_front() {

@@ -160,7 +160,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 let Some(stored) = stored else { continue };
                 raws.push((stored.hash, stored.raw.clone()));
                 sent.push((id, attempt));
-                self.book.change(id, |row| row.sent = Some((attempt, now)));
             }
             self.sending.under_way += 1;
             let tools = self.tools.clone();
@@ -175,8 +174,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     pub(super) fn heard_sent(&mut self, answer: SendAnswer) {
         crash::point("txm_after_answer");
         self.sending.under_way -= 1;
+        let now = Instant::now();
         let mut answers = answer.answers.into_iter();
         for (id, attempt) in answer.sent {
+            self.book.change(id, |row| row.sent = Some(now));
             let answers = answers.next().unwrap_or_default();
             let classes: Vec<SendClass> = answers.iter().map(|answer| answer.class).collect();
             let class = best(&classes, false);

@@ -30,6 +30,15 @@ pub(super) enum Called {
     Commanded(u64, Option<&'static str>, Result<(), StoreError>),
 }
 
+/// The kinds of fenced calls that take turns.
+#[derive(Clone, Copy, Debug, Default)]
+enum Kind {
+    #[default]
+    Create,
+    Step,
+    Command,
+}
+
 /// What the owner has to write, beside the facts of its rows.
 #[derive(Default)]
 pub(super) struct Writing {
@@ -48,7 +57,7 @@ pub(super) struct Writing {
     suspensions: VecDeque<(&'static str, String)>,
     /// Commands that are over.
     pub over: VecDeque<(u64, Option<&'static str>)>,
-    was_create: bool,
+    next: Kind,
 }
 
 impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
@@ -80,15 +89,31 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         } else if !self.writing.again.is_empty() {
             let steps = std::mem::take(&mut self.writing.again);
             self.call_write(steps);
-        } else if self.writing.was_create && self.begin_write(now) {
-            self.writing.was_create = false;
-        } else if self.begin_create(now) || self.begin_number(now) {
-            self.writing.was_create = true;
-        } else if self.begin_write(now) {
-            self.writing.was_create = false;
-        } else if let Some((command, refused)) = self.writing.over.pop_front() {
-            self.call_commanded(command, refused);
+        } else {
+            self.begin_in_turn(now);
         }
+    }
+
+    /// Creates, steps and commands take turns, so that none of them waits for long.
+    fn begin_in_turn(&mut self, now: Instant) {
+        for _ in 0..3 {
+            let kind = self.writing.next;
+            let (next, is_begun) = match kind {
+                Kind::Create => (Kind::Step, self.begin_create(now) || self.begin_number(now)),
+                Kind::Step => (Kind::Command, self.begin_write(now)),
+                Kind::Command => (Kind::Create, self.begin_commanded()),
+            };
+            self.writing.next = next;
+            if is_begun {
+                return;
+            }
+        }
+    }
+
+    fn begin_commanded(&mut self) -> bool {
+        let Some((command, refused)) = self.writing.over.pop_front() else { return false };
+        self.call_commanded(command, refused);
+        true
     }
 
     fn call_open(&mut self) {
@@ -293,7 +318,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     fn count(&self, tx: &Tx, step: &Tx, fact: &TxFact) {
         if let TxFact::Confirmed(confirmed) = fact
             && confirmed.new_fork
-            && tx.fork > 1
+            && tx.fork > 0
         {
             metrics::counter!("ubscore_confirmations_newfork_total").increment(1);
         }
