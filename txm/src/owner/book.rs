@@ -502,3 +502,6 @@ fn refusal(tx: &Tx, fact: &TxFact) -> Option<&'static str> {
         _ => Some("nothing to do in its state"),
     }
 }
+
+#[cfg(test)]
+mod tests;
