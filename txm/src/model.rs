@@ -1,5 +1,6 @@
 //! Models of the parts outside of a node, for the simulation: strict, and the same each time.
 
+pub mod chain;
 pub mod store;
 
 use chain::fee::GasCaps;
