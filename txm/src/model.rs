@@ -3,7 +3,7 @@
 pub mod chain;
 pub mod store;
 
-use chain::fee::GasCaps;
+use ::chain::fee::GasCaps;
 use tokio::time::Duration;
 
 use crate::options::{ExternalUse, Finality, TxmOptions};
