@@ -470,10 +470,11 @@ async fn a_lease_with_an_unknown_outcome_is_found() {
     assert_eq!(b.desk.owned().len(), 1, "taken by turns");
     let c = Running::start(&database, "c", &keys);
     // Both answers are lost, and the client leaves: the renewal finds the lease.
+    sleep(Duration::from_secs(1)).await;
+    b.stop().await;
     for _ in 0..2 {
         c.store.fail(StoreCall::Acquire, StoreFault::AnswerLost);
     }
-    b.stop().await;
     let answer = c.desk.create(request(keys[0], "2"), false).await;
     assert!(matches!(answer, Err(TxRefusal::Away(_))), "{answer:?}");
     eventually("its owner", || !c.desk.owned().is_empty()).await;
@@ -552,6 +553,11 @@ async fn random_faults_break_no_law() {
         }
         for post in posts {
             post.await.expect("an answer");
+        }
+        sleep(Duration::from_secs(300)).await;
+        if let Some(tx) = database.rows().iter().find(|tx| tx.nonce.is_none()) {
+            println!("DEBUG seed {seed} {} {} {tx:?} owner {:?}", database.rows().len(), database.rows().iter().filter(|tx| tx.nonce.is_none()).count(), database.owner(tx.new.signer));
+            for node in &nodes { println!("DEBUG owned {:?} {:?}", node.store.incarnation(), node.desk.owned()); println!("DEBUG known {:?}", node.desk.tools().open_rows.without_nonce()); }
         }
         eventually("nonces", || {
             database.rows().len() == 200 && database.rows().iter().all(|tx| tx.nonce.is_some())
