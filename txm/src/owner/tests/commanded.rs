@@ -83,7 +83,7 @@ async fn a_dropped_transaction_is_sent_again_before_its_interval() {
 #[tokio::test(start_paused = true)]
 async fn only_the_lowest_nonce_is_bumped_and_never_above_the_caps() {
     let mut world = World::new(1);
-    world.options.caps.max_fee = 6 * GWEI;
+    world.options.caps.max_fee = 12 * GWEI;
     let owner = world.start("a").await;
     for number in 0..2 {
         owner.create(world.request(&number.to_string(), payee(1), 1)).await;
@@ -97,7 +97,7 @@ async fn only_the_lowest_nonce_is_bumped_and_never_above_the_caps() {
     sleep(Duration::from_secs(2_000)).await;
     assert_eq!(world.row("0").sub, Some(SubState::Underpriced));
     for attempt in world.database.rows().iter().flat_map(|tx| &tx.attempts) {
-        assert!(attempt.price.max_fee <= 6 * GWEI, "{attempt:?}");
+        assert!(attempt.price.max_fee <= 12 * GWEI, "{attempt:?}");
     }
     world.chain.set_base_fee(GWEI);
     world.mine_until("over", World::is_over).await;
