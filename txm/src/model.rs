@@ -2,3 +2,4 @@
 
 pub mod chain;
 pub mod store;
+pub mod wallet;
