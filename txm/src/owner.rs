@@ -339,3 +339,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.book.put(tx, now);
     }
 }
+
+#[cfg(test)]
+mod tests;

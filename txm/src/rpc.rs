@@ -9,6 +9,8 @@ pub mod json;
 pub mod look;
 mod member;
 pub mod pool;
+#[cfg(test)]
+pub(crate) mod stub;
 mod told;
 
 use std::future::Future;
