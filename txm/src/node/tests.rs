@@ -554,11 +554,6 @@ async fn random_faults_break_no_law() {
         for post in posts {
             post.await.expect("an answer");
         }
-        sleep(Duration::from_secs(300)).await;
-        if let Some(tx) = database.rows().iter().find(|tx| tx.nonce.is_none()) {
-            println!("DEBUG seed {seed} {} {} {tx:?} owner {:?}", database.rows().len(), database.rows().iter().filter(|tx| tx.nonce.is_none()).count(), database.owner(tx.new.signer));
-            for node in &nodes { println!("DEBUG owned {:?} {:?}", node.store.incarnation(), node.desk.owned()); println!("DEBUG known {:?}", node.desk.tools().open_rows.without_nonce()); }
-        }
         eventually("nonces", || {
             database.rows().len() == 200 && database.rows().iter().all(|tx| tx.nonce.is_some())
         })
