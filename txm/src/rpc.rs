@@ -3,7 +3,7 @@
 pub mod breaker;
 pub mod client;
 mod heads;
-mod hex;
+pub(crate) mod hex;
 pub mod http;
 pub mod json;
 pub mod look;
