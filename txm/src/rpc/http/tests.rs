@@ -162,7 +162,11 @@ async fn each_call_is_asked_and_read() {
         table.iter().map(|row| Ok(row.3.clone())).collect();
     assert_eq!(endpoint.calls(&calls).await, expected, "in one list");
     for (index, call) in calls.iter().enumerate() {
-        assert_eq!(endpoint.calls(&[call.clone()]).await, expected[index..=index], "{call:?}");
+        assert_eq!(
+            endpoint.calls(std::slice::from_ref(call)).await,
+            expected[index..=index],
+            "{call:?}"
+        );
         let request = &stub.requests()[index + 1];
         assert_eq!(request["method"], call.method());
         assert_eq!(request["params"], table[index].1, "{call:?}");
@@ -286,7 +290,8 @@ fn an_error_has_its_number_words_and_data() {
     assert!(is_unknown(&answer(json!({ "id": 1, "result": "0x1" }))));
 }
 
-/// Goal: whatever bytes come, a call is unknown, and the next one on a new connection is answered.
+/// Goal: of any bytes that are no answer the call is unknown, and the next call on a new connection
+/// is answered.
 #[tokio::test]
 async fn half_answers_and_answers_that_are_none_are_unknown() {
     let text = |head: &str, body: &str| {
