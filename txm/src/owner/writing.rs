@@ -69,12 +69,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         *is_open && *failures == 0 && (has || !suspensions.is_empty())
     }
 
-    /// Suspends the signer with the next call.
+    /// Suspends the signer: in memory at once, in the store with the next call.
     pub(super) fn want_suspension(&mut self, reason: &'static str, about: String) {
-        if !self.writing.suspensions.iter().any(|(waiting, _)| *waiting == reason) {
+        if !self.book.suspensions.iter().any(|known| known.reason == reason) {
             self.raise(reason, &about);
             self.writing.suspensions.push_back((reason, about));
         }
+        self.suspend_here(reason);
     }
 
     /// Begins the next fenced call, if none is under way.
@@ -268,10 +269,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     fn suspended(&mut self, reason: &'static str, about: String, done: Result<(), StoreError>) {
         match done {
-            Ok(()) => {
-                self.well();
-                self.suspend_here(reason);
-            }
+            Ok(()) => self.well(),
             Err(error) => {
                 self.writing.suspensions.push_front((reason, about));
                 self.failed("suspend", &error);
@@ -348,7 +346,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let is_first = !self.writing.is_open;
         (self.writing.is_open, self.writing.must_open) = (true, false);
         self.book.cursor = self.book.cursor.max(read.cursor);
-        self.set_suspensions(read.suspensions);
+        // Later ones come with the arrivals, and one that was handed over may be newer than this.
+        if is_first {
+            self.set_suspensions(read.suspensions);
+        }
         let lost = std::mem::take(&mut self.writing.lost);
         let known: BTreeSet<TxId> = read.txs.iter().map(|tx| tx.id).collect();
         let max_fee = assumed_fee(self.following.market, &self.tools.options.caps);
@@ -376,6 +377,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             }
         }
         self.take_commands(read.commands, true);
+        for order in std::mem::take(&mut self.early) {
+            self.order(Some(order));
+        }
         if is_first {
             self.following.wants_counts = true;
             self.want_market();
