@@ -9,9 +9,7 @@ use chain::decide::{EndpointAnswer, TxStep};
 use chain::fee::GasPrice;
 use chain::payload::{TokenTransfer, TxPayload, address_text};
 use chain::state::{AttemptKind, TxState};
-use chain::tx::{
-    Attempt, FailCode, NewTx, Proof, SubState, Tx, TxId, TxReceipt, Wish,
-};
+use chain::tx::{Attempt, FailCode, NewTx, Proof, SubState, Tx, TxId, TxReceipt, Wish};
 use chain::view::BlockRef;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -157,7 +155,7 @@ struct TxRow {
     sent_since_ms: Option<u64>,
     receipt: Option<ReceiptRow>,
     fork: u32,
-    told: Vec<BlockRow>,
+    blocks: Vec<BlockRow>,
     cost: Option<String>,
     is_final: bool,
     attempts: Vec<AttemptRow>,
@@ -252,13 +250,17 @@ impl TxRow {
             refusal: self.refusal,
             wish: numbered(&WISHES, |one| one as i16, "wish", self.wish)?,
             version: self.version,
-            attempts: self.attempts.into_iter().map(AttemptRow::attempt).collect::<Result<_, _>>()?,
+            attempts: self
+                .attempts
+                .into_iter()
+                .map(AttemptRow::attempt)
+                .collect::<Result<_, _>>()?,
             resends: self.resends,
             resubmit_in: self.resubmit_in_ms.map(Duration::from_millis),
             sent_since: self.sent_since_ms.map(Duration::from_millis),
             receipt: self.receipt.map(ReceiptRow::receipt).transpose()?,
             fork: self.fork,
-            told: self.told.into_iter().map(BlockRow::block).collect::<Result<_, _>>()?,
+            told: self.blocks.into_iter().map(BlockRow::block).collect::<Result<_, _>>()?,
             cost: self.cost.as_deref().map(|cost| parsed("cost", cost)).transpose()?,
             is_final: self.is_final,
         })
