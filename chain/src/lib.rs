@@ -8,6 +8,7 @@
 pub mod class;
 pub mod decide;
 pub mod fee;
+mod named;
 pub mod payload;
 pub mod state;
 pub mod tx;
