@@ -1,5 +1,12 @@
 //! Endpoints of the chain: one call of JSON-RPC, typed, and what several endpoints say together.
 
+pub mod breaker;
+mod heads;
+pub mod look;
+mod member;
+pub mod pool;
+mod told;
+
 use std::future::Future;
 
 use alloy_primitives::{Address, B256, Bytes, U256};

@@ -1,0 +1,3 @@
+//! Models of the parts outside of a node, for the simulation: strict, and the same each time.
+
+pub mod store;

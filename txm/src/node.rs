@@ -1,0 +1,1 @@
+//! One process of the transaction manager: its leases, its owners, and its looks at the chain.
