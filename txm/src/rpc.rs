@@ -1,7 +1,11 @@
 //! Endpoints of the chain: one call of JSON-RPC, typed, and what several endpoints say together.
 
 pub mod breaker;
+pub mod client;
 mod heads;
+mod hex;
+pub mod http;
+pub mod json;
 pub mod look;
 mod member;
 pub mod pool;

@@ -2,11 +2,16 @@
 //! block that is known.
 
 use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use alloy_primitives::B256;
 use chain::view::{BlockRef, ChainView, ViewError};
 use parking_lot::Mutex;
+use tokio::time::sleep;
 
 use super::look::Seen;
 use super::member::{Answer, BATCH_CALLS_MAX, Member};
@@ -50,11 +55,56 @@ pub(super) enum HeadError {
     View(#[from] ViewError),
 }
 
+/// A cycle under way. One that takes longer than a look goes on in the next one.
+type Running = Pin<Box<dyn Future<Output = Result<Arc<Seen>, HeadError>> + Send>>;
+
+/// The cycles of all endpoints, by endpoint.
+#[derive(Default)]
+pub(super) struct Cycles(Vec<Option<Running>>);
+
+impl Cycles {
+    /// Runs one cycle of each endpoint. It waits for all of them, but once `enough` succeeded not
+    /// beyond `soon`, and never beyond `late`: one slow endpoint must not hold up the others.
+    pub(super) async fn run<E: Endpoint>(
+        &mut self,
+        members: &[Arc<Member<E>>],
+        rules: &Arc<HeadRules>,
+        enough: usize,
+        (soon, late): (Duration, Duration),
+    ) -> Vec<Result<Arc<Seen>, HeadError>> {
+        self.0.resize_with(members.len(), || None);
+        for (running, member) in self.0.iter_mut().zip(members) {
+            let (member, rules) = (member.clone(), rules.clone());
+            running.get_or_insert_with(|| Box::pin(async move { cycle(&member, &rules).await }));
+        }
+        let mut done: Vec<Option<Result<Arc<Seen>, HeadError>>> = Vec::new();
+        done.resize_with(members.len(), || None);
+        let (mut soon, mut late) = (pin!(sleep(soon)), pin!(sleep(late)));
+        poll_fn(|context| {
+            for (running, done) in self.0.iter_mut().zip(&mut done) {
+                let polled = running.as_mut().map(|running| running.as_mut().poll(context));
+                if let Some(Poll::Ready(cycle)) = polled {
+                    *running = None;
+                    *done = Some(cycle);
+                }
+            }
+            let is_soon = soon.as_mut().poll(context).is_ready();
+            let is_late = late.as_mut().poll(context).is_ready();
+            let succeeded = done.iter().filter(|cycle| matches!(cycle, Some(Ok(_)))).count();
+            let is_whole = done.iter().all(Option::is_some);
+            if is_whole || is_late || (is_soon && succeeded >= enough) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        done.into_iter().map(|cycle| cycle.unwrap_or(Err(HeadError::Silent))).collect()
+    }
+}
+
 /// Reads one cycle and keeps it.
-pub(super) async fn cycle<E: Endpoint>(
-    member: &Member<E>,
-    rules: &HeadRules,
-) -> Result<Arc<Seen>, HeadError> {
+async fn cycle<E: Endpoint>(member: &Member<E>, rules: &HeadRules) -> Result<Arc<Seen>, HeadError> {
     bind(member, rules).await?;
     let mut calls = vec![RpcCall::Block(BlockAt::Latest), RpcCall::Block(BlockAt::Finalized)];
     if rules.asks_safe {
@@ -121,8 +171,11 @@ async fn walk<E: Endpoint>(
 ) -> Result<Vec<Block>, HeadError> {
     let mut read = vec![head];
     let mut step = if known.head().is_some() { 1 } else { BATCH_CALLS_MAX as u64 };
-    let fell = known.head().is_some_and(|before| head.at.number < before.number);
-    while !fell {
+    if known.head().is_some_and(|before| head.at.number < before.number) {
+        // The view refuses a head that fell, so nothing more is read.
+        return Ok(read);
+    }
+    loop {
         let low = read.last().expect("it begins with the head").at;
         let is_known = known.has(low.number, low.hash);
         if low.number <= floor || is_known || known.has(low.number - 1, low.parent) {

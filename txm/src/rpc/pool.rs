@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::heads::{self, HeadError, HeadRules};
+use super::heads::{Cycles, HeadError, HeadRules};
 use super::look::{Look, Seen, median};
 use super::member::{Answer, Member};
 use super::told::Told;
@@ -28,12 +28,12 @@ const KEEP_MARGIN: usize = 32;
 
 /// Several endpoints of one chain.
 pub struct Pool<E> {
-    members: Vec<Member<E>>,
+    members: Vec<Arc<Member<E>>>,
     quorum: usize,
     options: TxmOptions,
-    rules: HeadRules,
-    /// One cycle of heads at a time.
-    cycle: tokio::sync::Mutex<()>,
+    rules: Arc<HeadRules>,
+    /// One look at a time.
+    cycles: tokio::sync::Mutex<Cycles>,
     /// The last time at which an endpoint showed a head.
     answered: Mutex<Instant>,
     /// The market at this head.
@@ -97,13 +97,13 @@ impl<E: Endpoint> Pool<E> {
             asks_safe: options.finality == Finality::Safe,
             genesis: Mutex::new(None),
         };
-        let member = |endpoint| Member::new(endpoint, options.poll);
+        let member = |endpoint| Arc::new(Member::new(endpoint, options.poll));
         Pool {
             members: endpoints.into_iter().map(member).collect(),
             quorum: options.quorum.max(1),
             options: options.clone(),
-            rules,
-            cycle: tokio::sync::Mutex::new(()),
+            rules: Arc::new(rules),
+            cycles: tokio::sync::Mutex::default(),
             answered: Mutex::new(Instant::now()),
             market: Mutex::new(None),
         }
@@ -125,11 +125,12 @@ impl<E: Endpoint> Pool<E> {
 
     /// One cycle of heads of all endpoints.
     pub async fn look(&self) -> Arc<Look> {
-        let _alone = self.cycle.lock().await;
-        let cycles = self.members.iter().map(|member| heads::cycle(member, &self.rules));
+        let times = (self.options.poll, self.options.rpc_timeout);
+        let mut cycles = self.cycles.lock().await;
+        let cycles = cycles.run(&self.members, &self.rules, self.quorum, times).await;
         let mut seen = Vec::with_capacity(self.members.len());
         let mut is_answered = false;
-        for (member, cycle) in self.members.iter().zip(join_all(cycles).await) {
+        for (member, cycle) in self.members.iter().zip(cycles) {
             is_answered |= !matches!(cycle, Err(HeadError::Silent));
             if let Err(error) = &cycle
                 && !matches!(error, HeadError::Silent)
@@ -377,9 +378,8 @@ impl<E: Endpoint> Pool<E> {
 
     /// Asks every endpoint at once. Those that are left out are not in the answers.
     async fn ask_all(&self, calls: &[RpcCall]) -> Vec<(&Member<E>, Vec<Answer>)> {
-        let asked = self
-            .members
-            .iter()
+        let members = self.members.iter().map(|member| &**member);
+        let asked = members
             .map(|member| async move { member.ask(calls).await.map(|answers| (member, answers)) });
         join_all(asked).await.into_iter().flatten().collect()
     }
@@ -389,7 +389,7 @@ impl<E: Endpoint> Pool<E> {
     fn turn<'a>(&'a self, look: &'a Look) -> Vec<(&'a Member<E>, &'a Seen)> {
         let pairs = self.members.iter().zip(&look.seen);
         let mut turn: Vec<_> =
-            pairs.filter_map(|(it, seen)| Some((it, &**seen.as_ref()?))).collect();
+            pairs.filter_map(|(it, seen)| Some((&**it, &**seen.as_ref()?))).collect();
         let head = look.head().map_or(0, |head| head.at.number);
         if let Ok(length @ 1..) = u64::try_from(turn.len()) {
             turn.rotate_left(usize::try_from(head % length).unwrap_or(0));
