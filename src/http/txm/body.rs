@@ -300,10 +300,7 @@ mod tests {
             body(r#""value":"1","gas":1000001"#, ""),
             body(r#""value":"1","gas":"21000""#, ""),
             body(r#""value":"1","gas":21000.5"#, ""),
-            body(
-                &format!(r#""value":"1","token":{{"contract":"{SIGNER}","amount":"5"}}"#),
-                "",
-            ),
+            body(&format!(r#""value":"1","token":{{"contract":"{SIGNER}","amount":"5"}}"#), ""),
             body(&format!(r#""token":{{"contract":"{SIGNER}","amount":"-5"}}"#), ""),
             format!(r#"{{"signer":"{SIGNER}","requestId":"a","payload":{{"value":"1"}}}}"#),
             format!(r#"{{"signer":"{SIGNER}","payload":{{"to":"{SIGNER}","value":"1"}}}}"#),
@@ -315,12 +312,9 @@ mod tests {
         }
         let zero = format!(r#""token":{{"contract":"{SIGNER}","amount":"0"}}"#);
         assert_eq!(code(&body(&zero, "")), Code::InvalidAmount);
-        for (from, to) in [
-            (SIGNER, "0x1"),
-            (SIGNER, "me"),
-            ("0x5aae", "0x5AaE"),
-            ("\"to\":\"0x", "\"to\":\"0X"),
-        ] {
+        for (from, to) in
+            [(SIGNER, "0x1"), (SIGNER, "me"), ("0x5aae", "0x5AaE"), ("\"to\":\"0x", "\"to\":\"0X")]
+        {
             let bad = body(value, "").replace(from, to);
             assert_eq!(code(&bad), Code::InvalidAddress, "{bad}");
         }
@@ -329,7 +323,8 @@ mod tests {
     #[test]
     fn a_query_names_a_hundred_requests_at_most() {
         let one = format!(r#"{{"signer":"{SIGNER}","requestId":"a"}}"#);
-        let of = |count: usize| format!(r#"{{"requests":[{}]}}"#, vec![one.as_str(); count].join(","));
+        let of =
+            |count: usize| format!(r#"{{"requests":[{}]}}"#, vec![one.as_str(); count].join(","));
         let read = |count| parse::<QueryDraft>(of(count).as_bytes()).expect("JSON").read();
         assert_eq!(read(QUERY_MAX).expect("read").len(), QUERY_MAX);
         assert!(read(0).is_err() && read(QUERY_MAX + 1).is_err());

@@ -1,7 +1,7 @@
 //! JSON of chain transactions and signers, in the spelling of clients: camel case, values in wei as
 //! text, times as in RFC 3339.
 
-use alloy_primitives::{B256, U256};
+use alloy_primitives::U256;
 use chain::decide::EndpointAnswer;
 use chain::payload::{TxPayload, address_text};
 use chain::tx::{FailCode, SubState, Tx, TxReceipt};
@@ -21,7 +21,7 @@ pub(super) struct TxBody {
     nonce: Option<u64>,
     state: &'static str,
     sub_state: Option<&'static str>,
-    tx_hash: Option<B256>,
+    tx_hash: Option<String>,
     attempts: usize,
     code: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,8 +48,9 @@ impl TxBody {
 }
 
 /// The hash that was mined, else that of the newest attempt.
-fn hash(tx: &Tx) -> Option<B256> {
-    tx.receipt.map(|receipt| receipt.hash).or(tx.attempts.last().map(|attempt| attempt.hash))
+fn hash(tx: &Tx) -> Option<String> {
+    let mined = tx.receipt.map(|receipt| receipt.hash);
+    mined.or(tx.attempts.last().map(|attempt| attempt.hash)).map(|hash| hash.to_string())
 }
 
 /// A transaction with everything that is kept of it.
@@ -65,7 +66,7 @@ pub(super) struct TxDetailBody {
     nonce: Option<u64>,
     state: &'static str,
     sub_state: Option<&'static str>,
-    tx_hash: Option<B256>,
+    tx_hash: Option<String>,
     code: Option<&'static str>,
     refusal: Option<String>,
     wish: &'static str,
@@ -104,7 +105,7 @@ struct TokenBody {
 struct AttemptBody {
     attempt: u32,
     kind: &'static str,
-    hash: B256,
+    hash: String,
     max_fee_per_gas: String,
     max_priority_fee_per_gas: String,
     gas: u64,
@@ -126,9 +127,9 @@ struct AnswerBody {
 #[serde(rename_all = "camelCase")]
 struct ReceiptBody {
     attempt: u32,
-    tx_hash: B256,
+    tx_hash: String,
     block_number: u64,
-    block_hash: B256,
+    block_hash: String,
     proof: &'static str,
     gas_used: u64,
     effective_gas_price: String,
@@ -137,7 +138,7 @@ struct ReceiptBody {
 #[derive(Serialize)]
 struct BlockBody {
     number: u64,
-    hash: B256,
+    hash: String,
 }
 
 #[derive(Serialize)]
@@ -185,7 +186,7 @@ impl TxDetailBody {
             confirmations: tx
                 .told
                 .iter()
-                .map(|block| BlockBody { number: block.number, hash: block.hash })
+                .map(|block| BlockBody { number: block.number, hash: block.hash.to_string() })
                 .collect(),
             cost_wei: tx.cost.map(|cost: U256| cost.to_string()),
             deadline: tx.new.deadline_ms.map(time),
@@ -223,7 +224,7 @@ impl AttemptBody {
         AttemptBody {
             attempt: attempt.number,
             kind: attempt.kind.name(),
-            hash: attempt.hash,
+            hash: attempt.hash.to_string(),
             max_fee_per_gas: attempt.price.max_fee.to_string(),
             max_priority_fee_per_gas: attempt.price.max_tip.to_string(),
             gas: attempt.gas,
@@ -242,9 +243,9 @@ impl ReceiptBody {
     fn new(receipt: TxReceipt) -> ReceiptBody {
         ReceiptBody {
             attempt: receipt.attempt,
-            tx_hash: receipt.hash,
+            tx_hash: receipt.hash.to_string(),
             block_number: receipt.block_number,
-            block_hash: receipt.block_hash,
+            block_hash: receipt.block_hash.to_string(),
             proof: receipt.proof.name(),
             gas_used: receipt.gas_used,
             effective_gas_price: receipt.gas_price.to_string(),
@@ -385,8 +386,7 @@ pub(super) fn cursor(text: &str) -> Option<FeedCursor> {
         let digits = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
         part.parse::<u64>().ok().filter(|_| digits)
     });
-    let cursor =
-        FeedCursor { epoch: parts.next()??, xid: parts.next()??, event: parts.next()?? };
+    let cursor = FeedCursor { epoch: parts.next()??, xid: parts.next()??, event: parts.next()?? };
     parts.next().is_none().then_some(cursor)
 }
 

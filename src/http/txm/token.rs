@@ -78,7 +78,8 @@ impl TxCaller {
     /// FORBIDDEN: no second token, or one of the same operator, or without the role.
     pub(super) fn second(intake: &Intake, call: &Call, first: u64) -> Result<u64, Refusal> {
         let header = call.request.headers().get(X_APPROVER).and_then(|it| it.to_str().ok());
-        let claims = header.map(|header| intake.verifier.verify(Some(header), intake.clock.now_s()));
+        let claims =
+            header.map(|header| intake.verifier.verify(Some(header), intake.clock.now_s()));
         match claims {
             Some(Ok(claims)) if claims.role == Some(Role::Admin) && claims.user_id != first => {
                 Ok(claims.user_id)
