@@ -1,4 +1,8 @@
-//! Keys: who signs, and the check of every answer.
+//! Keys, and the check of every answer of a signer: [`codec`] (bytes), [`keystore`] (files of this
+//! machine).
+
+pub mod codec;
+pub mod keystore;
 
 use std::future::Future;
 
