@@ -19,6 +19,7 @@ pub mod model;
 pub mod node;
 pub mod open_rows;
 pub mod options;
+pub mod owner;
 pub mod policy;
 pub mod prepare;
 pub mod rpc;

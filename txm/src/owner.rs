@@ -17,13 +17,11 @@ mod following;
 mod sending;
 mod writing;
 
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 
-use chain::decide::{Effect, TxRules};
-use chain::tx::{Tx, TxId};
+use chain::decide::{Effect, TxFact, TxRules};
+use chain::fee::GasMarket;
+use chain::tx::{NewTx, Tx, TxId};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -31,13 +29,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::desk::TxRefusal;
-use crate::rpc::Endpoint;
+use crate::prepare::{Prepared, assumed_fee};
 use crate::rpc::look::Look;
+use crate::rpc::pool::Counts;
+use crate::rpc::{Endpoint, TransactionRead};
 use crate::signer::Signer;
-use crate::store::{Created, Lease, OtherOwner, Suspension, TxCommand, TxStore};
+use crate::store::{Created, Lease, Suspension, TxCommand, TxStore};
 use crate::tools::Tools;
-use chain::decide::TxFact;
-use chain::tx::NewTx;
 
 use book::{Book, Times};
 use creating::Creating;
@@ -71,13 +69,13 @@ enum Heard {
     Signed(sending::SignAnswer),
     Sent(sending::SendAnswer),
     Known(TxId, Vec<(u32, bool)>),
-    Counts(Instant, Vec<crate::rpc::pool::Counts>),
-    Market(chain::view::BlockRef, Option<chain::fee::GasMarket>),
+    Counts(Instant, Vec<Counts>),
+    Market(Option<GasMarket>),
     Mined(Option<u64>),
     FinalMined(Option<u64>),
     Receipts(following::ReceiptAnswers),
-    Sought(TxId, Arc<Look>, Vec<crate::rpc::TransactionRead>),
-    Prepared(TxId, u64, Result<u64, TxRefusal>),
+    Sought(TxId, Arc<Look>, Vec<TransactionRead>),
+    Prepared(TxId, u64, Result<Prepared, TxRefusal>),
 }
 
 /// Why the loop went on.
@@ -104,6 +102,8 @@ pub struct Owner<S, E, K> {
     creating: Creating,
     sending: Sending,
     following: Following,
+    /// Suspensions that this owner has set and the store has not shown yet.
+    own_suspensions: Vec<Suspension>,
     is_draining: bool,
     is_fenced: bool,
 }
@@ -136,6 +136,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             creating: Creating::default(),
             sending: Sending::default(),
             following: Following::default(),
+            own_suspensions: Vec::new(),
             is_draining: false,
             is_fenced: false,
         }
@@ -145,13 +146,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     pub async fn run(mut self) -> OwnerEnd {
         loop {
             self.advance();
-            if self.is_fenced {
+            if let Some(end) = self.end() {
+                self.tools.open_rows.close(self.lease.signer);
                 self.answer_all_not_leader();
-                return OwnerEnd::Fenced;
-            }
-            if self.is_draining && self.call.is_none() && !self.has_to_write() {
-                self.answer_all_not_leader();
-                return OwnerEnd::Released;
+                return end;
             }
             match self.next_event().await {
                 Event::Called(called) => self.called(called),
@@ -163,6 +161,14 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 }
                 Event::Time => {}
             }
+        }
+    }
+
+    fn end(&self) -> Option<OwnerEnd> {
+        let is_drained = self.is_draining && self.call.is_none() && !self.has_to_write();
+        match self.is_fenced {
+            true => Some(OwnerEnd::Fenced),
+            false => is_drained.then_some(OwnerEnd::Released),
         }
     }
 
@@ -188,8 +194,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.call = None;
                 Event::Called(called)
             }
-            order = orders.recv(), if !*is_draining => Event::Order(order),
             Some(heard) = asks.next(), if !asks.is_empty() => Event::Heard(heard),
+            order = orders.recv(), if !*is_draining => Event::Order(order),
             Ok(()) = looks.changed() => Event::Looked,
             Ok(()) = deadline.changed() => Event::Time,
             () = woken => Event::Time,
@@ -204,6 +210,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     /// Begins all that may begin now. Nothing here awaits.
     fn advance(&mut self) {
+        self.take_orders();
         let now = Instant::now();
         self.writing.pause = self.writing.pause.filter(|at| *at > now);
         self.following.pause = self.following.pause.filter(|at| *at > now);
@@ -219,21 +226,24 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    fn order(&mut self, order: Option<Order>) {
-        let mut next = Some(order);
-        // Everything that is queued, so that one statement has it all.
-        while let Some(order) = next.take() {
-            match order {
-                Some(Order::Create(new, reply)) => self.take_create(new, reply),
-                Some(Order::Arrived(txs, commands, suspensions)) => {
-                    self.take_arrived(txs, commands, suspensions);
-                }
-                Some(Order::Release) | None => {
-                    self.is_draining = true;
-                    return;
-                }
+    /// Takes everything that is queued, so that one statement has all of it.
+    fn take_orders(&mut self) {
+        while !self.is_draining {
+            match self.orders.try_recv() {
+                Ok(order) => self.order(Some(order)),
+                Err(mpsc::error::TryRecvError::Disconnected) => self.order(None),
+                Err(mpsc::error::TryRecvError::Empty) => return,
             }
-            next = self.orders.try_recv().ok().map(Some);
+        }
+    }
+
+    fn order(&mut self, order: Option<Order>) {
+        match order {
+            Some(Order::Create(new, reply)) => self.take_create(new, reply),
+            Some(Order::Arrived(txs, commands, suspensions)) => {
+                self.take_arrived(txs, commands, suspensions);
+            }
+            Some(Order::Release) | None => self.is_draining = true,
         }
     }
 
@@ -243,7 +253,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             Heard::Sent(answer) => self.heard_sent(answer),
             Heard::Known(id, known) => self.heard_known(id, known),
             Heard::Counts(asked, counts) => self.heard_counts(asked, counts),
-            Heard::Market(head, market) => self.heard_market(head, market),
+            Heard::Market(market) => self.heard_market(market),
             Heard::Mined(count) => self.heard_mined(count),
             Heard::FinalMined(count) => self.heard_final_mined(count),
             Heard::Receipts(answers) => self.heard_receipts(answers),
@@ -291,6 +301,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             caps: options.caps,
             market: self.following.market,
             is_suspended: self.book.is_suspended(),
+            required: options.required,
         }
     }
 
@@ -321,8 +332,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    /// The answer to creates that this process may not make.
-    fn not_leader() -> TxRefusal {
-        TxRefusal::NotLeader(OtherOwner { node: String::new(), url: String::new() })
+    /// Keeps a row as the store has it.
+    fn put(&mut self, tx: Tx, now: Instant) {
+        let max_fee = assumed_fee(self.following.market, &self.tools.options.caps);
+        self.tools.open_rows.keep(&tx, max_fee);
+        self.book.put(tx, now);
     }
 }

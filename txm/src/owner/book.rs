@@ -57,8 +57,8 @@ pub(super) struct Row {
     pub is_signing: bool,
     /// Its first signature was asked for, or is stored.
     pub has_turn: bool,
-    /// The bytes of this attempt were sent last, at this time.
-    pub sent: Option<(u32, Instant)>,
+    /// When endpoints answered to its last send.
+    pub sent: Option<Instant>,
     /// The last time that it was sent because an endpoint lacked it.
     pub missed: Option<Instant>,
     /// Failures in a row: of its signature, or of a question about it.
@@ -67,8 +67,10 @@ pub(super) struct Row {
     pub is_preparing: bool,
     /// A question for its receipts is under way.
     pub is_asked: bool,
-    /// Receipts were not found with the nonce below this final count.
-    pub unfound_below: u64,
+    /// No receipt of it is asked for by the mined count before this time.
+    pub ask_at: Option<Instant>,
+    /// Questions for its receipts in a row that found none.
+    pub misses: u32,
     /// Its lookup by sender and nonce is under way or is planned.
     pub is_sought: bool,
     /// When the row was first seen BLOCKED.
@@ -99,7 +101,8 @@ impl Row {
             failures: 0,
             is_preparing: false,
             is_asked: false,
-            unfound_below: 0,
+            ask_at: None,
+            misses: 0,
             is_sought: false,
             blocked: None,
             due: None,
@@ -133,7 +136,7 @@ impl Row {
     }
 
     /// What its time has come for, now.
-    pub fn look_at(&self, now: Instant, times: Times) -> Wants {
+    pub(super) fn look_at(&self, now: Instant, times: Times) -> Wants {
         let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let retries = is_over(self.retry);
         Wants {
@@ -155,7 +158,8 @@ impl Row {
         }
     }
 
-    fn place(&self) -> Place {
+    /// The index that it stands in.
+    pub(super) fn place(&self) -> Place {
         Row::place_of(&self.tx, self.has_turn)
     }
 }
@@ -215,7 +219,6 @@ pub(super) struct Book {
     flying: BTreeSet<u64>,
     mined_rows: BTreeSet<u64>,
     watched: BTreeSet<TxId>,
-    later: BTreeSet<TxId>,
     ready: BTreeSet<(u64, TxId)>,
     wakes: BTreeSet<(Instant, TxId)>,
     times: Times,
@@ -231,12 +234,12 @@ pub(super) struct Book {
 
 impl Book {
     /// An empty book.
-    pub fn new(times: Times) -> Book {
+    pub(super) fn new(times: Times) -> Book {
         Book { times, ..Book::default() }
     }
 
     /// Takes a row as the store has it. An older version than the one here changes nothing.
-    pub fn put(&mut self, tx: Tx, now: Instant) {
+    pub(super) fn put(&mut self, tx: Tx, now: Instant) {
         let id = tx.id;
         if self.rows.get(&id).is_some_and(|row| row.tx.version > tx.version) {
             return;
@@ -261,7 +264,7 @@ impl Book {
     }
 
     /// Changes a row's memory and keeps the indices right.
-    pub fn change(&mut self, id: TxId, change: impl FnOnce(&mut Row)) {
+    pub(super) fn change(&mut self, id: TxId, change: impl FnOnce(&mut Row)) {
         if let Some(mut row) = self.take_out(id) {
             change(&mut row);
             self.put_in(id, row);
@@ -276,7 +279,7 @@ impl Book {
             self.wakes.remove(&(wake, id));
         }
         match row.place {
-            Place::Later => self.later.remove(&id),
+            Place::Later => false,
             Place::Waiting => self.waiting.remove(&nonce),
             Place::Flying => self.flying.remove(&nonce),
             Place::Mined => self.mined_rows.remove(&nonce),
@@ -289,7 +292,7 @@ impl Book {
         let nonce = row.tx.nonce.unwrap_or(u64::MAX);
         row.place = row.place();
         match row.place {
-            Place::Later => self.later.insert(id),
+            Place::Later => false,
             Place::Waiting => self.waiting.insert(nonce),
             Place::Flying => self.flying.insert(nonce),
             Place::Mined => self.mined_rows.insert(nonce),
@@ -308,7 +311,7 @@ impl Book {
     }
 
     /// Forgets a row.
-    pub fn forget(&mut self, id: TxId) {
+    pub(super) fn forget(&mut self, id: TxId) {
         if let Some(row) = self.take_out(id)
             && let Some(nonce) = row.tx.nonce
             && self.nonces.get(&nonce) == Some(&id)
@@ -318,85 +321,88 @@ impl Book {
     }
 
     /// Adds a fact about a row. It is decided when the row's turn to be written comes.
-    pub fn tell(&mut self, id: TxId, fact: TxFact, command: Option<u64>) {
+    pub(super) fn tell(&mut self, id: TxId, fact: TxFact, command: Option<u64>) {
         self.change(id, |row| row.facts.push_back(Told { fact, command }));
     }
 
     /// Adds a fact, unless the same one waits already.
-    pub fn tell_once(&mut self, id: TxId, fact: TxFact) {
-        let waits = self
-            .rows
-            .get(&id)
-            .is_some_and(|row| row.facts.iter().any(|told| told.fact == fact));
+    pub(super) fn tell_once(&mut self, id: TxId, fact: TxFact) {
+        let waits =
+            self.rows.get(&id).is_some_and(|row| row.facts.iter().any(|told| told.fact == fact));
         if !waits {
             self.tell(id, fact, None);
         }
     }
 
+    /// Whether a row is here.
+    pub(super) fn has(&self, id: TxId) -> bool {
+        self.rows.contains_key(&id)
+    }
+
     /// A row.
-    pub fn row(&self, id: TxId) -> Option<&Row> {
+    pub(super) fn row(&self, id: TxId) -> Option<&Row> {
         self.rows.get(&id)
     }
 
     /// The row of a nonce.
-    pub fn at(&self, nonce: u64) -> Option<&Row> {
+    pub(super) fn at(&self, nonce: u64) -> Option<&Row> {
         self.rows.get(self.nonces.get(&nonce)?)
     }
 
     /// Every row's id.
-    pub fn ids(&self) -> Vec<TxId> {
+    pub(super) fn ids(&self) -> Vec<TxId> {
         self.rows.keys().copied().collect()
     }
 
     /// Rows that are not terminal.
-    pub fn open(&self) -> usize {
+    pub(super) fn open(&self) -> usize {
         self.rows.len() - self.watched.len()
     }
 
-    /// Rows without a nonce, in the order of their ids, which is that of their arrival.
-    pub fn later(&self) -> Vec<TxId> {
-        self.later.iter().copied().collect()
-    }
-
     /// Terminal rows that are still looked at.
-    pub fn watched(&self) -> Vec<TxId> {
+    pub(super) fn watched(&self) -> Vec<TxId> {
         self.watched.iter().copied().collect()
     }
 
     /// Rows with a believed receipt that are not final, by nonce.
-    pub fn mined_rows(&self) -> Vec<TxId> {
+    pub(super) fn mined_rows(&self) -> Vec<TxId> {
         self.mined_rows.iter().filter_map(|nonce| self.nonces.get(nonce).copied()).collect()
     }
 
     /// Whether something is on its way to the chain.
-    pub fn is_flying(&self) -> bool {
+    pub(super) fn is_flying(&self) -> bool {
         !self.flying.is_empty()
     }
 
+    /// Whether something is sent and not mined.
+    pub(super) fn has_unmined(&self) -> bool {
+        self.flying.range(self.mined..).next().is_some()
+    }
+
     /// Whether a row waits to be signed.
-    pub fn is_waiting(&self) -> bool {
+    pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Whether a row has facts to be decided.
-    pub fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
     /// Whether the signer is suspended.
-    pub fn is_suspended(&self) -> bool {
+    pub(super) fn is_suspended(&self) -> bool {
         !self.suspensions.is_empty()
     }
 
     /// The lowest nonce that is not mined, as far as is known.
-    pub fn lowest_unmined(&self) -> Option<u64> {
+    pub(super) fn lowest_unmined(&self) -> Option<u64> {
         let flying = self.flying.range(self.mined..).next();
         [flying, self.waiting.first()].into_iter().flatten().min().copied()
     }
 
     /// The next rows to be signed, ascending: as many as the window has room for. `most` is the
     /// window; 0: no window.
-    pub fn turns(&self, most: usize) -> Vec<TxId> {
+    pub(super) fn turns(&self, most: usize) -> Vec<TxId> {
         let room = match most {
             0 => usize::MAX,
             most => most.saturating_sub(self.flying.range(self.mined..).take(most).count()),
@@ -411,18 +417,18 @@ impl Book {
 
     /// Rows below the mined count without a believed receipt, by nonce. No other row's receipt is
     /// asked for.
-    pub fn unreceipted(&self) -> Vec<TxId> {
+    pub(super) fn unreceipted(&self) -> Vec<TxId> {
         let below = self.flying.range(..self.mined);
         below.filter_map(|nonce| self.nonces.get(nonce).copied()).collect()
     }
 
     /// The rows that an endpoint lacks: its pool counts up to `pending`, and these were sent before
     /// `asked`. Ascending. A row that was sent for this reason within `pause` is not named again.
-    pub fn missing(&self, pending: u64, asked: Instant, pause: Duration) -> Vec<TxId> {
+    pub(super) fn missing(&self, pending: u64, asked: Instant, pause: Duration) -> Vec<TxId> {
         let from = pending.max(self.mined);
         let lacked = self.flying.range(from..).filter_map(|nonce| {
             let row = self.at(*nonce)?;
-            let was_sent = row.sent.is_some_and(|(_, at)| at < asked);
+            let was_sent = row.sent.is_some_and(|at| at < asked);
             let is_new = row.missed.is_none_or(|at| at + pause <= asked);
             (was_sent && is_new).then_some(row.tx.id)
         });
@@ -434,18 +440,18 @@ impl Book {
     }
 
     /// The next time at which a row wants a look.
-    pub fn next_wake(&self) -> Option<Instant> {
+    pub(super) fn next_wake(&self) -> Option<Instant> {
         self.wakes.first().map(|(at, _)| *at)
     }
 
     /// The rows that want a look now. Their time is over.
-    pub fn woken(&self, now: Instant) -> Vec<TxId> {
+    pub(super) fn woken(&self, now: Instant) -> Vec<TxId> {
         self.wakes.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect()
     }
 
     /// The looks that a row wants now. Each is named once: the next resend counts from the write
     /// of its step.
-    pub fn take_wants(&mut self, id: TxId, now: Instant) -> Wants {
+    pub(super) fn take_wants(&mut self, id: TxId, now: Instant) -> Wants {
         let times = self.times;
         let wants = self.rows.get(&id).map(|row| row.look_at(now, times)).unwrap_or_default();
         self.change(id, |row| {
@@ -458,7 +464,7 @@ impl Book {
     }
 
     /// Decides facts of at most `most` rows, the lowest nonce first, until each has a step.
-    pub fn plan(&mut self, rules: &TxRules, most: usize, now: Instant) -> Plan {
+    pub(super) fn plan(&mut self, rules: &TxRules, most: usize, now: Instant) -> Plan {
         let mut plan = Plan::default();
         while plan.steps.len() < most {
             let Some((_, id)) = self.ready.first().copied() else { break };
@@ -471,7 +477,7 @@ impl Book {
                     }
                     continue;
                 };
-                if is_free(&before, &step) {
+                if !step.is_written(&before) {
                     plan.over.extend(told.command.map(|command| (command, None)));
                     plan.free.push((id, step.effects));
                     continue;
@@ -486,19 +492,6 @@ impl Book {
     }
 }
 
-/// Whether a step changes nothing that is stored, so that its effects need no write. A terminal row
-/// is never written; its bytes are stored.
-fn is_free(before: &Tx, step: &TxStep) -> bool {
-    if before.state.is_terminal() {
-        return true;
-    }
-    let TxStep { tx, is_new_attempt, submits, answers, confirmed, effects } = step;
-    let changes = *is_new_attempt || *submits || answers.is_some() || confirmed.is_some();
-    let sends = effects.iter().any(|effect| matches!(effect, Effect::Send { .. }));
-    let same = Tx { version: before.version, ..tx.clone() } == *before;
-    same && !changes && !sends
-}
-
 /// Why a command did nothing; `None`: its wish is met already.
 fn refusal(tx: &Tx, fact: &TxFact) -> Option<&'static str> {
     match fact {
@@ -509,3 +502,6 @@ fn refusal(tx: &Tx, fact: &TxFact) -> Option<&'static str> {
         _ => Some("nothing to do in its state"),
     }
 }
+
+#[cfg(test)]
+mod tests;

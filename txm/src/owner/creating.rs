@@ -41,7 +41,7 @@ pub(super) struct Creating {
 
 impl Creating {
     /// The same requests again, before all later ones.
-    pub fn put_back(&mut self, requests: Vec<Request>, is_unknown: bool) {
+    pub(super) fn put_back(&mut self, requests: Vec<Request>, is_unknown: bool) {
         for mut request in requests.into_iter().rev() {
             request.is_unknown |= is_unknown;
             self.requests.push_front(request);
@@ -49,13 +49,8 @@ impl Creating {
     }
 
     /// Everything that waits for an answer.
-    pub fn take_all(&mut self) -> VecDeque<Request> {
+    pub(super) fn take_all(&mut self) -> VecDeque<Request> {
         mem::take(&mut self.requests)
-    }
-
-    /// Whether something waits for a nonce.
-    pub fn wants_nonce(&self) -> bool {
-        !self.requests.is_empty() || !self.ready.is_empty()
     }
 }
 
@@ -79,20 +74,25 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    /// Answers every waiting request with a refusal. A request that may have its row stays.
+    /// Answers every waiting request with a refusal. One that may have its row is not refused: the
+    /// book shows it, and its caller asks again.
     pub(super) fn refuse_creates(&mut self, refusal: &TxRefusal) {
         for request in self.creating.take_all() {
-            if request.is_unknown {
-                self.creating.requests.push_back(request);
-            } else {
-                drop(request.reply.send(Err(refusal.clone())));
-            }
+            let answer = match request.is_unknown {
+                true => TxRefusal::Away("it may have its row".to_owned()),
+                false => refusal.clone(),
+            };
+            self.writing.must_open |= request.is_unknown;
+            drop(request.reply.send(Err(answer)));
         }
     }
 
     /// Begins the create of all that is queued, at most `batch_max`. Whether there is one.
     pub(super) fn begin_create(&mut self, now: Instant) -> bool {
-        self.creating.requests.retain(|it| it.is_unknown || !it.reply.is_closed());
+        // Its caller has gone, and asks again by its key. If it has its row, the book shows it.
+        let gone = |it: &Request| it.reply.is_closed();
+        self.writing.must_open |= self.creating.requests.iter().any(|it| it.is_unknown && gone(it));
+        self.creating.requests.retain(|it| !gone(it));
         if self.is_draining || self.creating.requests.is_empty() || !self.may_number(now) {
             return false;
         }
@@ -110,6 +110,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     pub(super) fn created(&mut self, requests: Vec<Request>, created: Vec<Created>) {
         crash::point("txm_after_create");
         let now = Instant::now();
+        let before = self.book.cursor.max(self.following.floor);
+        let lowest = created.iter().filter_map(|created| match created {
+            Created::New(tx) => tx.nonce,
+            Created::Known(_) | Created::Conflict(_) => None,
+        });
+        self.find_hole(before, lowest.min());
         for (request, created) in requests.into_iter().zip(created) {
             match &created {
                 Created::New(tx) => self.put(Tx::clone(tx), now),
@@ -218,6 +224,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     pub(super) fn numbered(&mut self, ready: Vec<(Ready, Hold)>, txs: Vec<Tx>) {
         crash::point("txm_after_create");
         let now = Instant::now();
+        let before = self.book.cursor.max(self.following.floor);
+        self.find_hole(before, txs.iter().filter_map(|tx| tx.nonce).min());
         for tx in txs {
             self.put(tx, now);
         }
@@ -228,5 +236,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.want_prepare(*id);
             }
         }
+    }
+
+    /// A statement that was given up may have been written late: its rows are in the store alone.
+    fn find_hole(&mut self, next: u64, lowest: Option<u64>) {
+        self.writing.must_open |= lowest.is_some_and(|lowest| lowest > next);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use alloy_primitives::B256;
 use chain::decide::TxFact;
 use chain::fee::GasMarket;
+use chain::proof::{ProofLog, proof};
 use chain::tx::{Tx, TxId, TxReceipt};
 use tokio::time::Instant;
 
@@ -62,7 +63,7 @@ pub(super) struct ReceiptAnswers {
 
 impl Following {
     /// Whether looks by time wait for the market.
-    pub fn waits_for_market(&self) -> bool {
+    pub(super) fn waits_for_market(&self) -> bool {
         self.wants_market || self.is_pricing
     }
 }
@@ -113,9 +114,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         if self.following.wants_counts && may_count {
             (self.following.wants_counts, self.following.is_counting) = (false, true);
             let tools = self.tools.clone();
-            self.asks.push(Box::pin(async move {
-                Heard::Counts(now, tools.pool.counts(signer).await)
-            }));
+            self.asks
+                .push(Box::pin(async move { Heard::Counts(now, tools.pool.counts(signer).await) }));
         }
         if self.following.wants_mined && !self.following.is_asking_mined {
             (self.following.wants_mined, self.following.is_asking_mined) = (false, true);
@@ -157,7 +157,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.compare_cursor(&counts);
         let pause = self.tools.options.resubmit_interval;
         // An endpoint that lags behind lacks nothing: it does not know of the blocks.
-        for count in counts.iter().filter(|count| count.latest >= self.book.mined) {
+        let mined = self.book.mined;
+        for count in counts.iter().filter(|count| count.latest >= mined) {
             for id in self.book.missing(count.pending, asked, pause) {
                 self.book.change(id, |row| row.missed = Some(now));
                 self.book.tell_once(id, TxFact::Missing);
@@ -259,10 +260,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     /// Asks for the receipts of all attempts of a row.
     pub(super) fn want_receipts(&mut self, id: TxId) {
-        let is_new = self
-            .book
-            .row(id)
-            .is_some_and(|row| !row.is_asked && !row.tx.attempts.is_empty());
+        let is_new =
+            self.book.row(id).is_some_and(|row| !row.is_asked && !row.tx.attempts.is_empty());
         if is_new {
             self.book.change(id, |row| row.is_asked = true);
             self.following.receipts.push_back(id);
@@ -270,7 +269,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     }
 
     fn begin_receipts(&mut self) {
-        if self.look.head().is_none() {
+        if self.following.receipts.is_empty() || self.look.head().is_none() {
             return;
         }
         let workers = self.tools.options.receipt_workers.max(1);
@@ -379,7 +378,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     }
 
     fn begin_seeks(&mut self) {
-        if self.look.head().is_none() {
+        if self.following.seeks.is_empty() || self.look.head().is_none() {
             return;
         }
         while let Some(id) = self.following.seeks.pop_front() {
@@ -425,6 +424,19 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 /// The receipt of an attempt, with the proof in it; `None`: the row has no such attempt.
 fn receipt(tx: &Tx, attempt: u32, read: &ReceiptRead) -> Option<TxReceipt> {
     let kind = tx.attempts.iter().find(|stored| stored.number == attempt)?.kind;
-    let _ = kind;
-    None
+    let logs = read.logs.iter().map(|log| ProofLog {
+        contract: log.contract,
+        topics: &log.topics,
+        data: &log.data,
+    });
+    let proof = proof(kind, tx.new.signer, &tx.new.payload, read.is_success, logs);
+    Some(TxReceipt {
+        attempt,
+        hash: read.hash,
+        block_number: read.block_number,
+        block_hash: read.block_hash,
+        proof,
+        gas_used: read.gas_used,
+        gas_price: read.gas_price,
+    })
 }

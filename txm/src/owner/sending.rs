@@ -6,7 +6,7 @@ use alloy_primitives::{B256, Bytes, U256};
 use chain::class::{SendClass, best};
 use chain::decide::{EndpointAnswer, Signed, TxFact};
 use chain::fee::GasPrice;
-use chain::state::{AttemptKind, TxState};
+use chain::state::AttemptKind;
 use chain::tx::{Tx, TxId};
 use tokio::time::{Instant, timeout};
 
@@ -91,7 +91,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// Begins a signature.
     pub(super) fn begin_sign(&mut self, id: TxId, kind: AttemptKind, price: GasPrice, gas: u64) {
         let Some(row) = self.book.row(id) else { return };
-        let Some(nonce) = row.tx.nonce.filter(|_| !row.is_signing) else { return };
+        // An attempt is signed once: while its bytes are on their way to the store, no further one.
+        let is_signed = row.facts.iter().any(|told| matches!(told.fact, TxFact::Signed(_)));
+        let Some(nonce) = row.tx.nonce.filter(|_| !row.is_signing && !is_signed) else { return };
         if kind.pays() && self.book.is_suspended() {
             return;
         }
@@ -99,10 +101,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let chain = (options.chain_id, options.is_legacy);
         let unsigned = unsigned(&row.tx, nonce, kind, price, gas, chain);
         let (tools, limit) = (self.tools.clone(), options.sign_timeout);
-        self.book.change(id, |row| row.is_signing = true);
+        self.book.change(id, |row| (row.is_signing, row.has_turn) = (true, true));
         self.asks.push(Box::pin(async move {
             let signed = timeout(limit, tools.keys.sign(&unsigned)).await;
-            let signed = signed.unwrap_or_else(|_| Err(SignError::Away("no answer in time".into())));
+            let signed =
+                signed.unwrap_or_else(|_| Err(SignError::Away("no answer in time".into())));
             Heard::Signed(SignAnswer { id, kind, price, gas: unsigned.gas, signed })
         }));
     }
@@ -123,6 +126,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 } else {
                     tracing::warn!(signer = %self.lease.signer, tx = %id, %error, "not signed");
                 }
+                self.book.change(id, |row| {
+                    row.retry = Some(Instant::now() + back_off(row.failures));
+                    row.failures += 1;
+                });
                 self.book.tell(id, TxFact::Unsigned, None);
             }
         }
@@ -153,7 +160,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 let Some(stored) = stored else { continue };
                 raws.push((stored.hash, stored.raw.clone()));
                 sent.push((id, attempt));
-                self.book.change(id, |row| row.sent = Some((attempt, now)));
             }
             self.sending.under_way += 1;
             let tools = self.tools.clone();
@@ -168,8 +174,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     pub(super) fn heard_sent(&mut self, answer: SendAnswer) {
         crash::point("txm_after_answer");
         self.sending.under_way -= 1;
+        let now = Instant::now();
         let mut answers = answer.answers.into_iter();
         for (id, attempt) in answer.sent {
+            self.book.change(id, |row| row.sent = Some(now));
             let answers = answers.next().unwrap_or_default();
             let classes: Vec<SendClass> = answers.iter().map(|answer| answer.class).collect();
             let class = best(&classes, false);
@@ -208,10 +216,5 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.want_receipts(id);
             }
         }
-    }
-
-    /// Whether the row has its first signature still to come.
-    pub(super) fn is_unsigned(tx: &Tx) -> bool {
-        tx.state == TxState::Allocated && tx.attempts.is_empty()
     }
 }

@@ -1,6 +1,6 @@
 //! The fenced calls of an owner: one at a time, creates and steps in turn.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use chain::decide::TxFact;
 use chain::state::{AttemptKind, TxState};
@@ -11,6 +11,8 @@ use super::book::{Planned, back_off};
 use super::creating::Request;
 use super::{Owner, TxRefusal};
 use crate::crash;
+use crate::open_rows::Hold;
+use crate::prepare::assumed_fee;
 use crate::rpc::Endpoint;
 use crate::signer::Signer;
 use crate::store::{Created, Ready, SignerBook, StoreError, TxStore};
@@ -22,10 +24,19 @@ const STEPS_MAX: usize = 256;
 pub(super) enum Called {
     Opened(Result<SignerBook, StoreError>),
     Created(Vec<Request>, Result<Vec<Created>, StoreError>),
-    Numbered(Vec<Ready>, Result<Vec<Tx>, StoreError>),
+    Numbered(Vec<(Ready, Hold)>, Result<Vec<Tx>, StoreError>),
     Written(Vec<Planned>, Result<Vec<Option<Tx>>, StoreError>),
     Suspended(&'static str, String, Result<(), StoreError>),
     Commanded(u64, Option<&'static str>, Result<(), StoreError>),
+}
+
+/// The kinds of fenced calls that take turns.
+#[derive(Clone, Copy, Debug, Default)]
+enum Kind {
+    #[default]
+    Create,
+    Step,
+    Command,
 }
 
 /// What the owner has to write, beside the facts of its rows.
@@ -46,7 +57,7 @@ pub(super) struct Writing {
     suspensions: VecDeque<(&'static str, String)>,
     /// Commands that are over.
     pub over: VecDeque<(u64, Option<&'static str>)>,
-    was_create: bool,
+    next: Kind,
 }
 
 impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
@@ -78,15 +89,31 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         } else if !self.writing.again.is_empty() {
             let steps = std::mem::take(&mut self.writing.again);
             self.call_write(steps);
-        } else if self.writing.was_create && self.begin_write(now) {
-            self.writing.was_create = false;
-        } else if self.begin_create(now) || self.begin_number() {
-            self.writing.was_create = true;
-        } else if self.begin_write(now) {
-            self.writing.was_create = false;
-        } else if let Some((command, refused)) = self.writing.over.pop_front() {
-            self.call_commanded(command, refused);
+        } else {
+            self.begin_in_turn(now);
         }
+    }
+
+    /// Creates, steps and commands take turns, so that none of them waits for long.
+    fn begin_in_turn(&mut self, now: Instant) {
+        for _ in 0..3 {
+            let kind = self.writing.next;
+            let (next, is_begun) = match kind {
+                Kind::Create => (Kind::Step, self.begin_create(now) || self.begin_number(now)),
+                Kind::Step => (Kind::Command, self.begin_write(now)),
+                Kind::Command => (Kind::Create, self.begin_commanded()),
+            };
+            self.writing.next = next;
+            if is_begun {
+                return;
+            }
+        }
+    }
+
+    fn begin_commanded(&mut self) -> bool {
+        let Some((command, refused)) = self.writing.over.pop_front() else { return false };
+        self.call_commanded(command, refused);
+        true
     }
 
     fn call_open(&mut self) {
@@ -161,7 +188,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             }
             Called::Numbered(ready, Ok(txs)) => {
                 self.well();
-                self.numbered(&ready, txs);
+                self.numbered(ready, txs);
             }
             Called::Numbered(ready, Err(error)) => {
                 match error {
@@ -213,6 +240,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             self.writing.must_open = true;
             for Planned { id, told, .. } in steps {
                 self.writing.lost.push(id);
+                self.forget_command(told.command);
                 self.book.change(id, |row| {
                     row.is_writing = false;
                     // A signature is worth keeping: if its row lacks it, it is stored now.
@@ -225,6 +253,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             self.writing.again = steps;
         }
         self.failed("write", error);
+    }
+
+    /// A command may not be carried out: the book that is read next has it again.
+    fn forget_command(&mut self, command: Option<u64>) {
+        if let Some(command) = command {
+            self.book.commands.remove(&command);
+        }
     }
 
     fn suspended(&mut self, reason: &'static str, about: String, done: Result<(), StoreError>) {
@@ -265,15 +300,17 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 tracing::warn!(signer = %self.lease.signer, tx = %id, "a step met another version");
                 self.writing.must_open = true;
                 self.writing.lost.push(id);
+                self.forget_command(told.command);
                 continue;
             };
             self.count(&tx, &step.tx, &told.fact);
-            self.book.put(tx, now);
+            self.put(tx, now);
             self.writing.over.extend(told.command.map(|command| (command, None)));
             if !self.is_draining {
                 self.carry(id, step.effects);
             }
             self.rest(id);
+            self.follow(id);
         }
     }
 
@@ -281,7 +318,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     fn count(&self, tx: &Tx, step: &Tx, fact: &TxFact) {
         if let TxFact::Confirmed(confirmed) = fact
             && confirmed.new_fork
-            && tx.fork > 1
+            && tx.fork > 0
         {
             metrics::counter!("ubscore_confirmations_newfork_total").increment(1);
         }
@@ -309,7 +346,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.book.cursor = self.book.cursor.max(read.cursor);
         self.set_suspensions(read.suspensions);
         let lost = std::mem::take(&mut self.writing.lost);
-        let known: std::collections::BTreeSet<TxId> = read.txs.iter().map(|tx| tx.id).collect();
+        let known: BTreeSet<TxId> = read.txs.iter().map(|tx| tx.id).collect();
+        let max_fee = assumed_fee(self.following.market, &self.tools.options.caps);
+        self.tools.open_rows.open(self.lease.signer, &read.txs, max_fee);
         for tx in read.txs {
             let id = tx.id;
             let is_news = self.book.row(id).is_none_or(|row| row.tx.version < tx.version);
@@ -335,6 +374,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.take_commands(read.commands, true);
         if is_first {
             self.following.wants_counts = true;
+            self.want_market();
             tracing::info!(
                 signer = %self.lease.signer, node = %self.tools.node, token = self.lease.token,
                 rows = self.book.open(), cursor = self.book.cursor, "owned"
@@ -344,13 +384,15 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     }
 
     /// Hands an unfinished row to the table: what the previous owner did about it is not known.
-    fn take_up(&mut self, id: TxId) {
+    pub(super) fn take_up(&mut self, id: TxId) {
         let Some(row) = self.book.row(id) else { return };
         let tx = &row.tx;
         let has = |kind| tx.attempts.iter().any(|attempt| attempt.kind == kind);
         let (state, mined) = (tx.state, tx.receipt.is_some());
         let wish = match tx.wish {
-            Wish::Cancel if !has(AttemptKind::Cancel) => Some(TxFact::Cancel),
+            Wish::Cancel if !has(AttemptKind::Cancel) && !has(AttemptKind::Fill) => {
+                Some(TxFact::Cancel)
+            }
             Wish::Fill if !has(AttemptKind::Fill) => Some(TxFact::Fill),
             _ => None,
         };
@@ -362,8 +404,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             TxState::Tracking if !mined => self.want_receipts(id),
             _ => {}
         }
-        if let Some(fact) = wish.filter(|_| matches!(state, TxState::Submitted | TxState::Tracking))
-        {
+        if let Some(fact) = wish.filter(|_| !state.is_terminal()) {
             self.book.tell_once(id, fact);
         }
     }
@@ -371,11 +412,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// Everything that waits for this process gets the answer that it is not the owner.
     pub(super) fn answer_all_not_leader(&mut self) {
         for request in self.creating.take_all() {
-            drop(request.reply.send(Err(Self::not_leader())));
+            drop(request.reply.send(Err(TxRefusal::no_owner())));
         }
         while let Ok(order) = self.orders.try_recv() {
             if let super::Order::Create(_, reply) = order {
-                drop(reply.send(Err(Self::not_leader())));
+                drop(reply.send(Err(TxRefusal::no_owner())));
             }
         }
     }

@@ -36,8 +36,6 @@ pub struct Pool<E> {
     cycles: tokio::sync::Mutex<Cycles>,
     /// The last time at which an endpoint showed a head.
     answered: Mutex<Instant>,
-    /// The market at this head.
-    market: Mutex<Option<(B256, GasMarket)>>,
 }
 
 /// The counts of a signer at one endpoint.
@@ -105,7 +103,6 @@ impl<E: Endpoint> Pool<E> {
             rules: Arc::new(rules),
             cycles: tokio::sync::Mutex::default(),
             answered: Mutex::new(Instant::now()),
-            market: Mutex::new(None),
         }
     }
 
@@ -267,13 +264,9 @@ impl<E: Endpoint> Pool<E> {
     }
 
     /// The market at the head: its base fee, and the middle one of the endpoints' tips, at least
-    /// 1 wei. Asked once a head.
+    /// 1 wei.
     pub async fn market(&self, look: &Look) -> Option<GasMarket> {
         let head = look.head()?;
-        let known = *self.market.lock();
-        if let Some((_, market)) = known.filter(|(at, _)| *at == head.at.hash) {
-            return Some(market);
-        }
         let tips = self.ask_all(&[RpcCall::Tip]).await.into_iter();
         let tip = tips.filter_map(|(_, answers)| match answers.first() {
             Some(Ok(RpcValue::Amount(tip))) => u128::try_from(*tip).ok(),
@@ -281,9 +274,7 @@ impl<E: Endpoint> Pool<E> {
         });
         // No pool takes a tip of 0.
         let tip = median(tip.collect())?.max(1);
-        let market = GasMarket { base_fee: head.base_fee, tip };
-        *self.market.lock() = Some((head.at.hash, market));
-        Some(market)
+        Some(GasMarket { base_fee: head.base_fee, tip })
     }
 
     /// Whether an endpoint knows a transaction by its hash, in its pool or in a block.
