@@ -2,6 +2,7 @@
 
 pub mod chain;
 pub mod store;
+pub mod wallet;
 
 use chain::fee::GasCaps;
 use tokio::time::Duration;

@@ -478,3 +478,6 @@ fn fails(code: i64, message: &str) -> bool {
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
+
+#[cfg(test)]
+mod tests;
