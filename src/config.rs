@@ -260,6 +260,17 @@ impl Config {
         Ok(config)
     }
 
+    /// The URL of a node's database.
+    ///
+    /// # Errors
+    /// [`Error::Missing`]: neither `txm.postgres_url` nor `postgres.url` names one.
+    pub fn txm_postgres_url(&self) -> Result<&Secret, Error> {
+        self.txm.postgres_url.as_ref().or(self.postgres.url.as_ref()).ok_or(Error::Missing {
+            key: "txm.postgres_url".into(),
+            advice: "give the postgres:// URL of the database; a node starts none of its own",
+        })
+    }
+
     /// Merges the sources, and reads the files that hold secrets.
     fn merge(
         file: Option<&Path>,

@@ -185,6 +185,14 @@ impl Txm {
         self.chain.validate_node()?;
         self.signers.validate_node(dev)?;
         self.auth.validate(core, dev)?;
+        self.keep_public_tokens_at_home()
+    }
+
+    /// The development secret is public, so both listeners must stay on the loopback address.
+    ///
+    /// # Errors
+    /// [`Error::Range`]: one of them does not.
+    pub fn keep_public_tokens_at_home(&self) -> Result<(), Error> {
         for (key, listen) in [("txm.listen", self.listen), ("txm.ops_listen", self.ops_listen)] {
             if self.auth.is_public() && !listen.ip().is_loopback() {
                 let allowed = "a loopback address with the development secret";

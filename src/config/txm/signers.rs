@@ -22,7 +22,7 @@ const ANY: &str = "any";
 pub struct Signers {
     /// The directory of key files, Ethereum keystore version 3.
     pub keystore_dir: Option<PathBuf>,
-    /// The file of their password.
+    /// The file of their password; a file `NAME.password` beside the key file `NAME` comes first.
     pub password_file: Option<PathBuf>,
     /// The URL of a remote signer, `eth_signTransaction`.
     pub remote_url: Option<String>,
@@ -126,9 +126,6 @@ impl Signers {
         if self.keystore_dir.is_none() && self.remote_url.is_none() {
             let advice = "name the directory of key files, or give txm.signers.remote_url";
             return missing("txm.signers.keystore_dir", advice);
-        }
-        if self.keystore_dir.is_some() && self.password_file.is_none() {
-            return missing("txm.signers.password_file", "name the file of the keys' password");
         }
         if self.remote_url.is_some() && self.remote_addresses.is_empty() {
             let advice = "give the addresses that the remote signer signs for";

@@ -31,7 +31,11 @@ pub(super) async fn list(service: &TxmService, call: &Call) -> Outcome {
     query(call, "")?;
     let rows = service.reads.signers().await.map_err(store_away)?;
     let rows: Vec<_> = rows.into_iter().filter(|row| caller.sees(row.signer)).collect();
-    let balances = join_all(rows.iter().map(|row| service.desk.balance(row.signer))).await;
+    let mut asked = Vec::with_capacity(rows.len());
+    for row in &rows {
+        asked.push(service.desk.balance(row.signer));
+    }
+    let balances = join_all(asked).await;
     let rows = rows.into_iter().zip(balances);
     let signers = rows.map(|(row, balance)| SignerBody::new(row, balance)).collect();
     Ok(json(StatusCode::OK, &SignersBody { signers }, &call.request_id))

@@ -120,9 +120,8 @@ pub(super) async fn get(service: &TxmService, tx_id: &str, call: &Call) -> Outco
     let caller = TxCaller::of(&service.intake, call)?;
     let wait = wait(query(call, "waitMs")?.as_deref())?;
     let id = id(tx_id)?;
-    let details =
-        until_final(service, wait, async || service.reads.get(id).await.map_err(store_away));
-    let details = details.await?.filter(|it| caller.sees(it.tx.new.signer));
+    let details = until_final(service, wait, &Named::Id(id)).await?;
+    let details = details.filter(|it| caller.sees(it.tx.new.signer));
     let details = details.ok_or(Code::TxNotFound)?;
     Ok(json(StatusCode::OK, &TxDetailBody::new(details), &call.request_id))
 }
@@ -136,10 +135,8 @@ pub(super) async fn by_request(service: &TxmService, call: &Call) -> Outcome {
     let signer = address("signer", &signer.ok_or_else(|| invalid("signer is missing."))?)?;
     let id = id.ok_or_else(|| invalid("requestId is missing."))?.into_owned();
     caller.may_see(signer)?;
-    let details = until_final(service, wait, async || {
-        service.reads.by_request(signer, &id).await.map_err(store_away)
-    });
-    let details = details.await?.ok_or(Code::TxNotFound)?;
+    let named = Named::Request(signer, id);
+    let details = until_final(service, wait, &named).await?.ok_or(Code::TxNotFound)?;
     Ok(json(StatusCode::OK, &TxDetailBody::new(details), &call.request_id))
 }
 
@@ -288,16 +285,26 @@ pub(super) fn wait(text: Option<&str>) -> Result<Duration, Refusal> {
     Ok(Duration::from_millis(ms.unwrap_or(0).into()))
 }
 
+/// The name of a row in a request.
+enum Named {
+    Id(TxId),
+    Request(Address, String),
+}
+
 /// Reads a row until it is final, the wait is over, or the node stops.
 async fn until_final(
     service: &TxmService,
     wait: Duration,
-    read: impl AsyncFn() -> Result<Option<TxDetails>, Refusal>,
+    named: &Named,
 ) -> Result<Option<TxDetails>, Refusal> {
     let begun = service.clock.monotonic_ns();
     let wait = wait.min(service.wait_max);
     loop {
-        let details = read().await?;
+        let read = match named {
+            Named::Id(id) => service.reads.get(*id).await,
+            Named::Request(signer, id) => service.reads.by_request(*signer, id).await,
+        };
+        let details = read.map_err(store_away)?;
         let is_final = details.as_ref().is_none_or(|details| details.tx.is_final);
         let passed = Duration::from_nanos(service.clock.monotonic_ns() - begun);
         if is_final || passed >= wait || !service.pause().await {
