@@ -65,6 +65,7 @@ use wal::Identity;
 
 pub use self::address::Address;
 pub use self::connection::{Connections, connect, pool};
+use self::connection::pool_by_keys;
 use self::incarnation::Refusal;
 
 mod migrations {
