@@ -4,7 +4,7 @@ pub mod chain;
 pub mod store;
 pub mod wallet;
 
-use chain::fee::GasCaps;
+use ::chain::fee::GasCaps;
 use tokio::time::Duration;
 
 use crate::options::{ExternalUse, Finality, TxmOptions};

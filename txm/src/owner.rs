@@ -51,6 +51,8 @@ pub enum Order {
     /// What the store has of the signer now: rows without a nonce that are new, open commands, and
     /// all suspensions.
     Arrived(Vec<Tx>, Vec<TxCommand>, Vec<Suspension>),
+    /// Rows without a nonce whose deadline has passed by the store's clock.
+    Expired(Vec<TxId>),
     /// To finish the write that is under way, and to end.
     Release,
 }
@@ -104,6 +106,8 @@ pub struct Owner<S, E, K> {
     following: Following,
     /// Suspensions that this owner has set and the store has not shown yet.
     own_suspensions: Vec<Suspension>,
+    /// What arrived before the book was read.
+    early: Vec<Order>,
     is_draining: bool,
     is_fenced: bool,
 }
@@ -137,6 +141,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             sending: Sending::default(),
             following: Following::default(),
             own_suspensions: Vec::new(),
+            early: Vec::new(),
             is_draining: false,
             is_fenced: false,
         }
@@ -243,6 +248,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             Some(Order::Arrived(txs, commands, suspensions)) => {
                 self.take_arrived(txs, commands, suspensions);
             }
+            Some(Order::Expired(ids)) => self.take_expired(&ids),
             Some(Order::Release) | None => self.is_draining = true,
         }
     }
@@ -339,3 +345,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.book.put(tx, now);
     }
 }
+
+#[cfg(test)]
+mod tests;

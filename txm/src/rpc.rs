@@ -3,12 +3,14 @@
 pub mod breaker;
 pub mod client;
 mod heads;
-mod hex;
+pub(crate) mod hex;
 pub mod http;
 pub mod json;
 pub mod look;
 mod member;
 pub mod pool;
+#[cfg(test)]
+pub(crate) mod stub;
 mod told;
 
 use std::future::Future;

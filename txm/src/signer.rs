@@ -1,8 +1,9 @@
 //! Keys, and the check of every answer of a signer: [`codec`] (bytes), [`keystore`] (files of this
-//! machine).
+//! machine), [`remote`] (a signer over HTTPS).
 
 pub mod codec;
 pub mod keystore;
+pub mod remote;
 
 use std::future::Future;
 

@@ -338,6 +338,8 @@ async fn shares_are_even_and_a_new_node_gets_its_share() {
     for key in &keys {
         kept.keep(&request(*key, "1")).await.expect("kept");
     }
+    // The client's process is no node for longer than a lease.
+    sleep(Duration::from_secs(11)).await;
     let tick = crate::model::options().lease_renew;
     let _nodes = ["a", "b", "c"].map(|name| Running::start(&database, name, &keys));
     sleep(tick * 3).await;
@@ -468,10 +470,10 @@ async fn a_lease_with_an_unknown_outcome_is_found() {
     assert_eq!(b.desk.owned().len(), 1, "taken by turns");
     let c = Running::start(&database, "c", &keys);
     // Both answers are lost, and the client leaves: the renewal finds the lease.
-    b.stop().await;
     for _ in 0..2 {
         c.store.fail(StoreCall::Acquire, StoreFault::AnswerLost);
     }
+    b.stop().await;
     let answer = c.desk.create(request(keys[0], "2"), false).await;
     assert!(matches!(answer, Err(TxRefusal::Away(_))), "{answer:?}");
     eventually("its owner", || !c.desk.owned().is_empty()).await;

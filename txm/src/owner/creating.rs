@@ -146,7 +146,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             let Some(row) = self.book.row(id).filter(|row| row.tx.state == TxState::Created) else {
                 continue;
             };
-            if row.is_preparing || row.is_writing || !row.facts.is_empty() {
+            if row.is_busy() {
                 self.prepare_later(id, now);
                 continue;
             }

@@ -344,7 +344,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let is_first = !self.writing.is_open;
         (self.writing.is_open, self.writing.must_open) = (true, false);
         self.book.cursor = self.book.cursor.max(read.cursor);
-        self.set_suspensions(read.suspensions);
+        // Later ones come with the arrivals, and one that was handed over may be newer than this.
+        if is_first {
+            self.set_suspensions(read.suspensions);
+        }
         let lost = std::mem::take(&mut self.writing.lost);
         let known: BTreeSet<TxId> = read.txs.iter().map(|tx| tx.id).collect();
         let max_fee = assumed_fee(self.following.market, &self.tools.options.caps);
@@ -372,6 +375,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             }
         }
         self.take_commands(read.commands, true);
+        for order in std::mem::take(&mut self.early) {
+            self.order(Some(order));
+        }
         if is_first {
             self.following.wants_counts = true;
             self.want_market();

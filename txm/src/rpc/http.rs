@@ -66,3 +66,6 @@ impl Endpoint for HttpEndpoint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

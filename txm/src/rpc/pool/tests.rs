@@ -420,10 +420,10 @@ async fn questions_take_the_careful_answer() {
     assert_eq!(pool.balance(payee(), None).await, Some(U256::ZERO));
     assert_eq!(pool.code_length(token).await, Some(100));
     assert_eq!(pool.code_length(payee()).await, Some(0));
-    let market = pool.market(&pool.look().await).await;
+    let market = pool.market(&*pool.look().await).await;
     assert_eq!(market, Some(GasMarket { base_fee: GWEI, tip: GWEI }));
     chain.set_tip(0);
-    let market = pool.market(&pool.look().await).await.expect("known");
+    let market = pool.market(&*pool.look().await).await.expect("known");
     assert_eq!(market.tip, 1, "no pool takes 0");
 }
 
@@ -502,7 +502,7 @@ proptest! {
                         chain.lie(site, lies[lie].clone(), 1);
                     }
                 }
-                judge(&pool.look().await);
+                judge(&*pool.look().await);
             }
         });
     }
