@@ -470,10 +470,11 @@ async fn a_lease_with_an_unknown_outcome_is_found() {
     assert_eq!(b.desk.owned().len(), 1, "taken by turns");
     let c = Running::start(&database, "c", &keys);
     // Both answers are lost, and the client leaves: the renewal finds the lease.
+    sleep(Duration::from_secs(1)).await;
+    b.stop().await;
     for _ in 0..2 {
         c.store.fail(StoreCall::Acquire, StoreFault::AnswerLost);
     }
-    b.stop().await;
     let answer = c.desk.create(request(keys[0], "2"), false).await;
     assert!(matches!(answer, Err(TxRefusal::Away(_))), "{answer:?}");
     eventually("its owner", || !c.desk.owned().is_empty()).await;

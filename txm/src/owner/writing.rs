@@ -192,7 +192,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             }
             Called::Numbered(ready, Err(error)) => {
                 match error {
-                    StoreError::Unknown(_) => self.writing.must_open = true,
+                    StoreError::Unknown(_) => {
+                        self.writing.must_open = true;
+                        // A row that was not numbered is as it was: it is prepared again.
+                        self.writing.lost.extend(ready.iter().map(|(ready, _)| ready.id));
+                    }
                     _ => self.creating.ready.extend(ready),
                 }
                 self.failed("number", &error);
