@@ -221,6 +221,9 @@ mod recharge_recover;
 /// The till: orders and returns at their channels, from their rows, against the simulator.
 mod till;
 
+/// The chain of the tests: the node, its contracts, and the endpoint before it.
+mod chain;
+
 /// The PostgreSQL that `serve --dev` runs for itself.
 mod embedded;
 
