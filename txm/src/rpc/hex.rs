@@ -26,7 +26,7 @@ pub(super) fn u256(value: &Value) -> Option<U256> {
 }
 
 /// Whole bytes: `0x` and an even number of digits.
-pub(super) fn data(value: &Value) -> Option<Bytes> {
+pub(crate) fn data(value: &Value) -> Option<Bytes> {
     let digits = value.as_str()?.strip_prefix("0x")?;
     let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !plain {
