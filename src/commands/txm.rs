@@ -4,6 +4,7 @@
 mod keys;
 pub(super) mod node;
 pub(super) mod signer;
+mod tls;
 pub(super) mod tx;
 
 use anyhow::Context;

@@ -18,6 +18,7 @@ use txm::rpc::pool::Pool;
 use txm::signer::Signer;
 
 use super::keys::NodeKeys;
+use super::tls;
 use crate::commands::roles::process::{Process, Serving, listen};
 use crate::commands::roles::signals::notify_manager;
 use crate::config::Config;
@@ -35,6 +36,7 @@ use crate::postgres::txm::reads::TxmReads;
 use crate::postgres::txm::schema;
 use crate::postgres::txm::store::{NodeStart, TxmStore};
 use crate::stores::postgres_limits;
+use crate::telemetry;
 
 /// The part of a request's time that is left behind its wait, to read and to answer.
 const WAIT_GRACE: Duration = Duration::from_secs(2);
@@ -47,8 +49,8 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 /// The node cannot start: the chain, the database, a key or an address cannot be used.
 pub(in crate::commands) async fn serve(mut process: Process) -> anyhow::Result<Exit> {
     let config = process.config.clone();
-    let keys = NodeKeys::open(&config.txm)?;
-    ensure!(!keys.addresses().is_empty(), "txm.signers.keystore_dir has no key file");
+    telemetry::txm::describe();
+    let keys = NodeKeys::open(&config.txm.signers)?;
     let verifier = Verifier::new(&config.txm.auth.auth());
     let verifier = Arc::new(verifier.context("read the keys of tokens, [txm.auth]")?);
     let tls = certificate(config.txm.tls_files())?;
@@ -102,8 +104,9 @@ impl Opening<'_> {
     ) -> anyhow::Result<(Node<TxmStore, HttpEndpoint, NodeKeys>, Arc<dyn TxDesk>, TxmReads)> {
         let (config, options) = (&self.config.txm, self.config.txm.options());
         let mut endpoints = Vec::new();
+        let tls = tls::client(config.chain.ca_file.as_deref(), None)?;
         for url in &config.chain.rpc_urls {
-            let endpoint = HttpEndpoint::new(url.expose(), None, &options);
+            let endpoint = HttpEndpoint::new(url.expose(), Some(tls.clone()), &options);
             endpoints.push(endpoint.context("txm.chain.rpc_urls")?);
         }
         let pool = Pool::new(endpoints, &options);

@@ -24,6 +24,8 @@ pub struct Network {
     pub rpc_urls: Vec<Secret>,
     /// A file with one URL a line, in the place of `rpc_urls`.
     pub rpc_urls_file: Option<PathBuf>,
+    /// The issuers of the endpoints' certificates, PEM; absent: those of browsers.
+    pub ca_file: Option<PathBuf>,
     /// Endpoints that must agree.
     pub quorum: usize,
     /// Between two looks at the heads, ms.
@@ -42,6 +44,7 @@ impl Default for Network {
             chain_id: 0,
             rpc_urls: Vec::new(),
             rpc_urls_file: None,
+            ca_file: None,
             quorum: 1,
             poll_ms: 1_000,
             timeout_ms: 5_000,

@@ -90,7 +90,8 @@ fn signer(row: &Row) -> Result<SignerRow, StoreError> {
 }
 
 fn event(row: &Row) -> Result<FeedEvent, StoreError> {
-    let body: Value = serde_json::from_str(column(row, 7)?).map_err(|error| unread(error.into()))?;
+    let body: Value =
+        serde_json::from_str(column(row, 7)?).map_err(|error| unread(error.into()))?;
     let member = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
     let kind = match column(row, 5)? {
         "confirmations" => TxEventKind::Confirmations,
@@ -336,7 +337,8 @@ impl TxmReads {
         body: &Value,
         deed: &Deed<'_>,
     ) -> Result<u64, StoreError> {
-        let (name, tx, body) = (address_text(&signer), tx.map(|tx| tx.to_string()), body.to_string());
+        let (name, tx, body) =
+            (address_text(&signer), tx.map(|tx| tx.to_string()), body.to_string());
         let params: Params<'_> = &[&name, &tx, &what, &body, &deed.actor, &deed.reason];
         let sql = "SELECT txm.command($1, $2::text::uuid, $3, $4::text::jsonb, $5, $6)";
         unsigned(column(&self.row(sql, params).await?, 0)?)

@@ -9,9 +9,7 @@ use chain::decide::{EndpointAnswer, TxStep};
 use chain::fee::GasPrice;
 use chain::payload::{TokenTransfer, TxPayload, address_text};
 use chain::state::{AttemptKind, TxState};
-use chain::tx::{
-    Attempt, FailCode, NewTx, Proof, SubState, Tx, TxId, TxReceipt, Wish,
-};
+use chain::tx::{Attempt, FailCode, NewTx, Proof, SubState, Tx, TxId, TxReceipt, Wish};
 use chain::view::BlockRef;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -252,7 +250,11 @@ impl TxRow {
             refusal: self.refusal,
             wish: numbered(&WISHES, |one| one as i16, "wish", self.wish)?,
             version: self.version,
-            attempts: self.attempts.into_iter().map(AttemptRow::attempt).collect::<Result<_, _>>()?,
+            attempts: self
+                .attempts
+                .into_iter()
+                .map(AttemptRow::attempt)
+                .collect::<Result<_, _>>()?,
             resends: self.resends,
             resubmit_in: self.resubmit_in_ms.map(Duration::from_millis),
             sent_since: self.sent_since_ms.map(Duration::from_millis),

@@ -208,8 +208,7 @@ impl TxStore for TxmStore {
     }
 
     async fn arrived(&self, leases: &[Lease], known: &[TxId]) -> Result<Arrived, StoreError> {
-        let signers: Vec<String> =
-            leases.iter().map(|lease| address_text(&lease.signer)).collect();
+        let signers: Vec<String> = leases.iter().map(|lease| address_text(&lease.signer)).collect();
         let known: Vec<String> = known.iter().map(TxId::to_string).collect();
         let sql = "SELECT kind, signer, body FROM txm.arrived($1, $2::text[]::uuid[])";
         let mut arrived = Arrived::default();
@@ -284,11 +283,7 @@ impl TxStore for TxmStore {
         rows.first().map(|row| words::tx(column(row, 0)?).map_err(unread)).transpose()
     }
 
-    async fn write(
-        &self,
-        lease: Lease,
-        steps: &[TxStep],
-    ) -> Result<Vec<Option<Tx>>, StoreError> {
+    async fn write(&self, lease: Lease, steps: &[TxStep]) -> Result<Vec<Option<Tx>>, StoreError> {
         let (signer, token) = (address_text(&lease.signer), bigint(lease.token)?);
         let body = Value::Array(steps.iter().map(words::step).collect()).to_string();
         let limits = self.outflows.get(&lease.signer).map_or("{}", String::as_str);
