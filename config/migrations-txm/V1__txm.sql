@@ -141,7 +141,7 @@ CREATE TABLE txm.tx_attempts (
     PRIMARY KEY (tx_id, attempt)
 ) WITH (fillfactor = 60);
 
--- The blocks from the receipt's up, as they were told. Appended only.
+-- The blocks from the receipt's up, as events showed them. Appended only.
 CREATE TABLE txm.tx_confirmations (
     tx_id        UUID NOT NULL,
     fork         INTEGER NOT NULL,

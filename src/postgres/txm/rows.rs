@@ -155,7 +155,7 @@ struct TxRow {
     sent_since_ms: Option<u64>,
     receipt: Option<ReceiptRow>,
     fork: u32,
-    told: Vec<BlockRow>,
+    blocks: Vec<BlockRow>,
     cost: Option<String>,
     is_final: bool,
     attempts: Vec<AttemptRow>,
@@ -260,7 +260,7 @@ impl TxRow {
             sent_since: self.sent_since_ms.map(Duration::from_millis),
             receipt: self.receipt.map(ReceiptRow::receipt).transpose()?,
             fork: self.fork,
-            told: self.told.into_iter().map(BlockRow::block).collect::<Result<_, _>>()?,
+            told: self.blocks.into_iter().map(BlockRow::block).collect::<Result<_, _>>()?,
             cost: self.cost.as_deref().map(|cost| parsed("cost", cost)).transpose()?,
             is_final: self.is_final,
         })

@@ -27,7 +27,7 @@ BEGIN
       JOIN LATERAL (SELECT * FROM txm.managed_tx WHERE tx_id = i.id OFFSET 0) t ON TRUE
      ORDER BY i.place;
     INSERT INTO txm.tx_events (epoch, xid, at, seq, new_fork, tx_id, kind, body)
-    SELECT my_epoch, my_xid, t.updated_at, 1, FALSE, t.tx_id, 'state', txm.told_json(t)
+    SELECT my_epoch, my_xid, t.updated_at, 1, FALSE, t.tx_id, 'state', txm.event_json(t)
       FROM unnest(p_ids) WITH ORDINALITY i (id, place)
       JOIN LATERAL (SELECT * FROM txm.managed_tx WHERE tx_id = i.id OFFSET 0) t ON TRUE
      ORDER BY i.place;
@@ -256,7 +256,7 @@ BEGIN
                                     sub_state, code, node)
         VALUES (t.tx_id, t.version, p_token, now, 0, 0, t.state, t.sub_state, t.code, my_node);
         INSERT INTO txm.tx_events (epoch, xid, at, seq, new_fork, tx_id, kind, body)
-        VALUES (my_epoch, my_xid, now, t.event_seq, FALSE, t.tx_id, 'state', txm.told_json(t));
+        VALUES (my_epoch, my_xid, now, t.event_seq, FALSE, t.tx_id, 'state', txm.event_json(t));
         RETURN NEXT txm.tx_json(t)::text;
     END LOOP;
     IF upcoming IS NOT NULL THEN

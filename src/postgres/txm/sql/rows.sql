@@ -14,13 +14,21 @@ CREATE FUNCTION txm.fail_name(p_code SMALLINT) RETURNS TEXT LANGUAGE sql STABLE 
     SELECT ('{REFUSED,EXPIRED,REVERTED,CANCELLED,FILLED,NONCE_TAKEN,UNPROVEN}'::text[])[p_code]
 $$;
 
+-- From one moment to a later one, 0 if it is earlier; NULL if one is missing.
+CREATE FUNCTION txm.ms_between(p_from TIMESTAMPTZ, p_to TIMESTAMPTZ) RETURNS BIGINT
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN p_to > p_from
+                THEN floor(extract(EPOCH FROM p_to - p_from) * 1000)::bigint
+                WHEN p_from IS NOT NULL AND p_to IS NOT NULL THEN 0 END
+$$;
+
 -- The row of a transaction, its attempts, and the confirmations of its present fork. Times are
 -- durations from now on, milliseconds.
 CREATE FUNCTION txm.tx_json(t txm.managed_tx) RETURNS JSONB LANGUAGE plpgsql AS $$
 DECLARE
     now TIMESTAMPTZ := txm.clock();
     attempts JSONB := '[]';
-    told JSONB := '[]';
+    blocks JSONB := '[]';
 BEGIN
     IF t.state NOT IN (0, 10) THEN
         SELECT COALESCE(jsonb_agg(jsonb_build_object(
@@ -34,7 +42,7 @@ BEGIN
         SELECT COALESCE(jsonb_agg(jsonb_build_object(
                    'number', c.block_number, 'hash', txm.hex(c.block_hash),
                    'parent', txm.hex(c.parent_hash)) ORDER BY c.block_number), '[]')
-          INTO told FROM txm.tx_confirmations c WHERE c.tx_id = t.tx_id AND c.fork = t.fork;
+          INTO blocks FROM txm.tx_confirmations c WHERE c.tx_id = t.tx_id AND c.fork = t.fork;
     END IF;
     RETURN jsonb_build_object(
         'id', t.tx_id, 'signer', t.signer, 'request_id', t.request_id,
@@ -42,10 +50,10 @@ BEGIN
         'deadline_ms', txm.ms(t.deadline), 'nonce', t.nonce, 'state', t.state,
         'sub', t.sub_state, 'code', t.code, 'refusal', t.refusal, 'wish', t.wish,
         'version', t.version, 'resends', t.resends,
-        'resubmit_in_ms', GREATEST(0, txm.ms(t.next_resubmit_at) - txm.ms(now)),
-        'sent_since_ms', GREATEST(0, txm.ms(now) - txm.ms(t.first_submit_at)))
+        'resubmit_in_ms', txm.ms_between(now, t.next_resubmit_at),
+        'sent_since_ms', txm.ms_between(t.first_submit_at, now))
     || jsonb_build_object(
-        'receipt', t.receipt, 'fork', t.fork, 'told', told, 'cost', t.cost_wei::text,
+        'receipt', t.receipt, 'fork', t.fork, 'blocks', blocks, 'cost', t.cost_wei::text,
         'is_final', t.final_at IS NOT NULL, 'attempts', attempts);
 END
 $$;
@@ -76,7 +84,7 @@ CREATE FUNCTION txm.command_json(c txm.tx_commands) RETURNS JSONB LANGUAGE sql S
 $$;
 
 -- The body of an event of a state: the members of 003.
-CREATE FUNCTION txm.told_json(t txm.managed_tx) RETURNS JSONB LANGUAGE sql STABLE AS $$
+CREATE FUNCTION txm.event_json(t txm.managed_tx) RETURNS JSONB LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object(
         'txId', t.tx_id, 'signer', t.signer, 'requestId', t.request_id,
         'businessKey', t.business_key, 'nonce', t.nonce, 'state', txm.state_name(t.state),

@@ -124,13 +124,13 @@ BEGIN
     IF confirmed IS NOT NULL THEN
         INSERT INTO txm.tx_events (epoch, xid, at, seq, new_fork, tx_id, kind, body)
         VALUES (my_epoch, my_xid, p_now, was.event_seq + 1, (confirmed -> 'new_fork')::boolean,
-                t.tx_id, 'confirmations', txm.told_json(t) || jsonb_build_object(
+                t.tx_id, 'confirmations', txm.event_json(t) || jsonb_build_object(
                     'newFork', confirmed -> 'new_fork', 'fork', t.fork, 'receipt', t.receipt,
                     'confirmations', confirmed -> 'blocks'));
     END IF;
     IF tells THEN
         INSERT INTO txm.tx_events (epoch, xid, at, seq, new_fork, tx_id, kind, body)
-        VALUES (my_epoch, my_xid, p_now, t.event_seq, FALSE, t.tx_id, 'state', txm.told_json(t));
+        VALUES (my_epoch, my_xid, p_now, t.event_seq, FALSE, t.tx_id, 'state', txm.event_json(t));
     END IF;
     RETURN t;
 END
@@ -151,7 +151,7 @@ BEGIN
         SELECT * INTO was FROM txm.managed_tx m
          WHERE m.tx_id = (step ->> 'id')::uuid AND m.signer = p_signer FOR UPDATE;
         IF NOT FOUND OR was.version <> (step ->> 'version')::bigint THEN
-            -- A late twin of an attempt is told the one that is there.
+            -- A late twin of an attempt gets the stored one.
             IF was.tx_id IS NOT NULL AND EXISTS (
                 SELECT FROM txm.tx_attempts a WHERE a.tx_id = was.tx_id
                    AND a.attempt = (step #>> '{attempt,number}')::int) THEN
