@@ -136,11 +136,15 @@ fn same(parts: &[(&str, bool)]) -> Result<(), SignError> {
     }
 }
 
-/// The sender, recovered from the signature. A high s is refused: every pool refuses it.
+/// The sender, recovered from the signature. A high s is refused: every pool refuses it, while the
+/// recovery takes it as the low one.
 fn sender<T: SignableTransaction<Signature>>(
     signed: &Signed<T>,
     unsigned: &Unsigned,
 ) -> Result<(), SignError> {
+    if signed.signature().normalize_s().is_some() {
+        return differs("signature");
+    }
     match signed.recover_signer() {
         Ok(sender) if sender == unsigned.signer => Ok(()),
         Ok(_) => differs("sender"),
@@ -170,7 +174,7 @@ mod tests {
     );
 
     fn unsigned(is_legacy: bool) -> Unsigned {
-        let gwei = 1_000_000_000;
+        let gwei = 1_000_000_000_u64;
         Unsigned {
             chain_id: 1,
             signer: SENDER,
@@ -195,9 +199,9 @@ mod tests {
         let unsigned = unsigned(true);
         let hash = b256!("daf5a779ae972f972197303d7b574746c7ef83eadac0f2791ad23db92e4c8e53");
         assert_eq!(signature_hash(&unsigned), hash);
-        assert_eq!(sign(&unsigned), EXAMPLE);
+        assert_eq!(sign(&unsigned)[..], EXAMPLE);
         let signed = check(&EXAMPLE, &unsigned).expect("as wished");
-        assert_eq!(signed.raw, EXAMPLE);
+        assert_eq!(signed.raw[..], EXAMPLE);
         assert_eq!(signed.hash, alloy_primitives::keccak256(EXAMPLE));
     }
 

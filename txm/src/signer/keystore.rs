@@ -21,11 +21,11 @@ use super::{SignError, SignedBytes, Signer, Unsigned, codec};
 
 /// The largest key or password file, bytes. A key file has about 500.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// The most work that a key file may ask for: 256 times that of the usual parameters. A damaged
-/// number would hold up the start for hours.
-const SCRYPT_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
-/// The most rounds of pbkdf2 that a key file may ask for.
-const PBKDF2_ROUNDS_MAX: u32 = 100_000_000;
+/// The most memory times rounds that a key file may ask of scrypt: four times the usual. A damaged
+/// number would take all memory at the start.
+const SCRYPT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// The most rounds of pbkdf2 that a key file may ask for, 38 times the usual: about ten seconds.
+const PBKDF2_ROUNDS_MAX: u32 = 10_000_000;
 /// The file name of a key's own password ends so.
 const PASSWORD_SUFFIX: &str = ".password";
 
@@ -267,5 +267,137 @@ fn checked(file: &EthKeystore) -> Result<(), &'static str> {
                 && bytes.is_some_and(|bytes| (1..=SCRYPT_BYTES_MAX).contains(&bytes));
             if fits { Ok(()) } else { Err("its numbers of scrypt") }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloy_primitives::{Bytes, U256, address};
+    use chain::fee::GasPrice;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Of the key of both files below. The first is a vector of the keystore's definition.
+    const ADDRESS: Address = address!("008aeeda4d805471df9b2a5b0f38a0c3bcba786b");
+    const PBKDF2: &str = r#"{"crypto": {"cipher": "aes-128-ctr",
+        "cipherparams": {"iv": "6087dab2f9fdbbfaddc31a909735c1e6"},
+        "ciphertext": "5318b4d5bcd28de64ee5559e671353e16f075ecae9f99c7a79a38af5f869aa46",
+        "kdf": "pbkdf2", "kdfparams": {"c": 262144, "dklen": 32, "prf": "hmac-sha256",
+        "salt": "ae3cd4e7013836a3df6bd7241b12db061dbe2c6785853cce422d148a624ce0bd"},
+        "mac": "517ead924a9d0dc3124507e3393d175ce3ff7c1e96529c6c555ce9e51205e9b2"},
+        "id": "3198bc9c-6672-5ab3-d995-4942343ae5b6", "version": 3}"#;
+    const SCRYPT: &str = r#"{"crypto": {"cipher": "aes-128-ctr",
+        "cipherparams": {"iv": "cff0518bfc16823b6bc17993ae31da28"},
+        "ciphertext": "2f0ca3a53ae3f4f30aba5d21d67b86c4c743b33274b352efc970ea5a89fb2ed0",
+        "kdf": "scrypt", "kdfparams": {"dklen": 32, "n": 8192, "p": 1, "r": 8,
+        "salt": "f097183a445d74c24e2a64bc4fee9b19fbe107e153dc1b9f33fa93297b4838d1"},
+        "mac": "8a0456104e3c7771c148b2ab5d8bcffcac280c1742190e5f1f8c5b08e33ac241"},
+        "id": "372de3dc-6b6f-4d68-9944-3a838f24bb93", "version": 3}"#;
+
+    /// A directory of secret files, each a name and its text.
+    fn directory(files: &[(&str, &str)]) -> TempDir {
+        let dir = TempDir::new().expect("a directory");
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            fs::write(&path, text).expect("written");
+            set_mode(&path, 0o600);
+        }
+        dir
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode");
+    }
+
+    fn refusal(files: &[(&str, &str)]) -> KeystoreError {
+        Keystore::open(directory(files).path(), None).expect_err("refused")
+    }
+
+    fn unsigned(signer: Address) -> Unsigned {
+        Unsigned {
+            chain_id: 31_337,
+            signer,
+            nonce: 0,
+            to: ADDRESS,
+            value: U256::from(1),
+            data: Bytes::new(),
+            gas: 21_000,
+            price: GasPrice { max_fee: 2, max_tip: 1 },
+            is_legacy: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_key_file_is_opened_and_signs() {
+        let named =
+            SCRYPT.replace("{\"crypto\"", &format!("{{\"address\": \"{ADDRESS:x}\", \"crypto\""));
+        for key in [PBKDF2, &named] {
+            let files = [("a", key), ("a.password", "testpassword\n"), (".hidden", "no key")];
+            let dir = directory(&files);
+            let keystore = Keystore::open(dir.path(), None).expect("opened");
+            assert_eq!(keystore.addresses(), [ADDRESS]);
+            let signed = keystore.sign(&unsigned(ADDRESS)).await.expect("signed");
+            assert_eq!(codec::check(&signed.raw, &unsigned(ADDRESS)), Ok(signed));
+            let other = unsigned(Address::repeat_byte(7));
+            assert_eq!(keystore.sign(&other).await, Err(SignError::NoKey));
+            assert_eq!(format!("{keystore:?}").to_lowercase(), format!("{{{ADDRESS:#x}}}"));
+        }
+        let (keys, all) = (directory(&[("a", PBKDF2)]), directory(&[("all", "testpassword")]));
+        let keystore = Keystore::open(keys.path(), Some(&all.path().join("all")));
+        assert_eq!(keystore.expect("opened").addresses(), [ADDRESS]);
+    }
+
+    #[test]
+    fn two_files_of_one_address_are_refused() {
+        let error = refusal(&[
+            ("a", PBKDF2),
+            ("a.password", "testpassword"),
+            ("b", SCRYPT),
+            ("b.password", "testpassword"),
+        ]);
+        assert!(matches!(&error, KeystoreError::Doubled { address: ADDRESS, .. }), "{error}");
+    }
+
+    #[test]
+    fn files_that_others_may_read_are_refused() {
+        for (open, mode) in [("a", 0o640), ("a", 0o604), ("a.password", 0o660), ("a", 0o700)] {
+            let dir = directory(&[("a", PBKDF2), ("a.password", "testpassword")]);
+            set_mode(&dir.path().join(open), mode);
+            let error = Keystore::open(dir.path(), None).expect_err("refused");
+            assert!(matches!(error, KeystoreError::Open { mode: found, .. } if found == mode));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_key_is_refused_and_never_a_panic() {
+        let none = refusal(&[("a", PBKDF2)]);
+        assert!(matches!(none, KeystoreError::NoPassword { .. }));
+        let wrong = refusal(&[("a", PBKDF2), ("a.password", "testpasswore")]);
+        assert!(matches!(wrong, KeystoreError::Password { .. }));
+        assert!(!wrong.to_string().contains("testpasswore"));
+        for (part, other) in [
+            ("\"version\": 3", "\"version\": 2"),
+            ("aes-128-ctr", "aes-128-cbc"),
+            ("6087dab2f9fdbbfaddc31a909735c1e6", "6087"),
+            ("5318b4d5bcd28de6", ""),
+            ("\"dklen\": 32", "\"dklen\": 8"),
+            ("262144", "4000000000"),
+            ("hmac-sha256", "hmac-sha1"),
+            ("{", "["),
+        ] {
+            let error = refusal(&[("a", &PBKDF2.replace(part, other)), ("a.password", "x")]);
+            assert!(matches!(&error, KeystoreError::Form { .. }), "{part}: {error}");
+        }
+        for (part, other) in [("8192", "8191"), ("8192", "0"), ("\"r\": 8", "\"r\": 4000")] {
+            let error = refusal(&[("a", &SCRYPT.replace(part, other)), ("a.password", "x")]);
+            assert!(matches!(&error, KeystoreError::Form { .. }), "{other}: {error}");
+        }
+        let moved = PBKDF2.replace(
+            "{\"crypto\"",
+            "{\"address\": \"0000000000000000000000000000000000000001\", \"crypto\"",
+        );
+        let error = refusal(&[("a", &moved), ("a.password", "testpassword")]);
+        assert!(matches!(error, KeystoreError::Address { found: ADDRESS, .. }));
     }
 }
