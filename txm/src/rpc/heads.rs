@@ -203,7 +203,11 @@ async fn walk<E: Endpoint>(
             // The chain changed between the two questions: the parent has a hash, not a height.
             let call = RpcCall::Block(BlockAt::Hash(low.parent));
             let parent = block(member.ask_one(call).await)?;
-            read.push(parent.ok_or(HeadError::Lacks(low.number - 1))?);
+            // Without this check a circle of parents would be walked for ever.
+            let links = |parent: &Block| {
+                parent.at.hash == low.parent && parent.at.number.checked_add(1) == Some(low.number)
+            };
+            read.push(parent.filter(links).ok_or(HeadError::Lacks(low.number - 1))?);
         }
     }
     Ok(read)

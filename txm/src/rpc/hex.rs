@@ -13,15 +13,15 @@ fn quantity(value: &Value, bits: usize) -> Option<U256> {
     (read.bit_len() <= bits).then_some(read)
 }
 
-pub(super) fn u64(value: &Value) -> Option<u64> {
+pub(crate) fn u64(value: &Value) -> Option<u64> {
     quantity(value, 64)?.try_into().ok()
 }
 
-pub(super) fn u128(value: &Value) -> Option<u128> {
+pub(crate) fn u128(value: &Value) -> Option<u128> {
     quantity(value, 128)?.try_into().ok()
 }
 
-pub(super) fn u256(value: &Value) -> Option<U256> {
+pub(crate) fn u256(value: &Value) -> Option<U256> {
     quantity(value, 256)
 }
 
@@ -36,12 +36,12 @@ pub(crate) fn data(value: &Value) -> Option<Bytes> {
 }
 
 /// A hash: 32 bytes.
-pub(super) fn hash(value: &Value) -> Option<B256> {
+pub(crate) fn hash(value: &Value) -> Option<B256> {
     B256::try_from(data(value)?.as_ref()).ok()
 }
 
 /// An address: 20 bytes, in any case, since endpoints differ in it.
-pub(super) fn address(value: &Value) -> Option<Address> {
+pub(crate) fn address(value: &Value) -> Option<Address> {
     Address::try_from(data(value)?.as_ref()).ok()
 }
 

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// One answer.
 #[derive(Clone, Debug)]
@@ -50,9 +50,11 @@ impl Stub {
         let seen: Arc<Seen> = Arc::default();
         let (answer, shared): (Answer, _) = (Arc::new(answer), seen.clone());
         let task = tokio::spawn(async move {
+            // They end with the server.
+            let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 shared.connections.fetch_add(1, Ordering::Relaxed);
-                tokio::spawn(serve(stream, answer.clone(), shared.clone()));
+                connections.spawn(serve(stream, answer.clone(), shared.clone()));
             }
         });
         Stub { url, seen, task }

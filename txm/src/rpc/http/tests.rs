@@ -162,7 +162,11 @@ async fn each_call_is_asked_and_read() {
         table.iter().map(|row| Ok(row.3.clone())).collect();
     assert_eq!(endpoint.calls(&calls).await, expected, "in one list");
     for (index, call) in calls.iter().enumerate() {
-        assert_eq!(endpoint.calls(&[call.clone()]).await, expected[index..=index], "{call:?}");
+        assert_eq!(
+            endpoint.calls(std::slice::from_ref(call)).await,
+            expected[index..=index],
+            "{call:?}"
+        );
         let request = &stub.requests()[index + 1];
         assert_eq!(request["method"], call.method());
         assert_eq!(request["params"], table[index].1, "{call:?}");

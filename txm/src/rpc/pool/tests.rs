@@ -184,6 +184,8 @@ async fn a_reorganization_moves_the_view_and_its_list_is_told_whole() {
 #[tokio::test(start_paused = true)]
 async fn one_endpoint_on_a_fork_or_behind_changes_nothing() {
     let (chain, wallet, pool) = setup(3, 2);
+    // No block of the fork is finalized: it may be left again.
+    chain.set_depths(30, 60);
     let (hash, _) = pay(&pool, &wallet, &[0]).await[0];
     chain.mine(1);
     let at = chain.head();
@@ -215,7 +217,7 @@ async fn one_endpoint_on_a_fork_or_behind_changes_nothing() {
 async fn heads_that_lie_are_not_used_in_their_cycle() {
     let (chain, _, pool) = setup(1, 1);
     pool.look().await;
-    for lie in [Lie::OldHead(1), Lie::OwnParent] {
+    for lie in [Lie::OldHead(3), Lie::OwnParent] {
         chain.mine(1);
         chain.lie(0, lie.clone(), 1);
         let look = pool.look().await;
