@@ -1,4 +1,5 @@
-//! Several endpoints as one: sends go to all of them, and an answer that decides comes from a quorum.
+//! Several endpoints as one: sends go to all of them, and an answer that decides comes from a
+//! quorum.
 
 use std::sync::Arc;
 
@@ -143,7 +144,7 @@ impl<E: Endpoint> Pool<E> {
             *answered = now;
         }
         let blind = (!is_answered).then(|| now - *answered);
-        let look = Look { seen, quorum: self.quorum, blind };
+        let look = Look::new(seen, self.quorum, blind);
         self.watch(&look);
         Arc::new(look)
     }
@@ -210,7 +211,7 @@ impl<E: Endpoint> Pool<E> {
             [Ok(RpcValue::Number(latest)), Ok(RpcValue::Number(pending))] => Some(Counts {
                 endpoint: member.endpoint.name().to_owned(),
                 latest: *latest,
-                // A pool knows at least what is mined.
+                // A pool knows at least the mined count.
                 pending: *pending.max(latest),
             }),
             _ => None,
@@ -474,7 +475,7 @@ fn fails(code: i64, message: &str) -> bool {
     code == 3 || words.iter().any(|word| message.contains(word))
 }
 
-/// A text cut to what is kept, at a character's border.
+/// The first bytes of a text, up to a character's border.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
