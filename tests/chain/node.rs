@@ -22,6 +22,8 @@ fn has_block(chain: &Chain, hash: B256) -> bool {
 fn a_node_mines_on_demand_alone() {
     let chain = Chain::start();
     assert_eq!(number(&chain.ask("eth_chainId", json!([]))), CHAIN_ID);
+    let coins = ACCOUNTS.map(|account| chain.balance(account));
+    assert_eq!(coins, [U256::from(10_000) * U256::from(10).pow(U256::from(18)); 10], "wei");
     let raw = payment(&chain, 0, 7);
     let sent = chain.send(&raw).expect("taken");
     assert_eq!((chain.height(), chain.nonce(SENDER), chain.pending_nonce(SENDER)), (0, 0, 1));
@@ -155,10 +157,13 @@ fn a_fee_below_the_base_fee_is_refused_or_dropped() {
     assert_eq!(refused.message, "max fee per gas less than block base fee");
     let sent = chain.send(&payment(&chain, 0, 1)).expect("taken");
     chain.set_base_fee(100 * FIRST_BASE_FEE);
-    chain.mine(1);
+    chain.mine(3);
     assert_eq!((chain.receipt(sent), chain.transaction(sent)), (None, None), "dropped");
-    let base_fee = number(&chain.block(1).expect("mined")["baseFeePerGas"]);
-    assert_eq!(u128::from(base_fee), 100 * FIRST_BASE_FEE);
+    let base_fees = [0, 1, 2]
+        .map(|height| u128::from(number(&chain.block(height).expect("mined")["baseFeePerGas"])));
+    // An eighth less behind an empty block.
+    let expected = [FIRST_BASE_FEE, 100 * FIRST_BASE_FEE, 100 * FIRST_BASE_FEE / 8 * 7];
+    assert_eq!(base_fees, expected);
 }
 
 /// Goal: two endpoints that agree, and then do not. Method: blocks in one second run ahead of the
