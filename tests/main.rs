@@ -230,6 +230,9 @@ mod embedded;
 /// The rows of transactions: their store, a caller's decision in SQL, grants, reads, the audit.
 mod transactions_store;
 
+/// The door of the transaction manager: its nodes over HTTP.
+mod txm_door;
+
 /// The lease of a signer: one owner, fenced, also if a process is paused.
 mod txm_lease;
 

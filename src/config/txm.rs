@@ -22,7 +22,7 @@ use serde::Deserialize;
 use txm::options::TxmOptions;
 
 use self::confirmations::Confirmations;
-use self::lease::Lease;
+use self::lease::LeaseTimes;
 use self::network::Network;
 use self::nonce::{Nonce, Submit};
 use self::price::{Fee, Gas};
@@ -70,7 +70,7 @@ pub struct Txm {
     /// The chain and its endpoints.
     pub chain: Network,
     /// The ownership of signers.
-    pub lease: Lease,
+    pub lease: LeaseTimes,
     /// The order of transactions.
     pub nonce: Nonce,
     /// How many transactions are sent ahead.
@@ -106,7 +106,7 @@ impl Default for Txm {
             release_blind_ms: 30_000,
             shutdown_timeout_ms: 10_000,
             chain: Network::default(),
-            lease: Lease::default(),
+            lease: LeaseTimes::default(),
             nonce: Nonce::default(),
             submit: Submit::default(),
             resubmit: Resubmit::default(),

@@ -8,7 +8,7 @@ use crate::config::{Error, range};
 /// The section `[txm.lease]`. Every node of one database has the same values.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Lease {
+pub struct LeaseTimes {
     /// How long a lease lasts behind its last renewal, ms.
     pub duration_ms: u64,
     /// Between two renewals, ms.
@@ -17,7 +17,7 @@ pub struct Lease {
     pub skew_ms: u64,
 }
 
-impl Default for Lease {
+impl Default for LeaseTimes {
     fn default() -> Self {
         Self { duration_ms: 10_000, renew_interval_ms: 3_000, skew_ms: 1_000 }
     }
@@ -31,7 +31,7 @@ pub(super) const BOUNDS: &[Bound] = &[
     bound("txm.lease.skew_ms", |c| Some(c.txm.lease.skew_ms), 0, 7_500, "ms"),
 ];
 
-impl Lease {
+impl LeaseTimes {
     /// Checks the relations between keys.
     pub(super) fn validate(&self) -> Result<(), Error> {
         let of_duration = |part: u64| {
