@@ -40,6 +40,8 @@ FAMILY ?= faults
 DATA_DIR := data
 SCHEMATHESIS := target/schemathesis
 AXE := target/axe
+ANVIL := target/anvil
+NODEJS := target/nodejs
 SBE := target/sbe
 LINTERS := target/linters
 DIST_BUILD := target/dist-build
@@ -47,7 +49,7 @@ TOOLS := target/tools
 CARGO_CYCLONEDX_VERSION := 0.5.9
 
 .PHONY: run test soak mutants bench instructions fuzz loom otel sanitize lint deny sbom dist reset need-rust need-curl need-nightly \
-  need-openssl need-postgres need-promtool need-schemathesis need-sbe need-chromium need-axe need-linters need-packaging
+  need-openssl need-postgres need-promtool need-schemathesis need-sbe need-chromium need-axe need-anvil need-linters need-packaging
 
 run: need-rust need-postgres
 	@echo "building ubscore (release); the first build takes minutes"
@@ -55,7 +57,8 @@ run: need-rust need-postgres
 	exec ./target/release/ubscore serve --dev --channel-sim $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
-test: need-rust need-postgres need-curl need-openssl need-promtool need-schemathesis need-sbe need-chromium need-axe need-linters need-packaging
+test: need-rust need-postgres need-curl need-openssl need-promtool need-schemathesis need-sbe need-chromium need-axe need-anvil need-linters \
+    need-packaging
 	SCHEMATHESIS=$$PWD/$(SCHEMATHESIS)/bin/st RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 # Its output is one run's record: date, machine and commit come first.
@@ -306,6 +309,33 @@ need-axe: need-schemathesis
 	rm -rf -- $(AXE)
 	$(SCHEMATHESIS)/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(AXE) --requirement $$wanted
 	cp $$wanted $(AXE)/
+
+# The chain of the tests: a real node, one program in an npm package. Its lock file pins the bytes. npm is needed for the installation
+# alone; where the system has none, a Python package brings one.
+need-anvil:
+	@$(INSTALL)
+	$(VENV)
+	wanted=tests/chain/package-lock.json
+	! cmp --silent $$wanted $(ANVIL)/installed.json || exit 0
+	needed=2.35
+	libc=$$(getconf GNU_LIBC_VERSION 2>/dev/null || echo "no glibc")
+	# Another C library sorts before every number.
+	if ! printf '%s\n' $$needed "$${libc#glibc }" | sed 's/^no .*/0/' | sort --check=quiet --version-sort; then
+	  echo "anvil, the chain of the tests, needs glibc $$needed or later; this system has $$libc" >&2
+	  exit 1
+	fi
+	if ! command -v npm >/dev/null; then
+	  venv $(NODEJS) tests/chain/requirements.txt npm
+	  export PATH="$$PWD/$(NODEJS)/bin:$$PATH"
+	fi
+	echo "installing anvil below $(ANVIL)"
+	rm -rf -- $(ANVIL) && mkdir -p $(ANVIL)
+	cp tests/chain/package.json $$wanted $(ANVIL)/
+	npm ci --prefix $(ANVIL) --ignore-scripts --no-audit --no-fund --loglevel=error
+	ln -s node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil $(ANVIL)/anvil
+	./$(ANVIL)/anvil --version >/dev/null
+	# Last, so that an interrupted installation starts again.
+	cp $$wanted $(ANVIL)/installed.json
 
 # Checkers of licences, container files and the SBOM.
 need-linters:

@@ -64,8 +64,8 @@ use tracing::{info, warn};
 use wal::Identity;
 
 pub use self::address::Address;
-pub use self::connection::{Connections, connect, pool};
 use self::connection::pool_by_keys;
+pub use self::connection::{Connections, connect, pool};
 use self::incarnation::Refusal;
 
 mod migrations {

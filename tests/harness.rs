@@ -5,8 +5,13 @@
 //! for a fixed time. To wait for a condition, a test polls it, and fails at [`PATIENCE`].
 
 mod browser;
+mod chain;
+mod chain_lie;
+mod chain_pool;
+mod chain_proxy;
 mod client;
 mod cluster;
+mod contract;
 mod credentials;
 mod door;
 mod endpoint;
@@ -39,8 +44,19 @@ use tokio::runtime::Runtime;
 use ubscore::postgres::embedded::{Embedded, Options};
 
 pub(crate) use self::browser::{Browser, Screen};
+pub(crate) use self::chain::{
+    ACCOUNTS, CHAIN_ID, Chain, Draft, FIRST_BASE_FEE, KEYS, NodeError, Rpc, SLOTS_IN_AN_EPOCH,
+    hash, hex_of, number,
+};
+pub(crate) use self::chain_lie::Lie;
+pub(crate) use self::chain_pool::{BUMP_PERCENT, FULL, PENDING_MAX, QUEUED_MAX, REPLACEMENT};
+pub(crate) use self::chain_proxy::{ANY, ChainProxy, SEND, Sent};
 pub(crate) use self::client::{Reply, Request, assert_refused, exchange, send, send_text};
 pub(crate) use self::cluster::Cluster;
+pub(crate) use self::contract::{
+    FALSE_TOKEN, FEE_TOKEN, OTHER_TOKEN, REVERTING, TOKEN, TRANSFER, TWICE_TOKEN, mint_data,
+    token_balance, transfer_data,
+};
 pub(crate) use self::credentials::{Certificate, Issuer, curl, now_s, replace, token};
 pub(crate) use self::door::Door;
 pub(crate) use self::endpoint::{Delivered, Endpoint, Webhook, read_request};

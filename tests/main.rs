@@ -221,11 +221,17 @@ mod recharge_recover;
 /// The till: orders and returns at their channels, from their rows, against the simulator.
 mod till;
 
+/// The chain of the tests: the node, its contracts, and the endpoint before it.
+mod chain;
+
 /// The PostgreSQL that `serve --dev` runs for itself.
 mod embedded;
 
 /// The rows of transactions: their store, a caller's decision in SQL, grants, reads, the audit.
 mod transactions_store;
+
+/// The door of the transaction manager: its nodes over HTTP.
+mod txm_door;
 
 /// The lease of a signer: one owner, fenced, also if a process is paused.
 mod txm_lease;

@@ -2,7 +2,17 @@
 //! and total: run, recovered and simulated alike.
 //!
 //! A step is written before its effects are carried out. So nothing leaves that is not stored, and
-//! each step may be lost before its write.
+//! each step may be lost before its write. The caller keeps the durations of the row
+//! (`sent_since`) fresh, and hands in only facts that it believes.
+//!
+//! In reading order: [`signed`] (attempts and their prices), [`answered`] (the answers of
+//! endpoints), [`mined`] (receipts and ends), [`wished`] (cancel and fill), [`due`] (resends).
+
+mod answered;
+mod due;
+mod mined;
+mod signed;
+mod wished;
 
 use std::time::Duration;
 
@@ -10,8 +20,8 @@ use alloy_primitives::{B256, Bytes};
 
 use crate::class::SendClass;
 use crate::fee::{GasCaps, GasMarket, GasPrice};
-use crate::state::AttemptKind;
-use crate::tx::{Tx, TxReceipt};
+use crate::state::{AttemptKind, TxEvent, TxState};
+use crate::tx::{Attempt, FailCode, SubState, Tx, TxReceipt, Wish};
 use crate::view::Confirmed;
 
 /// An attempt that is signed and not stored yet.
@@ -44,13 +54,16 @@ pub struct EndpointAnswer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TxFact {
     /// Before a nonce: it is not affordable now, or its signer is suspended.
-    Delayed(crate::tx::SubState),
+    ///
+    /// ALLOCATED takes WAITING_TURN and WAITING_FUNDS.
+    Delayed(SubState),
     /// Before a nonce: it is refused for good, with the name of this code.
     Refused(String),
     /// Before a nonce: its deadline has passed.
     Expired,
     /// It is its turn: its nonce is inside the window and its signer may sign. Or its balance
-    /// suffices again.
+    /// suffices again. Or a new owner takes it up: bytes that no endpoint has acknowledged are
+    /// sent again.
     Turn,
     /// It is signed.
     Signed(Signed),
@@ -87,9 +100,11 @@ pub enum TxFact {
         /// Whether no lower nonce is unmined.
         is_lowest: bool,
     },
-    /// Its client or an operator wants it cancelled.
+    /// Its client or an operator wants it cancelled. The caller refuses a client's wish while the
+    /// signer is suspended.
     Cancel,
-    /// An operator, or the time, wants its nonce filled.
+    /// An operator, or the time, wants its nonce filled. While the signer is suspended: operators
+    /// alone, the caller checks.
     Fill,
     /// An operator wants its newest bytes sent now.
     Resubmit,
@@ -115,6 +130,8 @@ pub struct TxRules {
     pub bump_percent: u64,
     /// Without a receipt for so long it is STALE.
     pub stale: Duration,
+    /// Confirmations on top of the receipt's block. No row ends before so many were told.
+    pub required: usize,
     /// The caps.
     pub caps: GasCaps,
     /// The market now; `None`: unknown, and nothing new is signed.
@@ -142,7 +159,7 @@ pub enum Effect {
     },
     /// Ask for the receipts of all attempts.
     Receipts,
-    /// Look for the transaction with this signer and nonce.
+    /// Look for each attempt by its hash, and for the transaction with this signer and nonce.
     LookFor,
     /// Ask the chain for the signer's counts, and send again what endpoints lack.
     Gap,
@@ -155,8 +172,9 @@ pub enum Effect {
 /// The next row, and its effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxStep {
-    /// The row behind the step. Its version is one more. If `is_new_attempt`, the last attempt is
-    /// new. Its `resubmit_in` counts from the write on.
+    /// The row behind the step. Its version is one more, unless there is nothing to write (see
+    /// [`TxStep::is_written`]). If `is_new_attempt`, the last attempt is new. Its `resubmit_in`
+    /// counts from the write on.
     pub tx: Tx,
     /// Whether the last attempt is to be stored.
     pub is_new_attempt: bool,
@@ -168,4 +186,129 @@ pub struct TxStep {
     pub confirmed: Option<Confirmed>,
     /// In their order.
     pub effects: Vec<Effect>,
+}
+
+impl TxStep {
+    /// A step that changes nothing yet.
+    fn of(tx: &Tx) -> TxStep {
+        TxStep {
+            tx: tx.clone(),
+            is_new_attempt: false,
+            submits: false,
+            answers: None,
+            confirmed: None,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Whether the step changes the row `before`, or stores something beside it. If not, it is
+    /// only effects: they sign, ask, raise, or send the bytes of a terminal row again. The store
+    /// does not see it.
+    pub fn is_written(&self, before: &Tx) -> bool {
+        self.tx.version != before.version
+    }
+
+    /// Takes the state that the event leads to; `None`: the table does not admit it.
+    fn passes(&mut self, event: TxEvent) -> Option<()> {
+        self.tx.state = self.tx.state.next(event)?;
+        Some(())
+    }
+
+    /// Ends the row: without a plan, for good.
+    fn ends(&mut self, event: TxEvent, code: Option<FailCode>) -> Option<()> {
+        self.passes(event)?;
+        self.tx.sub = None;
+        self.tx.code = code;
+        self.tx.is_final = true;
+        self.tx.resubmit_in = None;
+        Some(())
+    }
+
+    /// Takes a sub state, and raises its alert if it is new.
+    fn turns(&mut self, sub: SubState, alert: Option<&'static str>) {
+        if self.tx.sub != Some(sub) {
+            self.tx.sub = Some(sub);
+            self.effects.extend(alert.map(Effect::Raise));
+        }
+    }
+
+    /// Sends the bytes of an attempt. The plan of the next send is written before this one.
+    fn sends(&mut self, attempt: u32, rules: &TxRules) {
+        self.submits = true;
+        self.tx.resubmit_in = Some(rules.interval);
+        self.effects.push(Effect::Send { attempt });
+    }
+
+    /// The step as it is handed out; `None`: there is nothing to do.
+    fn done(mut self, before: &Tx) -> Option<TxStep> {
+        let is_stored = self.is_new_attempt
+            || self.submits
+            || self.answers.is_some()
+            || self.confirmed.is_some();
+        if is_stored || self.tx != *before {
+            self.tx.version = before.version + 1;
+        } else if self.effects.is_empty() {
+            return None;
+        }
+        Some(self)
+    }
+}
+
+/// Decides about a transaction; `None`: the fact changes nothing here.
+///
+/// No fact ends a row that has a nonce, but `Final`, `Resolve` and `Taken`. No step changes a
+/// terminal row.
+pub fn decide(tx: &Tx, fact: &TxFact, rules: &TxRules) -> Option<TxStep> {
+    match fact {
+        TxFact::Delayed(sub) => delayed(tx, *sub),
+        TxFact::Refused(code) => dropped(tx, FailCode::Refused, Some(code)),
+        TxFact::Expired => dropped(tx, FailCode::Expired, None),
+        TxFact::Turn => due::turn(tx, rules),
+        TxFact::Signed(signed) => signed::signed(tx, signed, rules),
+        TxFact::Unsigned => signed::unsigned(tx, rules),
+        TxFact::Answered { attempt, answers } => answered::answered(tx, *attempt, answers, rules),
+        TxFact::Found { attempt } => answered::found(tx, *attempt),
+        TxFact::Missing => due::missing(tx, rules),
+        TxFact::Mined(receipt) => mined::mined(tx, *receipt),
+        TxFact::Unmined => mined::unmined(tx, rules),
+        TxFact::Confirmed(confirmed) => mined::confirmed(tx, confirmed),
+        TxFact::Final => mined::ended(tx, rules),
+        TxFact::Unaccounted => mined::unaccounted(tx),
+        TxFact::Taken(hash) => mined::taken(tx, *hash),
+        TxFact::Due { is_lowest } => due::due(tx, *is_lowest, rules),
+        TxFact::Cancel => wished::wished(tx, Wish::Cancel, rules),
+        TxFact::Fill => wished::wished(tx, Wish::Fill, rules),
+        TxFact::Resubmit => due::resubmit(tx, rules),
+        TxFact::Resolve { is_paid } => mined::resolved(tx, *is_paid),
+    }
+}
+
+fn delayed(tx: &Tx, sub: SubState) -> Option<TxStep> {
+    let fits = match tx.state {
+        TxState::Created => matches!(sub, SubState::WaitingFunds | SubState::Suspended),
+        TxState::Allocated => matches!(sub, SubState::WaitingFunds | SubState::WaitingTurn),
+        _ => false,
+    };
+    let mut step = TxStep::of(tx);
+    step.tx.sub = Some(sub);
+    if fits { step.done(tx) } else { None }
+}
+
+/// Ends a row without a nonce. The table admits it of no other row.
+fn dropped(tx: &Tx, code: FailCode, refusal: Option<&str>) -> Option<TxStep> {
+    let mut step = TxStep::of(tx);
+    step.ends(TxEvent::Dropped, Some(code))?;
+    step.tx.refusal = refusal.map(str::to_owned);
+    step.done(tx)
+}
+
+/// Whether it has attempts that may be on the network, and no end.
+fn is_sent(tx: &Tx) -> bool {
+    matches!(tx.state, TxState::Submitted | TxState::Tracking)
+}
+
+/// The attempt that is sent again: the newest one that the wish allows. Once a cancel or a fill is
+/// wanted, no payment is sent again.
+fn newest(tx: &Tx) -> Option<&Attempt> {
+    tx.attempts.iter().rev().find(|attempt| tx.wish == Wish::Pay || !attempt.kind.pays())
 }

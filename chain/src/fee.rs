@@ -79,6 +79,15 @@ pub fn next(
     caps.admit(price, gas).then_some(price)
 }
 
+/// Whether a price is a whole step above each stored one, so that every pool takes it in their
+/// place.
+pub fn replaces(price: GasPrice, stored: &[GasPrice], percent: u64) -> bool {
+    stored.iter().all(|old| {
+        raised(old.max_fee, percent).is_some_and(|fee| price.max_fee >= fee)
+            && raised(old.max_tip, percent).is_some_and(|tip| price.max_tip >= tip)
+    })
+}
+
 /// A price that is `percent` higher in whole wei, rounded up, and at least 1 wei.
 fn raised(wei: u128, percent: u64) -> Option<u128> {
     let more = wei.checked_mul(u128::from(percent))?.div_ceil(100).max(1);
@@ -141,6 +150,7 @@ mod tests {
             if let Some(price) = next(&stored, GasMarket { base_fee, tip }, &caps(), percent, gas) {
                 prop_assert!(caps().admit(price, gas));
                 prop_assert!(price.max_fee * u128::from(gas) <= caps().cost);
+                prop_assert!(replaces(price, &stored, percent));
                 for old in &stored {
                     prop_assert!(price.max_fee * 100 >= old.max_fee * (100 + u128::from(percent)));
                     prop_assert!(price.max_tip * 100 >= old.max_tip * (100 + u128::from(percent)));

@@ -42,7 +42,9 @@ pub fn address_text(address: &Address) -> String {
 
 /// A number that is no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a value is a whole number below 2^256, in decimal digits or in hexadecimal ones behind 0x")]
+#[error(
+    "a value is a whole number below 2^256, in decimal digits or in hexadecimal ones behind 0x"
+)]
 pub struct ValueError;
 
 /// Reads a value in wei or in a token's smallest units: decimal, or `0x` and hexadecimal digits.

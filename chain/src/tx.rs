@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::class::SendClass;
 use crate::fee::GasPrice;
+use crate::named::named;
 use crate::payload::TxPayload;
 use crate::state::{AttemptKind, TxState};
 use crate::view::BlockRef;
@@ -72,6 +73,22 @@ pub enum SubState {
     Unproven = 13,
 }
 
+named!(SubState {
+    WaitingFunds => "WAITING_FUNDS",
+    Suspended => "SUSPENDED",
+    WaitingTurn => "WAITING_TURN",
+    Blocked => "BLOCKED",
+    Pending => "PENDING",
+    Stale => "STALE",
+    Underpriced => "UNDERPRICED",
+    Mined => "MINED",
+    Reorged => "REORGED",
+    Cancelling => "CANCELLING",
+    Filling => "FILLING",
+    Unaccounted => "UNACCOUNTED",
+    Unproven => "UNPROVEN",
+});
+
 /// Why a transaction failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i16)]
@@ -92,6 +109,16 @@ pub enum FailCode {
     Unproven = 7,
 }
 
+named!(FailCode {
+    Refused => "REFUSED",
+    Expired => "EXPIRED",
+    Reverted => "REVERTED",
+    Cancelled => "CANCELLED",
+    Filled => "FILLED",
+    NonceTaken => "NONCE_TAKEN",
+    Unproven => "UNPROVEN",
+});
+
 /// The operator's or client's wish about a transaction that has a nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i16)]
@@ -103,6 +130,12 @@ pub enum Wish {
     /// To make way for later nonces.
     Fill = 2,
 }
+
+named!(Wish {
+    Pay => "PAY",
+    Cancel => "CANCEL",
+    Fill => "FILL",
+});
 
 /// One signed transaction of a nonce. Written once; only its answers change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +171,13 @@ pub enum Proof {
     /// Of none: a cancel or a fill.
     Nothing = 4,
 }
+
+named!(Proof {
+    Paid => "PAID",
+    Reverted => "REVERTED",
+    Unproven => "UNPROVEN",
+    Nothing => "NOTHING",
+});
 
 /// A receipt that is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,4 +237,29 @@ pub struct Tx {
     pub cost: Option<U256>,
     /// Whether nothing can take it back any more.
     pub is_final: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_and_each_name_is_of_one_variant() {
+        fn held(numbers: &[i16], names: &[&str]) {
+            for (index, (number, name)) in numbers.iter().zip(names).enumerate() {
+                assert!(!numbers[..index].contains(number), "{number}");
+                assert!(!names[..index].contains(name), "{name}");
+            }
+        }
+        macro_rules! each {
+            ($($of:ident),+) => { $(
+                held(&$of::ALL.map($of::number), &$of::ALL.map($of::name));
+                for it in $of::ALL {
+                    assert_eq!($of::from_number(it.number()), Some(it), "{}", it.name());
+                }
+                assert_eq!($of::from_number(99), None);
+            )+ };
+        }
+        each!(SubState, FailCode, Wish, Proof);
+    }
 }

@@ -97,7 +97,8 @@ impl ChainView {
                 return Err(ViewError::Refinalized(block.number));
             }
         }
-        let risen = finalized.filter(|tag| self.finalized.is_none_or(|old| old.number <= tag.number));
+        let risen =
+            finalized.filter(|tag| self.finalized.is_none_or(|old| old.number <= tag.number));
         self.finalized = risen.or(self.finalized);
         while blocks.len() > keep.max(1) {
             blocks.pop_front();
@@ -186,11 +187,8 @@ mod tests {
     /// Blocks of a branch that leaves the trunk behind `fork`, the head first.
     fn branch(branch: u8, fork: u64, head: u64, down_to: u64) -> Vec<BlockRef> {
         let at = |number| hash(if number > fork { branch } else { 0 }, number);
-        let block = |number: u64| BlockRef {
-            number,
-            hash: at(number),
-            parent: at(number.wrapping_sub(1)),
-        };
+        let block =
+            |number: u64| BlockRef { number, hash: at(number), parent: at(number.wrapping_sub(1)) };
         (down_to..=head).rev().map(block).collect()
     }
 
@@ -250,7 +248,9 @@ mod tests {
             let mut view = ChainView::default();
             for (fork_of, fork, head, depth) in cycles {
                 let read = branch(fork_of, fork, head, head.saturating_sub(depth));
-                drop(view.take(&read, None, 8));
+                let taken = view.take(&read, None, 8);
+                let fits = matches!(taken, Ok(()) | Err(ViewError::Fallen { .. }));
+                prop_assert!(fits, "{:?}", taken);
                 let blocks: Vec<&BlockRef> = view.from(0, usize::MAX).collect();
                 prop_assert!(blocks.len() <= 8);
                 for pair in blocks.windows(2) {

@@ -10,9 +10,9 @@ use super::ops::Ops;
 use super::recover;
 use super::table::{aligned, text};
 use crate::cli::{
-    AccessArgs, FindingListArgs, OperatorArgs, PaymentAttendArgs, ReceivableArgs,
-    ReceivableListArgs, RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs,
-    RechargeShowArgs, RechargeTakenArgs, ReconcileArgs, RecoverArgs,
+    AccessArgs, FindingListArgs, PaymentAttendArgs, ReceivableArgs, ReceivableListArgs,
+    RechargeCommand, RechargeCreditArgs, RechargeListArgs, RechargeRefundArgs, RechargeShowArgs,
+    RechargeTakenArgs, ReconcileArgs, RecoverArgs,
 };
 use crate::clock::Clock;
 use crate::exit::Exit;
@@ -38,7 +38,7 @@ pub fn run(
         RechargeCommand::Close(args) => {
             let body = json!({"reason": args.operator.reason, "force": args.force});
             let thing = format!("recharges/{}/close", args.id);
-            act(&args.operator, clock, ("close", &thing), &body, order_stands, out)?;
+            act(&args.operator.access, clock, ("close", &thing), &body, order_stands, out)?;
         }
         RechargeCommand::Credit(args) => credit(args, clock, out)?,
         RechargeCommand::Return(args) => end(args, clock, ("return", "on its way back"), out)?,
@@ -311,7 +311,7 @@ fn refund(
         }
     }
     let thing = format!("recharges/{id}/refund");
-    act(operator, clock, ("refund", &thing), &body, return_stands, out)
+    act(&operator.access, clock, ("refund", &thing), &body, return_stands, out)
 }
 
 fn taken(args: &RechargeTakenArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
@@ -324,7 +324,7 @@ fn taken(args: &RechargeTakenArgs, clock: &impl Clock, out: &mut impl Write) -> 
         body["minor_units"] = json!(minor_units);
     }
     let thing = format!("payments/{id}/taken");
-    act(operator, clock, ("taken", &thing), &body, return_stands, out)
+    act(&operator.access, clock, ("taken", &thing), &body, return_stands, out)
 }
 
 /// The columns of differences, and of findings behind their own.
@@ -394,7 +394,7 @@ fn owed(
 ) -> anyhow::Result<()> {
     let body = json!({"reason": reason, "idem_key": idem_key});
     let thing = format!("receivables/{id}/{what}");
-    act_by(access, clock, (what, &thing), &body, receivable_stands, out)
+    act(access, clock, (what, &thing), &body, receivable_stands, out)
 }
 
 fn credit(
@@ -408,7 +408,7 @@ fn credit(
         body["user_id"] = json!(user);
     }
     let thing = format!("payments/{id}/credit");
-    act(operator, clock, ("credit", &thing), &body, payment_stands, out)
+    act(&operator.access, clock, ("credit", &thing), &body, payment_stands, out)
 }
 
 fn end(
@@ -422,17 +422,6 @@ fn end(
 
 /// Posts an action with a body of its own, and prints its result.
 fn act(
-    operator: &OperatorArgs,
-    clock: &impl Clock,
-    (what, path): (&str, &str),
-    body: &Value,
-    stands: fn(&Value) -> String,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
-    act_by(&operator.access, clock, (what, path), body, stands, out)
-}
-
-fn act_by(
     access: &AccessArgs,
     clock: &impl Clock,
     (what, path): (&str, &str),

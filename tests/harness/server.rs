@@ -243,6 +243,15 @@ impl Server {
         self.said.lock().expect("no panic in a reader").clone()
     }
 
+    /// A command of an operator: its exit code and its words.
+    pub(crate) fn operate(&self, words: &[&str]) -> (i32, String) {
+        let ops = format!("http://{}", self.ops);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+        command.args(words).args(["--dev", "--ops", &ops, "--as", &ADMIN.to_string()]);
+        let (code, out, err) = said(&command.output().expect("the binary"));
+        (code, format!("{out}{err}"))
+    }
+
     /// Sends a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);

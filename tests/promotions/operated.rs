@@ -1,21 +1,6 @@
-use std::process::Command;
-
 use super::*;
-use crate::harness::{Request, said, send, token};
+use crate::harness::{Request, send, token};
 use ubscore::http::auth::Role;
-
-/// A command of an operator: its exit code and its words.
-fn command(server: &Server, words: &[&str]) -> (i32, String) {
-    let ops = format!("http://{}", server.ops);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
-    let output = command
-        .args(words)
-        .args(["--dev", "--ops", &ops, "--as", &ADMIN.to_string()])
-        .output()
-        .expect("the binary");
-    let (code, out, err) = said(&output);
-    (code, format!("{out}{err}"))
-}
 
 /// Goal: operators make a promotion once, change what may change, and put money in once for a key.
 #[test]
@@ -65,43 +50,37 @@ fn rch_028_operators_make_and_fund_a_promotion() {
     let acted: Vec<&str> = acted.iter().map(|row| row[0].as_str()).collect();
     assert_eq!(acted, ["promotion create", "promotion fund", "promotion change"]);
 
-    let (code, said) = command(
-        &server,
-        &[
-            "promotion",
-            "set",
-            "autumn",
-            "--asset",
-            "CNY",
-            "--min-amount",
-            "10",
-            "--fixed",
-            "2",
-            "--ends-at",
-            "2200-01-01T00:00:00Z",
-            "--reason",
-            "a test",
-        ],
-    );
+    let (code, said) = server.operate(&[
+        "promotion",
+        "set",
+        "autumn",
+        "--asset",
+        "CNY",
+        "--min-amount",
+        "10",
+        "--fixed",
+        "2",
+        "--ends-at",
+        "2200-01-01T00:00:00Z",
+        "--reason",
+        "a test",
+    ]);
     assert_eq!((code, said.contains("autumn: ACTIVE, 0 CNY available")), (0, true), "{said}");
-    let (code, said) = command(
-        &server,
-        &[
-            "promotion",
-            "fund",
-            "autumn",
-            "--amount",
-            "5",
-            "--idem-key",
-            "fund-3",
-            "--reason",
-            "a test",
-        ],
-    );
+    let (code, said) = server.operate(&[
+        "promotion",
+        "fund",
+        "autumn",
+        "--amount",
+        "5",
+        "--idem-key",
+        "fund-3",
+        "--reason",
+        "a test",
+    ]);
     assert_eq!((code, said.contains("autumn: ACTIVE, 5 CNY available")), (0, true), "{said}");
-    let (code, said) = command(&server, &["promotion", "list"]);
+    let (code, said) = server.operate(&["promotion", "list"]);
     assert!(code == 0 && said.contains("autumn") && said.contains("spring"), "{said}");
-    let (code, said) = command(&server, &["promotion", "show", "spring"]);
+    let (code, said) = server.operate(&["promotion", "show", "spring"]);
     assert!(code == 0 && said.contains("STOPPED"), "{said}");
     assert_whole(&desk);
 }

@@ -1,7 +1,5 @@
 //! Refunds of credited payments and receivables, over HTTP and by the commands.
 
-use std::process::Command;
-
 use super::*;
 use crate::harness::Balance;
 
@@ -57,19 +55,6 @@ fn acted(desk: &Recharging) -> Vec<String> {
     let rows = "SELECT action, actor FROM admin_audit \
                  WHERE subject LIKE 'wpy_%' OR subject LIKE 'wrf_%' ORDER BY at";
     desk.site.sql(rows).into_iter().map(|row| row.join(" ")).collect()
-}
-
-/// A command of an operator: its exit code and its words.
-pub(super) fn command(server: &Server, words: &[&str]) -> (i32, String) {
-    let ops = format!("http://{}", server.ops);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
-    let output = command
-        .args(words)
-        .args(["--dev", "--ops", &ops, "--as", &ADMIN.to_string()])
-        .output()
-        .expect("the binary");
-    let (code, out, err) = said(&output);
-    (code, format!("{out}{err}"))
 }
 
 /// Goal: a refund goes out in parts and as the rest, each once for its key, and never more than is
@@ -141,13 +126,13 @@ fn rch_031_a_refund_names_its_payment() {
     assert!(several.body.contains("name the payment_id"), "{several:?}");
     let words = ["recharge", "refund", &order, "--payment", &second, "--amount", "10"];
     let rest = ["--idem-key", "c", "--reason", "a test"];
-    let (code, says) = command(&server, &[&words[..], &rest[..]].concat());
+    let (code, says) = server.operate(&[&words[..], &rest[..]].concat());
     assert_eq!(code, 0, "{says}");
     assert!(says.contains(&format!("READY, 10 CNY of {second}\n")), "{says}");
     // The key says which.
     let id = assert_refund(&refund(&server, &order, Some("10"), "c"), "10", true);
     return_is(&server, &order, &id, "DONE");
-    let (code, says) = command(&server, &["recharge", "show", &order]);
+    let (code, says) = server.operate(&["recharge", "show", &order]);
     assert_eq!(code, 0, "{says}");
     assert!(says.contains(&id) && says.contains("10 CNY"), "{says}");
 
@@ -233,12 +218,12 @@ fn rch_033_a_receivable_is_ended_over_http() {
     assert_refused(&other, 409, "IDEM_KEY_CONFLICT");
     for _ in 0..2 {
         let words = ["recharge", "write-off", &id, "--idem-key", "w-1", "--reason", "a test"];
-        let (code, says) = command(&server, &words);
+        let (code, says) = server.operate(&words);
         assert_eq!(code, 0, "{says}");
         assert!(says.contains(&format!("{id}: 0 of 60 CNY is open\n")), "{says}");
     }
     let words = ["recharge", "recover", &id, "--idem-key", "r-2", "--reason", "a test"];
-    let (code, says) = command(&server, &words);
+    let (code, says) = server.operate(&words);
     assert_eq!(code, 1, "{says}");
     assert!(says.contains("Nothing of the receivable is open"), "{says}");
     let shown = get(&server, &format!("recharges/{order}"));

@@ -3,7 +3,7 @@
 
 use std::slice::from_ref;
 
-use super::refunds::{command, paid, refund, return_is, taken};
+use super::refunds::{paid, refund, return_is, taken};
 use super::*;
 use crate::harness::{Endpoint, Site};
 
@@ -54,7 +54,7 @@ fn rch_041_a_receivable_is_said_and_listed() {
     assert_eq!(post(&server, &path, &credit("w-1")).status, 200);
     assert_eq!(ids("open=true"), from_ref(&second));
     assert_eq!(ids(""), [first.clone(), second.clone()]);
-    let (code, says) = command(&server, &["recharge", "receivables", "--open"]);
+    let (code, says) = server.operate(&["recharge", "receivables", "--open"]);
     assert_eq!(code, 0, "{says}");
     assert!(says.contains(&second) && !says.contains(&first), "{says}");
     for bad in ["open=1", "user=x", "limit=0", "cursor=x", "cursor=1.x", "x=1"] {
@@ -74,7 +74,7 @@ fn rch_041_a_receivable_is_said_and_listed() {
         let is_all = |row: &Value| own.iter().all(|(key, value)| row[key] == *value);
         sums.iter().any(is_all).then_some(())
     });
-    let (code, says) = command(&server, &["channel", "totals"]);
+    let (code, says) = server.operate(&["channel", "totals"]);
     assert_eq!(code, 0, "{says}");
     assert!(says.contains("RECEIVABLE") && says.contains("60"), "{says}");
     let shown = get(&server, &format!("recharges/{order}"));
@@ -109,7 +109,7 @@ fn rch_042_a_recharge_shows_its_events_and_their_deliveries() {
         let others = get(&server, &format!("recharges/{other}"));
         let others = each(&others, "events", "event_id");
         assert!(others.iter().all(|id| !ids.contains(id)), "{others:?} {ids:?}");
-        let (code, says) = command(&server, &["recharge", "show", &order]);
+        let (code, says) = server.operate(&["recharge", "show", &order]);
         assert_eq!(code, 0, "{says}");
         assert!(says.contains("recharge.paid") && says.contains(wanted), "{says}");
     }
@@ -143,7 +143,7 @@ fn rch_042_a_held_payment_shows_its_callback_as_it_came() {
         assert_eq!(body.contains(trade_no), channel == "card", "sealed as it came: {body}");
         let headers = kept["headers"].as_array().expect("a list");
         assert!(headers.iter().any(|one| text(one).starts_with(signature)), "{kept}");
-        let (code, says) = command(&server, &["channel", "notices", payment]);
+        let (code, says) = server.operate(&["channel", "notices", payment]);
         assert_eq!(code, 0, "{says}");
         assert!(says.contains(&body), "{says}");
         let viewer = token(OTHER, Some(Role::Viewer));
@@ -226,7 +226,7 @@ fn rch_034_a_part_that_went_back_is_booked_by_an_operator() {
     let over = post(&server, &path, &part(json!({"amount": "101"})));
     assert_refused(&over, 409, "NOT_RETURNABLE");
     let words = ["recharge", "taken", &payment, "--amount", "40", "--number", number];
-    let (code, says) = command(&server, &[&words[..], &["--reason", "a test"]].concat());
+    let (code, says) = server.operate(&[&words[..], &["--reason", "a test"]].concat());
     assert_eq!(code, 0, "{says}");
     assert!(says.contains(&format!("DONE, 40 CNY of {payment}\n")), "{says}");
     let again = post(&server, &path, &part(json!({"minor_units": 4_000})));
@@ -417,7 +417,7 @@ fn rch_035_the_statement_of_a_channel_has_each_movement_once() {
         "--until",
         &until.to_string(),
     ];
-    let (code, says) = command(&server, &arguments);
+    let (code, says) = server.operate(&arguments);
     assert_eq!(code, 0, "{says}");
     assert!(keys.iter().all(|id| says.contains(id.as_str())), "{says}");
     let long = format!("since={begun}&until={until}");

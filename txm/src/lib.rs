@@ -8,9 +8,22 @@
 //!        chain::decide (pure) --> TxStore::write (fenced, one statement) --> effects: sign, send, ask
 //! ```
 //!
-//! In reading order: [`store`] (the fenced store), [`signer`] (keys), [`rpc`] (endpoints).
+//! In reading order: [`store`] (the fenced store), [`signer`] (keys), [`rpc`] (endpoints), [`node`]
+//! (leases and tasks of one process), [`desk`] (requests), [`prepare`] (the checks before a nonce).
 
+mod crash;
+pub mod desk;
+mod lease_keeper;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
+pub mod node;
+pub mod open_rows;
 pub mod options;
+pub mod owner;
+pub mod policy;
+pub mod prepare;
 pub mod rpc;
+mod seats;
 pub mod signer;
 pub mod store;
+pub mod tools;

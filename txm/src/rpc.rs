@@ -1,5 +1,18 @@
 //! Endpoints of the chain: one call of JSON-RPC, typed, and what several endpoints say together.
 
+pub mod breaker;
+pub mod client;
+mod heads;
+pub(crate) mod hex;
+pub mod http;
+pub mod json;
+pub mod look;
+mod member;
+pub mod pool;
+#[cfg(test)]
+pub(crate) mod stub;
+mod told;
+
 use std::future::Future;
 
 use alloy_primitives::{Address, B256, Bytes, U256};

@@ -1,4 +1,9 @@
-//! Keys: who signs, and the check of every answer.
+//! Keys, and the check of every answer of a signer: [`codec`] (bytes), [`keystore`] (files of this
+//! machine), [`remote`] (a signer over HTTPS).
+
+pub mod codec;
+pub mod keystore;
+pub mod remote;
 
 use std::future::Future;
 

@@ -38,6 +38,17 @@ pub enum Acquired {
     Unknown,
 }
 
+/// The owner of a signer, as any node may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SignerOwner {
+    /// The store does not know this signer.
+    Unknown,
+    /// No live process owns it.
+    Free,
+    /// A live process owns it; it may be this one.
+    Node(OtherOwner),
+}
+
 /// Why the store did not do it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -165,7 +176,17 @@ pub trait TxStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`StoreError`]. `Unknown`: ask again; it then answers `Mine`.
-    fn acquire(&self, signer: Address) -> impl Future<Output = Result<Acquired, StoreError>> + Send;
+    fn acquire(&self, signer: Address)
+    -> impl Future<Output = Result<Acquired, StoreError>> + Send;
+
+    /// Reads the live owner of a signer, and changes nothing: for nodes that have no key for it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn owner_of(
+        &self,
+        signer: Address,
+    ) -> impl Future<Output = Result<SignerOwner, StoreError>> + Send;
 
     /// Renews all live leases of this process, and returns them. It also marks this node as seen.
     ///

@@ -1,0 +1,39 @@
+//! Cancel and fill. Both are wishes: the chain decides what is mined.
+
+use super::signed::{self, Asker};
+use super::{TxRules, TxStep, dropped, newest};
+use crate::state::TxState;
+use crate::tx::{FailCode, SubState, Tx, Wish};
+
+/// Wants a row cancelled or filled. The first wish stays; a repeat signs what is not stored yet.
+pub(super) fn wished(tx: &Tx, wish: Wish, rules: &TxRules) -> Option<TxStep> {
+    match tx.state {
+        TxState::Created if wish == Wish::Cancel => {
+            return dropped(tx, FailCode::Refused, Some("CANCELLED"));
+        }
+        TxState::Created | TxState::Confirmed | TxState::Failed => return None,
+        TxState::Allocated | TxState::Submitted | TxState::Tracking => (),
+    }
+    if tx.sub == Some(SubState::Unproven) {
+        return None;
+    }
+    let mut step = TxStep::of(tx);
+    if tx.wish == Wish::Pay {
+        step.tx.wish = wish;
+    }
+    // Mined: the wish waits for a reorganization. Mined by an unknown one: nothing can replace it.
+    let is_mined = tx.receipt.is_some() || tx.sub == Some(SubState::Unaccounted);
+    if is_mined || newest(&step.tx).is_some() {
+        return step.done(tx);
+    }
+    if tx.state != TxState::Allocated {
+        step.tx.sub = Some(match step.tx.wish {
+            Wish::Pay | Wish::Cancel => SubState::Cancelling,
+            Wish::Fill => SubState::Filling,
+        });
+    }
+    if !signed::attempt(&mut step, rules, Asker::Command) {
+        step.tx.resubmit_in = tx.resubmit_in.or(Some(rules.interval));
+    }
+    step.done(tx)
+}

@@ -1,0 +1,123 @@
+//! Rows and commands that came to owned signers by other nodes, and the suspensions of those
+//! signers: read by one statement for all of them, handed to their owners.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use alloy_primitives::Address;
+use chain::tx::{Tx, TxId};
+use tokio::sync::Notify;
+use tokio::time::{Duration, Instant, sleep};
+
+use crate::owner::Order;
+use crate::seats::{Seat, Seats};
+use crate::store::{Arrived, Lease, Suspension, TxCommand, TxStore};
+use crate::tools::Tools;
+
+/// Behind this time a row or command that the store still has open is handed over again. Its owner
+/// passes over those that it has.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The reader of a node's arrivals.
+pub(super) struct Arrivals<S, E, K> {
+    tools: Arc<Tools<S, E, K>>,
+    seats: Arc<Seats>,
+    wake: Arc<Notify>,
+    handed: Handed,
+}
+
+/// The arrivals that owners were given, so that they are not given twice.
+#[derive(Default)]
+struct Handed {
+    txs: BTreeMap<TxId, Instant>,
+    commands: BTreeMap<u64, Instant>,
+    /// The lease with which the suspensions were given.
+    suspensions: BTreeMap<Address, (Lease, Vec<Suspension>)>,
+}
+
+impl<S: TxStore, E, K> Arrivals<S, E, K>
+where
+    Tools<S, E, K>: Send + Sync,
+{
+    pub(super) fn new(
+        tools: Arc<Tools<S, E, K>>,
+        seats: Arc<Seats>,
+        wake: Arc<Notify>,
+    ) -> Arrivals<S, E, K> {
+        Arrivals { tools, seats, wake, handed: Handed::default() }
+    }
+
+    /// Reads and hands over, for ever.
+    pub(super) async fn run(mut self) {
+        loop {
+            let pause = sleep(self.tools.options.arrivals_poll);
+            tokio::select! {
+                biased;
+                () = self.wake.notified() => {}
+                () = pause => {}
+            }
+            self.read().await;
+        }
+    }
+
+    async fn read(&mut self) {
+        let seats = self.seats.all();
+        if seats.is_empty() {
+            return;
+        }
+        self.handed.forget(&seats, Instant::now());
+        let leases: Vec<Lease> = seats.iter().map(|seat| seat.lease).collect();
+        let mut known = self.tools.open_rows.without_nonce();
+        known.extend(self.handed.txs.keys());
+        known.sort_unstable();
+        known.dedup();
+        match self.tools.store.arrived(&leases, &known).await {
+            Ok(arrived) => self.hand(&seats, arrived),
+            Err(error) => {
+                tracing::warn!(node = %self.tools.node, %error, "no look for new rows and commands");
+            }
+        }
+    }
+
+    fn hand(&mut self, seats: &[Seat], arrived: Arrived) {
+        let now = Instant::now();
+        let mut suspended: BTreeMap<Address, Vec<Suspension>> =
+            arrived.suspended.into_iter().collect();
+        for seat in seats {
+            let signer = seat.lease.signer;
+            let own = |tx: &&Tx| tx.new.signer == signer;
+            let txs: Vec<Tx> = arrived.txs.iter().filter(own).cloned().collect();
+            let fresh = |command: &&TxCommand| !self.handed.commands.contains_key(&command.id);
+            let commands = arrived.commands.iter().filter(|(of, _)| *of == signer);
+            let commands: Vec<TxCommand> =
+                commands.map(|(_, command)| command).filter(fresh).cloned().collect();
+            let reasons = suspended.remove(&signer).unwrap_or_default();
+            let given = self.handed.suspensions.get(&signer);
+            let is_same = given.is_some_and(|given| given.0 == seat.lease && given.1 == reasons);
+            if txs.is_empty() && commands.is_empty() && is_same {
+                continue;
+            }
+            let ids: Vec<TxId> = txs.iter().map(|tx| tx.id).collect();
+            let numbers: Vec<u64> = commands.iter().map(|command| command.id).collect();
+            let order = Order::Arrived(txs, commands, reasons.clone());
+            // A full or ended owner is given them at the next look.
+            if seat.orders.try_send(order).is_ok() {
+                self.handed.txs.extend(ids.into_iter().map(|id| (id, now)));
+                self.handed.commands.extend(numbers.into_iter().map(|id| (id, now)));
+                self.handed.suspensions.insert(signer, (seat.lease, reasons));
+            }
+        }
+    }
+}
+
+impl Handed {
+    /// Forgets arrivals that are old, and suspensions of signers that left.
+    fn forget(&mut self, seats: &[Seat], now: Instant) {
+        let is_new = |given: &Instant| now.saturating_duration_since(*given) < AGAIN;
+        self.txs.retain(|_, given| is_new(given));
+        self.commands.retain(|_, given| is_new(given));
+        self.suspensions.retain(|signer, given| {
+            seats.iter().any(|seat| seat.lease.signer == *signer && seat.lease == given.0)
+        });
+    }
+}

@@ -1,0 +1,442 @@
+//! Questions to the chain: counts, market, receipts, confirmations, and the lookup of a nonce that
+//! another transaction may have.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use alloy_primitives::B256;
+use chain::decide::TxFact;
+use chain::fee::GasMarket;
+use chain::proof::{ProofLog, proof};
+use chain::tx::{Tx, TxId, TxReceipt};
+use tokio::time::Instant;
+
+use super::book::{Place, back_off};
+use super::{Heard, Owner, TxRefusal};
+use crate::crash;
+use crate::options::ExternalUse;
+use crate::rpc::look::Look;
+use crate::rpc::pool::{Counts, ReceiptAnswer};
+use crate::rpc::{Endpoint, ReceiptRead, TransactionRead};
+use crate::signer::Signer;
+use crate::store::TxStore;
+
+/// The reason of a suspension: the chain has nonces that no row has.
+pub(super) const NONCE_AHEAD: &str = "NONCE_AHEAD";
+/// The most hashes of one question for receipts.
+const HASHES_MAX: usize = 100;
+
+/// What the owner knows of the chain, and what it asks.
+#[derive(Default)]
+pub(super) struct Following {
+    /// The next nonce is at least this.
+    pub floor: u64,
+    /// The counts are to be asked for.
+    pub wants_counts: bool,
+    /// Nothing is asked for the counts before this time.
+    pub pause: Option<Instant>,
+    counted: Option<Instant>,
+    count_failures: u32,
+    is_counting: bool,
+    /// The market, as it was answered last.
+    pub market: Option<GasMarket>,
+    market_at: Option<Instant>,
+    wants_market: bool,
+    is_pricing: bool,
+    wants_mined: bool,
+    is_asking_mined: bool,
+    final_mined: u64,
+    wants_final: bool,
+    is_asking_final: bool,
+    receipts: VecDeque<TxId>,
+    receipts_under_way: usize,
+    seeks: VecDeque<TxId>,
+}
+
+/// The answers to one question for receipts.
+pub(super) struct ReceiptAnswers {
+    rows: Vec<(TxId, Vec<u32>)>,
+    answers: Vec<ReceiptAnswer>,
+    /// The final count that was known when it was asked.
+    final_mined: u64,
+}
+
+impl Following {
+    /// Whether looks by time wait for the market.
+    pub(super) fn waits_for_market(&self) -> bool {
+        self.wants_market || self.is_pricing
+    }
+}
+
+impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
+    /// Whether nonces may be given now: the chain was asked, and it is not ahead.
+    pub(super) fn may_number(&mut self, now: Instant) -> bool {
+        if self.book.is_suspended() {
+            let refusal = self.suspended_refusal();
+            self.refuse_creates(&refusal);
+            return false;
+        }
+        let options = &self.tools.options;
+        let is_fresh = |at: Instant| {
+            !options.is_chain_queried || now.duration_since(at) < options.nonce_state_timeout
+        };
+        let is_known = self.following.counted.is_some_and(is_fresh);
+        self.following.wants_counts |= !is_known;
+        is_known
+    }
+
+    /// Whether today's market is known, or cannot be. If not, it is asked for.
+    pub(super) fn has_market(&mut self, now: Instant) -> bool {
+        let poll = self.tools.options.poll;
+        let is_fresh = self.following.market_at.is_some_and(|at| now.duration_since(at) < poll);
+        let is_away = self.look.head().is_none();
+        if is_away {
+            self.following.market = None;
+        }
+        self.following.wants_market |= !is_fresh && !is_away;
+        is_fresh || is_away
+    }
+
+    /// Asks for the market with the next questions.
+    pub(super) fn want_market(&mut self) {
+        self.following.wants_market = true;
+    }
+
+    /// Begins all questions that are wanted.
+    pub(super) fn begin_questions(&mut self, now: Instant) {
+        let signer = self.lease.signer;
+        if self.following.wants_market && !self.following.is_pricing {
+            (self.following.wants_market, self.following.is_pricing) = (false, true);
+            let tools = self.tools.clone();
+            self.asks.push(Box::pin(async move { Heard::Market(tools.market().await) }));
+        }
+        let may_count = !self.following.is_counting && self.following.pause.is_none();
+        if self.following.wants_counts && may_count {
+            (self.following.wants_counts, self.following.is_counting) = (false, true);
+            let tools = self.tools.clone();
+            self.asks
+                .push(Box::pin(async move { Heard::Counts(now, tools.pool.counts(signer).await) }));
+        }
+        if self.following.wants_mined && !self.following.is_asking_mined {
+            (self.following.wants_mined, self.following.is_asking_mined) = (false, true);
+            let (tools, look) = (self.tools.clone(), self.look.clone());
+            self.asks.push(Box::pin(async move {
+                let counts = tools.pool.mined(&look, &[signer]).await;
+                Heard::Mined(counts.into_iter().next().flatten())
+            }));
+        }
+        if self.following.wants_final && !self.following.is_asking_final {
+            (self.following.wants_final, self.following.is_asking_final) = (false, true);
+            let (tools, look) = (self.tools.clone(), self.look.clone());
+            self.asks.push(Box::pin(async move {
+                Heard::FinalMined(tools.pool.final_mined(&look, signer).await)
+            }));
+        }
+        self.begin_receipts();
+        self.begin_seeks();
+    }
+
+    pub(super) fn heard_market(&mut self, market: Option<GasMarket>) {
+        self.following.is_pricing = false;
+        self.following.market = market;
+        self.following.market_at = Some(Instant::now());
+    }
+
+    /// N1 and N7: the chain's counts against the cursor, and the pools' counts against our sends.
+    pub(super) fn heard_counts(&mut self, asked: Instant, counts: Vec<Counts>) {
+        let now = Instant::now();
+        self.following.is_counting = false;
+        if counts.is_empty() {
+            self.following.pause = Some(now + back_off(self.following.count_failures));
+            self.following.count_failures += 1;
+            self.following.wants_counts |= self.following.counted.is_none();
+            self.refuse_creates(&TxRefusal::Away("no endpoint tells the nonce".to_owned()));
+            return;
+        }
+        (self.following.counted, self.following.count_failures) = (Some(now), 0);
+        self.compare_cursor(&counts);
+        let pause = self.tools.options.resubmit_interval;
+        // An endpoint that lags behind lacks nothing: it does not know of the blocks.
+        let mined = self.book.mined;
+        for count in counts.iter().filter(|count| count.latest >= mined) {
+            for id in self.book.missing(count.pending, asked, pause) {
+                self.book.change(id, |row| row.missed = Some(now));
+                self.book.tell_once(id, TxFact::Missing);
+            }
+        }
+    }
+
+    fn compare_cursor(&mut self, counts: &[Counts]) {
+        let options = &self.tools.options;
+        let mut nonces: Vec<u64> = counts
+            .iter()
+            .map(|count| if options.counts_pending { count.pending } else { count.latest })
+            .collect();
+        nonces.sort_unstable_by(|a, b| b.cmp(a));
+        let (chain, cursor) = (nonces[0], self.book.cursor.max(self.following.floor));
+        if chain <= cursor {
+            return;
+        }
+        let agreed = nonces.get(options.quorum.saturating_sub(1)).copied().unwrap_or(0);
+        let follows = options.external_use == ExternalUse::Follow;
+        if follows && chain - self.book.cursor <= options.jump_max {
+            self.following.floor = self.following.floor.max(agreed);
+            return;
+        }
+        self.suspend_here(NONCE_AHEAD);
+        self.want_suspension(NONCE_AHEAD, format!("chain {chain}, cursor {cursor}"));
+    }
+
+    /// Compares all rows with a new look at the chain.
+    pub(super) fn looked(&mut self) {
+        let Some(head) = self.look.head().filter(|_| self.writing.is_open) else { return };
+        for id in self.book.mined_rows() {
+            self.follow(id);
+        }
+        for id in self.book.watched() {
+            self.watch(id, head.at.number);
+        }
+        self.following.wants_mined |= self.book.is_flying();
+    }
+
+    /// Tells a mined row its confirmations, or asks again for a receipt that has left the view.
+    pub(super) fn follow(&mut self, id: TxId) {
+        let options = &self.tools.options;
+        let Some(row) = self.book.row(id).filter(|row| row.place() == Place::Mined) else { return };
+        let Some(receipt) = row.tx.receipt else { return };
+        if row.is_writing || !row.facts.is_empty() {
+            return;
+        }
+        let (number, hash) = (receipt.block_number, receipt.block_hash);
+        if !self.look.has(number, hash) {
+            self.want_receipts(id);
+            return;
+        }
+        let confirmed = self.look.confirmed(&row.tx.told, (number, hash), options.required);
+        if let Some(confirmed) = confirmed {
+            self.book.tell(id, TxFact::Confirmed(confirmed), None);
+        } else if self.look.is_final(number, hash, options.finality, options.required) {
+            self.book.tell(id, TxFact::Final, None);
+        }
+    }
+
+    /// Looks whether the chain still has a terminal row.
+    fn watch(&mut self, id: TxId, head: u64) {
+        let Some(row) = self.book.row(id) else { return };
+        let receipt = row.tx.receipt;
+        let Some(receipt) = receipt.filter(|receipt| {
+            head <= receipt.block_number.saturating_add(self.tools.options.watch_blocks)
+        }) else {
+            self.book.forget(id);
+            return;
+        };
+        if !self.look.has(receipt.block_number, receipt.block_hash) {
+            self.want_receipts(id);
+        }
+    }
+
+    /// The mined count at the head. Receipts are asked for below it only.
+    pub(super) fn heard_mined(&mut self, count: Option<u64>) {
+        self.following.is_asking_mined = false;
+        let Some(count) = count else { return };
+        let now = Instant::now();
+        self.book.mined = count;
+        let due = |id: &TxId| self.book.row(*id).is_some_and(|row| row.ask_at <= Some(now));
+        let mut ids: Vec<TxId> = self.book.unreceipted().into_iter().filter(due).collect();
+        // Those that were not found come behind the others.
+        ids.sort_by_key(|id| self.book.row(*id).map(|row| row.misses));
+        for id in ids {
+            self.want_receipts(id);
+        }
+        // Sent and not mined: each pool is asked whether it has them.
+        self.following.wants_counts |= self.book.has_unmined();
+    }
+
+    pub(super) fn heard_final_mined(&mut self, count: Option<u64>) {
+        self.following.is_asking_final = false;
+        let known = self.following.final_mined;
+        self.following.final_mined = count.unwrap_or(known);
+    }
+
+    /// Asks for the receipts of all attempts of a row.
+    pub(super) fn want_receipts(&mut self, id: TxId) {
+        let is_new =
+            self.book.row(id).is_some_and(|row| !row.is_asked && !row.tx.attempts.is_empty());
+        if is_new {
+            self.book.change(id, |row| row.is_asked = true);
+            self.following.receipts.push_back(id);
+        }
+    }
+
+    fn begin_receipts(&mut self) {
+        if self.following.receipts.is_empty() || self.look.head().is_none() {
+            return;
+        }
+        let workers = self.tools.options.receipt_workers.max(1);
+        while self.following.receipts_under_way < workers && !self.following.receipts.is_empty() {
+            let mut rows: Vec<(TxId, Vec<u32>)> = Vec::new();
+            let mut hashes: Vec<B256> = Vec::new();
+            while let Some(id) = self.following.receipts.front().copied() {
+                let attempts = self.book.row(id).map_or(&[][..], |row| &row.tx.attempts);
+                if !hashes.is_empty() && hashes.len() + attempts.len() > HASHES_MAX {
+                    break;
+                }
+                self.following.receipts.pop_front();
+                hashes.extend(attempts.iter().map(|attempt| attempt.hash));
+                rows.push((id, attempts.iter().map(|attempt| attempt.number).collect()));
+            }
+            self.following.receipts_under_way += 1;
+            let final_mined = self.following.final_mined;
+            let (tools, look) = (self.tools.clone(), self.look.clone());
+            self.asks.push(Box::pin(async move {
+                let answers = tools.pool.receipts(&look, &hashes).await;
+                Heard::Receipts(ReceiptAnswers { rows, answers, final_mined })
+            }));
+        }
+    }
+
+    pub(super) fn heard_receipts(&mut self, answers: ReceiptAnswers) {
+        self.following.receipts_under_way -= 1;
+        let ReceiptAnswers { rows, answers, final_mined } = answers;
+        let mut answers = answers.into_iter();
+        for (id, attempts) in rows {
+            let of_row: Vec<(u32, ReceiptAnswer)> =
+                attempts.iter().copied().zip(answers.by_ref().take(attempts.len())).collect();
+            self.book.change(id, |row| row.is_asked = false);
+            self.take_receipts(id, of_row, final_mined);
+        }
+    }
+
+    fn take_receipts(&mut self, id: TxId, answers: Vec<(u32, ReceiptAnswer)>, final_mined: u64) {
+        let signer = self.lease.signer;
+        let is_clear = answers.iter().all(|(_, answer)| *answer == ReceiptAnswer::NotFound);
+        let believed = answers.into_iter().find_map(|(attempt, answer)| match answer {
+            ReceiptAnswer::Believed(read) if read.from == signer => Some((attempt, read)),
+            _ => None,
+        });
+        let result = match (&believed, is_clear) {
+            (Some(_), _) => "found",
+            (None, true) => "not_found",
+            (None, false) => "unclear",
+        };
+        metrics::counter!("ubscore_receipt_check_total", "result" => result).increment(1);
+        let Some(row) = self.book.row(id) else { return };
+        match believed {
+            Some((attempt, read)) => {
+                let Some(receipt) = receipt(&row.tx, attempt, &read) else { return };
+                let is_news = row.tx.receipt != Some(receipt);
+                self.book.change(id, |row| (row.misses, row.ask_at) = (0, None));
+                if is_news {
+                    crash::point("txm_after_receipt");
+                    self.book.tell_once(id, TxFact::Mined(receipt));
+                }
+            }
+            None if is_clear && row.tx.receipt.is_some() => self.unfound(id),
+            None => {
+                let nonce = row.tx.nonce.unwrap_or(u64::MAX);
+                self.miss(id);
+                if is_clear && nonce < final_mined {
+                    self.book.tell_once(id, TxFact::Unaccounted);
+                    self.seek(id);
+                } else if is_clear && nonce < self.book.mined {
+                    self.following.wants_final = true;
+                }
+            }
+        }
+    }
+
+    /// A receipt that was believed is not found any more.
+    fn unfound(&mut self, id: TxId) {
+        let now = Instant::now();
+        let Some(row) = self.book.row(id) else { return };
+        let Some(receipt) = row.tx.receipt else { return };
+        if self.look.has(receipt.block_number, receipt.block_hash) {
+            return;
+        }
+        // A terminal row keeps its receipt: its bytes are sent again each interval.
+        let pause = self.tools.options.resubmit_interval;
+        let is_again = row.tx.state.is_terminal() && row.missed.is_some_and(|at| now < at + pause);
+        if !is_again {
+            self.book.change(id, |row| row.missed = Some(now));
+            self.book.tell_once(id, TxFact::Unmined);
+        }
+    }
+
+    fn miss(&mut self, id: TxId) {
+        self.book.change(id, |row| {
+            row.ask_at = Some(Instant::now() + back_off(row.misses));
+            row.misses += 1;
+        });
+    }
+
+    /// Looks for the transaction that has a row's nonce on chain.
+    pub(super) fn seek(&mut self, id: TxId) {
+        if self.book.row(id).is_some_and(|row| !row.is_sought) {
+            self.book.change(id, |row| row.is_sought = true);
+            self.following.seeks.push_back(id);
+        }
+    }
+
+    fn begin_seeks(&mut self) {
+        if self.following.seeks.is_empty() || self.look.head().is_none() {
+            return;
+        }
+        while let Some(id) = self.following.seeks.pop_front() {
+            let Some(nonce) = self.book.row(id).and_then(|row| row.tx.nonce) else { continue };
+            let (tools, look, signer) = (self.tools.clone(), self.look.clone(), self.lease.signer);
+            self.asks.push(Box::pin(async move {
+                let found = tools.pool.by_sender_and_nonce(&look, signer, nonce).await;
+                Heard::Sought(id, look, found)
+            }));
+        }
+    }
+
+    /// Ours: its receipt tells. Another one, final on a quorum: the nonce is taken.
+    pub(super) fn heard_sought(&mut self, id: TxId, look: &Arc<Look>, found: &[TransactionRead]) {
+        self.book.change(id, |row| row.is_sought = false);
+        let Some(row) = self.book.row(id) else { return };
+        let is_ours = |read: &TransactionRead| {
+            row.tx.attempts.iter().any(|attempt| attempt.hash == read.hash)
+        };
+        if found.iter().any(is_ours) {
+            self.want_receipts(id);
+            return;
+        }
+        let options = &self.tools.options;
+        let finals: Vec<B256> = found
+            .iter()
+            .filter(|read| {
+                read.block.is_some_and(|(number, hash)| {
+                    look.is_final(number, hash, options.finality, options.required)
+                })
+            })
+            .map(|read| read.hash)
+            .collect();
+        let taker = finals.iter().find(|hash| {
+            finals.iter().filter(|other| other == hash).count() >= options.quorum.max(1)
+        });
+        if let Some(taker) = taker {
+            self.book.tell_once(id, TxFact::Taken(*taker));
+        }
+    }
+}
+
+/// The receipt of an attempt, with the proof in it; `None`: the row has no such attempt.
+fn receipt(tx: &Tx, attempt: u32, read: &ReceiptRead) -> Option<TxReceipt> {
+    let kind = tx.attempts.iter().find(|stored| stored.number == attempt)?.kind;
+    let logs = read.logs.iter().map(|log| ProofLog {
+        contract: log.contract,
+        topics: &log.topics,
+        data: &log.data,
+    });
+    let proof = proof(kind, tx.new.signer, &tx.new.payload, read.is_success, logs);
+    Some(TxReceipt {
+        attempt,
+        hash: read.hash,
+        block_number: read.block_number,
+        block_hash: read.block_hash,
+        proof,
+        gas_used: read.gas_used,
+        gas_price: read.gas_price,
+    })
+}

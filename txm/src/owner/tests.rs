@@ -1,0 +1,8 @@
+//! Owners over the model of the store and the chain in memory, with tokio's paused clock.
+
+mod commanded;
+mod dropped;
+mod key;
+mod paid;
+mod reorganized;
+mod world;

@@ -1,0 +1,96 @@
+use chain::state::{AttemptKind, TxState};
+use chain::tx::{FailCode, SubState};
+
+use super::world::{World, payee};
+use crate::model::chain::Fate;
+use crate::options::Finality;
+use crate::store::CommandWish;
+use alloy_primitives::U256;
+
+/// A world with one mined payment, and its owner.
+async fn mined(world: &World) -> super::world::Running {
+    let owner = world.start("a").await;
+    owner.create(world.request("one", payee(1), 5)).await;
+    world.until("tracked", |world| world.state("one") == TxState::Tracking).await;
+    world.chain.mine(2);
+    world.until("mined", |world| world.row("one").told.len() == 2).await;
+    owner
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_payment_whose_block_is_replaced_is_told_again_and_ends_once() {
+    for fate in [Fate::Kept, Fate::Moved, Fate::Pooled, Fate::Lost] {
+        let world = World::new(2);
+        let _owner = mined(&world).await;
+        let before = world.row("one").receipt.expect("mined").block_hash;
+        world.chain.reorg(2, &fate);
+        world.chain.mine(if fate == Fate::Lost { 1 } else { 0 });
+        if matches!(fate, Fate::Kept | Fate::Moved) {
+            world.until("told again", |world| world.row("one").fork == 1).await;
+        } else {
+            world.until("reorganized", |world| world.row("one").receipt.is_none()).await;
+            assert_eq!(world.row("one").sub, Some(SubState::Reorged), "{fate:?}");
+        }
+        world.mine_until(&format!("over, {fate:?}"), World::is_over).await;
+        let row = world.row("one");
+        assert_eq!(row.state, TxState::Confirmed, "{fate:?}");
+        assert_ne!(row.receipt.expect("mined").block_hash, before, "{fate:?}");
+        assert_eq!((row.fork, row.told.len()), (1, 4), "{fate:?}");
+        assert_eq!(world.chain.wei(payee(1)), U256::from(5), "{fate:?}");
+        assert_eq!(row.attempts.len(), 1, "{fate:?}");
+        world.check();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mined_cancel_that_a_reorganization_turns_into_the_payment_is_paid() {
+    let world = World::new(1);
+    let owner = world.start("a").await;
+    let tx = owner.create(world.request("one", payee(1), 5)).await;
+    world.until("tracked", |world| world.state("one") == TxState::Tracking).await;
+    world.database.command(world.signer(), Some(tx.id), CommandWish::Cancel);
+    owner.arrive().await;
+    world.until("sent", |world| world.row("one").attempts.len() == 2).await;
+    world.chain.mine(2);
+    world.until("mined", |world| world.row("one").receipt.is_some()).await;
+    let row = world.row("one");
+    assert_eq!(row.attempts[1].kind, AttemptKind::Cancel);
+    assert_eq!(row.receipt.map(|receipt| receipt.attempt), Some(2), "the cancel is mined");
+    world.chain.reorg(2, &Fate::Replaced(vec![row.attempts[0].raw.clone()]));
+    world.mine_until("over", World::is_over).await;
+    assert_eq!(world.state("one"), TxState::Confirmed);
+    assert_eq!(world.chain.wei(payee(1)), U256::from(5));
+    world.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_final_payment_that_the_chain_takes_back_is_sent_again_and_stays() {
+    let mut world = World::new(1);
+    // A view is never replaced below a finalized block, so only a count can be wrong.
+    world.options.finality = Finality::Count;
+    world.chain.set_depths(1, 100);
+    let _owner = mined(&world).await;
+    world.mine_until("over", World::is_over).await;
+    let before = world.row("one");
+    world.chain.reorg(5, &Fate::Lost);
+    assert_eq!(world.chain.wei(payee(1)), U256::ZERO);
+    world.mine_until("sent again", |world| world.chain.wei(payee(1)) == U256::from(5)).await;
+    assert_eq!(world.row("one").version, before.version);
+    world.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_payment_is_not_paid() {
+    let world = World::new(2);
+    let owner = world.start("a").await;
+    let tx = owner.create(world.request("one", payee(1), 5)).await;
+    world.until("tracked", |world| world.state("one") == TxState::Tracking).await;
+    let command = world.database.command(world.signer(), Some(tx.id), CommandWish::Cancel);
+    owner.arrive().await;
+    assert_eq!(world.database.command_end(command), Some(Ok(())));
+    world.mine_until("over", World::is_over).await;
+    let row = world.row("one");
+    assert_eq!((row.state, row.code), (TxState::Failed, Some(FailCode::Cancelled)));
+    assert_eq!(world.chain.wei(payee(1)), U256::ZERO);
+    world.check();
+}

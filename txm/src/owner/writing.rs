@@ -1,0 +1,438 @@
+//! The fenced calls of an owner: one at a time, creates and steps in turn.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use chain::decide::TxFact;
+use chain::state::{AttemptKind, TxState};
+use chain::tx::{Tx, TxId, Wish};
+use tokio::time::Instant;
+
+use super::book::{Planned, back_off};
+use super::creating::Request;
+use super::{Owner, TxRefusal};
+use crate::crash;
+use crate::open_rows::Hold;
+use crate::prepare::assumed_fee;
+use crate::rpc::Endpoint;
+use crate::signer::Signer;
+use crate::store::{Created, Ready, SignerBook, StoreError, TxStore};
+
+/// The most steps of one statement.
+const STEPS_MAX: usize = 256;
+
+/// The answer to a fenced call, with its request.
+pub(super) enum Called {
+    Opened(Result<SignerBook, StoreError>),
+    Created(Vec<Request>, Result<Vec<Created>, StoreError>),
+    Numbered(Vec<(Ready, Hold)>, Result<Vec<Tx>, StoreError>),
+    Written(Vec<Planned>, Result<Vec<Option<Tx>>, StoreError>),
+    Suspended(&'static str, String, Result<(), StoreError>),
+    Commanded(u64, Option<&'static str>, Result<(), StoreError>),
+}
+
+/// The kinds of fenced calls that take turns.
+#[derive(Clone, Copy, Debug, Default)]
+enum Kind {
+    #[default]
+    Create,
+    Step,
+    Command,
+}
+
+/// What the owner has to write, beside the facts of its rows.
+#[derive(Default)]
+pub(super) struct Writing {
+    /// The book was read at least once.
+    pub is_open: bool,
+    /// The book in memory may differ from the store's.
+    pub must_open: bool,
+    /// No fenced call begins before this time.
+    pub pause: Option<Instant>,
+    failures: u32,
+    /// Steps that were not written, for want of an answer that says so.
+    again: Vec<Planned>,
+    /// Rows of a write with an unknown outcome: their effects are lost.
+    lost: Vec<TxId>,
+    /// Suspensions to be written.
+    suspensions: VecDeque<(&'static str, String)>,
+    /// Commands that are over.
+    pub over: VecDeque<(u64, Option<&'static str>)>,
+    next: Kind,
+}
+
+impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
+    /// Whether a fact or a command waits to be written before this owner may end.
+    pub(super) fn has_to_write(&self) -> bool {
+        let Writing { is_open, again, over, suspensions, failures, .. } = &self.writing;
+        let has = self.book.is_ready() || !again.is_empty() || !over.is_empty();
+        // A store that is away keeps nobody: the next owner asks the chain again.
+        *is_open && *failures == 0 && (has || !suspensions.is_empty())
+    }
+
+    /// Suspends the signer with the next call.
+    pub(super) fn want_suspension(&mut self, reason: &'static str, about: String) {
+        if !self.writing.suspensions.iter().any(|(waiting, _)| *waiting == reason) {
+            self.raise(reason, &about);
+            self.writing.suspensions.push_back((reason, about));
+        }
+    }
+
+    /// Begins the next fenced call, if none is under way.
+    pub(super) fn begin_call(&mut self, now: Instant) {
+        if self.call.is_some() || self.writing.pause.is_some() {
+            return;
+        }
+        if !self.writing.is_open || self.writing.must_open {
+            self.call_open();
+        } else if let Some((reason, about)) = self.writing.suspensions.pop_front() {
+            self.call_suspend(reason, about);
+        } else if !self.writing.again.is_empty() {
+            let steps = std::mem::take(&mut self.writing.again);
+            self.call_write(steps);
+        } else {
+            self.begin_in_turn(now);
+        }
+    }
+
+    /// Creates, steps and commands take turns, so that none of them waits for long.
+    fn begin_in_turn(&mut self, now: Instant) {
+        for _ in 0..3 {
+            let kind = self.writing.next;
+            let (next, is_begun) = match kind {
+                Kind::Create => (Kind::Step, self.begin_create(now) || self.begin_number(now)),
+                Kind::Step => (Kind::Command, self.begin_write(now)),
+                Kind::Command => (Kind::Create, self.begin_commanded()),
+            };
+            self.writing.next = next;
+            if is_begun {
+                return;
+            }
+        }
+    }
+
+    fn begin_commanded(&mut self) -> bool {
+        let Some((command, refused)) = self.writing.over.pop_front() else { return false };
+        self.call_commanded(command, refused);
+        true
+    }
+
+    fn call_open(&mut self) {
+        let (tools, lease) = (self.tools.clone(), self.lease);
+        self.call = Some(Box::pin(async move { Called::Opened(tools.store.open(lease).await) }));
+    }
+
+    fn call_suspend(&mut self, reason: &'static str, about: String) {
+        let (tools, lease) = (self.tools.clone(), self.lease);
+        self.call = Some(Box::pin(async move {
+            let done = tools.store.suspend(lease, reason, &about).await;
+            Called::Suspended(reason, about, done)
+        }));
+    }
+
+    fn call_commanded(&mut self, command: u64, refused: Option<&'static str>) {
+        let (tools, lease) = (self.tools.clone(), self.lease);
+        self.call = Some(Box::pin(async move {
+            let done = tools.store.commanded(lease, command, refused).await;
+            Called::Commanded(command, refused, done)
+        }));
+    }
+
+    fn call_write(&mut self, steps: Vec<Planned>) {
+        if steps.iter().any(|planned| matches!(planned.told.fact, TxFact::Final)) {
+            crash::point("txm_before_final");
+        }
+        let (tools, lease) = (self.tools.clone(), self.lease);
+        self.call = Some(Box::pin(async move {
+            let rows: Vec<_> = steps.iter().map(|planned| planned.step.clone()).collect();
+            let done = tools.store.write(lease, &rows).await;
+            Called::Written(steps, done)
+        }));
+    }
+
+    /// Decides what has gathered, and begins its write. Whether there is one.
+    fn begin_write(&mut self, now: Instant) -> bool {
+        if !self.book.is_ready() {
+            return false;
+        }
+        let rules = self.rules();
+        let plan = self.book.plan(&rules, STEPS_MAX, now);
+        self.writing.over.extend(plan.over);
+        if !self.is_draining {
+            for (id, effects) in plan.free {
+                self.carry(id, effects);
+            }
+        }
+        if plan.steps.is_empty() {
+            return false;
+        }
+        self.call_write(plan.steps);
+        true
+    }
+
+    /// Takes the answer to the fenced call.
+    pub(super) fn called(&mut self, called: Called) {
+        match called {
+            Called::Opened(Ok(book)) => self.opened(book),
+            Called::Opened(Err(error)) => {
+                self.writing.must_open = true;
+                self.failed("open", &error);
+            }
+            Called::Created(requests, Ok(created)) => {
+                self.well();
+                self.created(requests, created);
+            }
+            Called::Created(requests, Err(error)) => {
+                // The same requests again: if they were written, their keys tell.
+                self.creating.put_back(requests, matches!(error, StoreError::Unknown(_)));
+                self.failed("create", &error);
+            }
+            Called::Numbered(ready, Ok(txs)) => {
+                self.well();
+                self.numbered(ready, txs);
+            }
+            Called::Numbered(ready, Err(error)) => {
+                match error {
+                    StoreError::Unknown(_) => {
+                        self.writing.must_open = true;
+                        // A row that was not numbered is as it was: it is prepared again.
+                        self.writing.lost.extend(ready.iter().map(|(ready, _)| ready.id));
+                    }
+                    _ => self.creating.ready.extend(ready),
+                }
+                self.failed("number", &error);
+            }
+            Called::Written(steps, Ok(rows)) => {
+                self.well();
+                self.written(steps, rows);
+            }
+            Called::Written(steps, Err(error)) => self.not_written(steps, &error),
+            Called::Suspended(reason, about, done) => self.suspended(reason, about, done),
+            Called::Commanded(command, _, Ok(())) => {
+                self.well();
+                self.book.commands.remove(&command);
+            }
+            Called::Commanded(command, refused, Err(error)) => {
+                self.writing.over.push_front((command, refused));
+                self.failed("commanded", &error);
+            }
+        }
+    }
+
+    fn well(&mut self) {
+        self.writing.failures = 0;
+    }
+
+    /// A fenced call was not answered well. Fenced: the end. Else a pause.
+    fn failed(&mut self, what: &'static str, error: &StoreError) {
+        let signer = self.lease.signer;
+        if let StoreError::Fenced { found } = error {
+            self.is_fenced = true;
+            metrics::counter!("ubscore_lease_fenced_total").increment(1);
+            tracing::warn!(
+                %signer, node = %self.tools.node, token = self.lease.token, ?found, what,
+                "fenced: another process owns this signer now"
+            );
+            return;
+        }
+        self.writing.pause = Some(Instant::now() + back_off(self.writing.failures));
+        self.writing.failures += 1;
+        tracing::warn!(%signer, node = %self.tools.node, what, %error, "the store did not answer");
+    }
+
+    fn not_written(&mut self, steps: Vec<Planned>, error: &StoreError) {
+        if let StoreError::Unknown(_) = error {
+            self.writing.must_open = true;
+            for Planned { id, told, .. } in steps {
+                self.writing.lost.push(id);
+                self.forget_command(told.command);
+                self.book.change(id, |row| {
+                    row.is_writing = false;
+                    // A signature is worth keeping: if its row lacks it, it is stored now.
+                    if matches!(told.fact, TxFact::Signed(_)) {
+                        row.facts.push_front(told);
+                    }
+                });
+            }
+        } else {
+            self.writing.again = steps;
+        }
+        self.failed("write", error);
+    }
+
+    /// A command may not be carried out: the book that is read next has it again.
+    fn forget_command(&mut self, command: Option<u64>) {
+        if let Some(command) = command {
+            self.book.commands.remove(&command);
+        }
+    }
+
+    fn suspended(&mut self, reason: &'static str, about: String, done: Result<(), StoreError>) {
+        match done {
+            Ok(()) => {
+                self.well();
+                self.suspend_here(reason);
+            }
+            Err(error) => {
+                self.writing.suspensions.push_front((reason, about));
+                self.failed("suspend", &error);
+            }
+        }
+    }
+
+    /// Takes the rows of a write, and carries out their effects.
+    fn written(&mut self, steps: Vec<Planned>, rows: Vec<Option<Tx>>) {
+        let now = Instant::now();
+        if steps.iter().any(|planned| planned.step.is_new_attempt) {
+            crash::point("txm_after_store");
+            let is_bump = |planned: &Planned| {
+                let last = planned.step.tx.attempts.last();
+                planned.step.is_new_attempt
+                    && last.is_some_and(|last| last.kind == AttemptKind::Bump)
+            };
+            if steps.iter().any(is_bump) {
+                crash::point("txm_after_bump");
+            }
+        }
+        if steps.iter().any(|planned| matches!(planned.told.fact, TxFact::Due { .. })) {
+            crash::point("txm_before_resend");
+        }
+        let mut rows = rows.into_iter();
+        for Planned { id, told, step } in steps {
+            self.book.change(id, |row| row.is_writing = false);
+            let Some(tx) = rows.next().flatten() else {
+                // Its version is another one: the store knows more than this memory.
+                tracing::warn!(signer = %self.lease.signer, tx = %id, "a step met another version");
+                self.writing.must_open = true;
+                self.writing.lost.push(id);
+                self.forget_command(told.command);
+                continue;
+            };
+            self.count(&tx, &step.tx, &told.fact);
+            self.put(tx, now);
+            self.writing.over.extend(told.command.map(|command| (command, None)));
+            if !self.is_draining {
+                self.carry(id, step.effects);
+            }
+            self.rest(id);
+            self.follow(id);
+        }
+    }
+
+    /// Metrics and log of a row that was written.
+    fn count(&self, tx: &Tx, step: &Tx, fact: &TxFact) {
+        if let TxFact::Confirmed(confirmed) = fact
+            && confirmed.new_fork
+            && tx.fork > 0
+        {
+            metrics::counter!("ubscore_confirmations_newfork_total").increment(1);
+        }
+        tracing::debug!(
+            signer = %self.lease.signer, tx = %tx.id, nonce = ?tx.nonce,
+            node = %self.tools.node, token = self.lease.token,
+            state = tx.state.name(), version = step.version, "written"
+        );
+    }
+
+    /// Forgets a terminal row that no receipt can be watched of.
+    fn rest(&mut self, id: TxId) {
+        let Some(row) = self.book.row(id) else { return };
+        if row.tx.state.is_terminal() && row.tx.receipt.is_none() && row.facts.is_empty() {
+            self.book.forget(id);
+        }
+    }
+
+    /// Takes the book that was read: at the start, or because the one here may be wrong.
+    fn opened(&mut self, read: SignerBook) {
+        let now = Instant::now();
+        self.well();
+        let is_first = !self.writing.is_open;
+        (self.writing.is_open, self.writing.must_open) = (true, false);
+        self.book.cursor = self.book.cursor.max(read.cursor);
+        // Later ones come with the arrivals, and one that was handed over may be newer than this.
+        if is_first {
+            self.set_suspensions(read.suspensions);
+        }
+        let lost = std::mem::take(&mut self.writing.lost);
+        let known: BTreeSet<TxId> = read.txs.iter().map(|tx| tx.id).collect();
+        let max_fee = assumed_fee(self.following.market, &self.tools.options.caps);
+        self.tools.open_rows.open(self.lease.signer, &read.txs, max_fee);
+        for tx in read.txs {
+            let id = tx.id;
+            let is_news = self.book.row(id).is_none_or(|row| row.tx.version < tx.version);
+            self.book.put(tx, now);
+            self.book.change(id, |row| {
+                let stored: Vec<_> = row.tx.attempts.iter().map(|it| it.hash).collect();
+                row.facts.retain(|told| match &told.fact {
+                    TxFact::Signed(signed) => !stored.contains(&signed.hash),
+                    _ => true,
+                });
+            });
+            if is_news || lost.contains(&id) {
+                self.take_up(id);
+            }
+        }
+        // A row that is final is not in the book; nothing of it is left to do.
+        for id in self.book.ids() {
+            let is_open = self.book.row(id).is_some_and(|row| !row.tx.state.is_terminal());
+            if is_open && !known.contains(&id) {
+                self.book.forget(id);
+            }
+        }
+        self.take_commands(read.commands, true);
+        for order in std::mem::take(&mut self.early) {
+            self.order(Some(order));
+        }
+        if is_first {
+            self.following.wants_counts = true;
+            self.want_market();
+            tracing::info!(
+                signer = %self.lease.signer, node = %self.tools.node, token = self.lease.token,
+                rows = self.book.open(), cursor = self.book.cursor, "owned"
+            );
+        }
+        self.looked();
+    }
+
+    /// Hands an unfinished row to the table: what the previous owner did about it is not known.
+    pub(super) fn take_up(&mut self, id: TxId) {
+        let Some(row) = self.book.row(id) else { return };
+        let tx = &row.tx;
+        let has = |kind| tx.attempts.iter().any(|attempt| attempt.kind == kind);
+        let (state, mined) = (tx.state, tx.receipt.is_some());
+        let wish = match tx.wish {
+            Wish::Cancel if !has(AttemptKind::Cancel) && !has(AttemptKind::Fill) => {
+                Some(TxFact::Cancel)
+            }
+            Wish::Fill if !has(AttemptKind::Fill) => Some(TxFact::Fill),
+            _ => None,
+        };
+        match state {
+            TxState::Created => self.want_prepare(id),
+            // Its turn comes again. What was signed and not stored has never left.
+            TxState::Allocated => self.book.change(id, |row| row.has_turn = row.is_signing),
+            TxState::Submitted => self.book.tell_once(id, TxFact::Missing),
+            TxState::Tracking if !mined => self.want_receipts(id),
+            _ => {}
+        }
+        if let Some(fact) = wish.filter(|_| !state.is_terminal()) {
+            self.book.tell_once(id, fact);
+        }
+    }
+
+    /// Everything that waits for this process gets the answer that it is not the owner.
+    pub(super) fn answer_all_not_leader(&mut self) {
+        for request in self.creating.take_all() {
+            drop(request.reply.send(Err(TxRefusal::no_owner())));
+        }
+        while let Ok(order) = self.orders.try_recv() {
+            if let super::Order::Create(_, reply) = order {
+                drop(reply.send(Err(TxRefusal::no_owner())));
+            }
+        }
+    }
+
+    /// The refusal of a suspended signer.
+    pub(super) fn suspended_refusal(&self) -> TxRefusal {
+        TxRefusal::SignerSuspended(self.book.suspensions.clone())
+    }
+}

@@ -1,0 +1,108 @@
+//! One endpoint of a pool: its breaker, and its chain as it was seen last.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::breaker::Breaker;
+use super::look::Seen;
+use super::{Endpoint, RpcCall, RpcError, RpcValue};
+
+/// The most calls of one batch, by the contract of [`Endpoint`].
+pub(super) const BATCH_CALLS_MAX: usize = 100;
+
+/// An answer to one call.
+pub(super) type Answer = Result<RpcValue, RpcError>;
+
+/// An endpoint of a pool.
+pub(super) struct Member<E> {
+    pub(super) endpoint: E,
+    breaker: Mutex<Breaker>,
+    /// Changed by the cycle of heads, except for `wanted` and `lacks_hashes`.
+    pub(super) chain: Mutex<MemberChain>,
+}
+
+/// The chain of an endpoint.
+#[derive(Default)]
+pub(super) struct MemberChain {
+    /// The last view that was used. It outlives cycles in which the endpoint is set aside.
+    pub(super) seen: Arc<Seen>,
+    /// Whether its chain id and block 0 are those of this chain.
+    pub(super) is_bound: bool,
+    /// Heights below the view that a receipt named. The next cycle reads them.
+    pub(super) wanted: BTreeSet<u64>,
+    /// Whether it refuses the hash of a block in place of its number (EIP-1898).
+    pub(super) lacks_hashes: bool,
+}
+
+impl<E: Endpoint> Member<E> {
+    pub(super) fn new(endpoint: E, pause: Duration) -> Member<E> {
+        let breaker = Mutex::new(Breaker::new(pause));
+        Member { endpoint, breaker, chain: Mutex::default() }
+    }
+
+    /// Asks, in batches; `None`: the endpoint is left out for now.
+    pub(super) async fn ask(&self, calls: &[RpcCall]) -> Option<Vec<Answer>> {
+        if !self.breaker.lock().admit(Instant::now()) {
+            return None;
+        }
+        let mut answers = Vec::with_capacity(calls.len());
+        for batch in calls.chunks(BATCH_CALLS_MAX) {
+            answers.extend(self.call(batch).await);
+        }
+        Some(answers)
+    }
+
+    /// Asks one thing.
+    pub(super) async fn ask_one(&self, call: RpcCall) -> Option<Answer> {
+        self.ask(&[call]).await?.pop()
+    }
+
+    /// Makes calls, the breaker open or not. It always has one answer a call.
+    pub(super) async fn call(&self, calls: &[RpcCall]) -> Vec<Answer> {
+        let mut answers = self.endpoint.calls(calls).await;
+        let missing = || Err(RpcError::Unknown("no answer to this call".to_owned()));
+        answers.resize_with(calls.len(), missing);
+        let silent = answers.iter().all(|answer| matches!(answer, Err(RpcError::Unknown(_))));
+        let mut breaker = self.breaker.lock();
+        if silent {
+            breaker.failed(Instant::now());
+        } else {
+            breaker.answered();
+        }
+        answers
+    }
+
+    /// The last view that was used.
+    pub(super) fn seen(&self) -> Arc<Seen> {
+        self.chain.lock().seen.clone()
+    }
+
+    /// Asks the next cycle for a block that is below the view.
+    pub(super) fn want(&self, seen: &Seen, number: u64) {
+        let lowest = seen.view.from(0, 1).next().map(|block| block.number);
+        if lowest.is_some_and(|lowest| number < lowest) {
+            self.chain.lock().wanted.insert(number);
+        }
+    }
+
+    pub(super) fn is_liar(&self) -> bool {
+        self.breaker.lock().is_liar(Instant::now())
+    }
+
+    /// Sets the endpoint aside for a lie.
+    pub(super) fn set_aside(&self) {
+        self.breaker.lock().lied(Instant::now());
+        self.disagrees("lie");
+    }
+
+    /// Counts an answer that does not fit those of the other endpoints or of earlier.
+    pub(super) fn disagrees(&self, about: &'static str) {
+        let endpoint = self.endpoint.name().to_owned();
+        metrics::counter!("ubscore_endpoint_disagrees_total", "endpoint" => endpoint, "about" => about)
+            .increment(1);
+    }
+}
