@@ -8,14 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The sources of the binary. Only a change to these makes it differ from the commit.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 13] = [
     "src",
+    "chain",
     "domain",
     "engine",
     "stream",
+    "txm",
     "wal",
     "bell",
     "config/migrations",
+    "config/migrations-txm",
     "Cargo.toml",
     "Cargo.lock",
     "build.rs",

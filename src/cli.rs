@@ -9,6 +9,7 @@ mod promotion;
 mod recharge;
 mod stores;
 mod tools;
+mod txm;
 mod values;
 
 use clap::{Parser, Subcommand};
@@ -43,6 +44,10 @@ pub use self::stores::{
 pub use self::tools::{
     ChannelSimArgs, CompletionsArgs, LoadArgs, ManArgs, ParticipantCheckArgs, ParticipantCommand,
     TokenArgs,
+};
+pub use self::txm::{
+    ChainTxArgs, ChainTxCommand, ChainTxListArgs, ChainTxResolveArgs, ChainTxShowArgs,
+    SignerAddArgs, SignerArgs, SignerCommand, SignerResumeArgs, TxmCommand, TxmServeArgs,
 };
 use crate::format::Format;
 use crate::release;
@@ -179,6 +184,19 @@ pub enum Command {
     /// Exit code 1: the service refuses or does not answer. 3: another operator must approve it.
     #[command(subcommand)]
     Promotion(PromotionCommand),
+    /// Run a node of the transaction manager, for transactions on a chain.
+    #[command(subcommand)]
+    Txm(TxmCommand),
+    /// List, add, suspend and release signers of the transaction manager.
+    ///
+    /// Exit code 1: the node refuses or does not answer.
+    #[command(subcommand)]
+    Signer(SignerCommand),
+    /// Find transactions on the chain that do not end, and end them.
+    ///
+    /// Exit code 1: the node refuses or does not answer.
+    #[command(subcommand)]
+    Tx(ChainTxCommand),
     /// Freeze, unfreeze or disable a user's accounts.
     ///
     /// Exit code 1: the service refuses or does not answer.
@@ -259,6 +277,8 @@ impl Command {
             Command::Channel(ChannelCommand::Notices(args)) => args.access.format,
             Command::Channel(ChannelCommand::Statement(args)) => args.access.format,
             Command::Promotion(command) => command.format(),
+            Command::Signer(command) => command.format(),
+            Command::Tx(command) => command.format(),
             Command::Channel(ChannelCommand::Pause(args) | ChannelCommand::Unpause(args)) => {
                 args.operator.access.format
             }

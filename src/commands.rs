@@ -53,6 +53,7 @@ pub mod table;
 pub mod token;
 pub mod transaction;
 pub mod transfer;
+pub mod txm;
 pub mod venue;
 pub mod verify;
 pub mod wal;
@@ -92,7 +93,7 @@ enum Meaning {
 impl Meaning {
     fn of(command: &Command) -> Meaning {
         match command {
-            Command::Serve(_) => Meaning::Start,
+            Command::Serve(_) | Command::Txm(_) => Meaning::Start,
             Command::Restore(_)
             | Command::Repair(_)
             | Command::Engine(_)
@@ -150,6 +151,9 @@ fn carry_out(command: Command) -> anyhow::Result<Exit> {
         Command::Transaction(command) => transaction::run(&command, clock, &mut Out::lock(), notes),
         Command::Recharge(command) => recharge::run(&command, clock, &mut Out::lock(), notes),
         Command::Promotion(command) => promotion::run(&command, clock, &mut Out::lock()),
+        Command::Txm(command) => txm::run(&command),
+        Command::Signer(command) => txm::signer::run(&command, clock, &mut Out::lock()),
+        Command::Tx(command) => txm::tx::run(&command, clock, &mut Out::lock(), notes),
         Command::Channel(command) => channel::run(&command, clock, &mut Out::lock(), notes),
         Command::Hold(command) => hold::run(&command, clock, &mut Out::lock(), notes),
         Command::Asset(command) => account::asset(&command, clock, &mut Out::lock()),

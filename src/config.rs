@@ -44,6 +44,7 @@ pub mod stream;
 pub mod telemetry;
 pub mod tls;
 pub mod transactions;
+pub mod txm;
 pub mod wal;
 pub mod webhooks;
 
@@ -89,6 +90,7 @@ use self::start::Start;
 use self::stream::Stream;
 use self::telemetry::Telemetry;
 use self::transactions::Transactions;
+use self::txm::Txm;
 use self::wal::Wal;
 use self::webhooks::Webhooks;
 
@@ -151,6 +153,8 @@ pub struct Config {
     pub callbacks: Callbacks,
     /// The payment channels, by name.
     pub channels: Channels,
+    /// The nodes of the transaction manager.
+    pub txm: Txm,
     /// When alerts are raised, and the address that they are sent to.
     pub alert: Alert,
     /// Actions that need two operators.
@@ -191,6 +195,7 @@ impl Default for Config {
             recharge: RechargeSection::default(),
             callbacks: Callbacks::default(),
             channels: Channels::default(),
+            txm: Txm::default(),
             alert: Alert::default(),
             approval: Approval::default(),
             log: Log::default(),
@@ -224,6 +229,55 @@ impl Config {
         overrides: Overrides,
         dev: bool,
     ) -> Result<Self, Error> {
+        let config = Self::merge(file, environment, overrides, dev)?;
+        config.validate(dev)?;
+        Ok(config)
+    }
+
+    /// Loads the configuration of a node, or of a command about nodes (`is_node` false). Neither
+    /// needs the tokens of the service.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_txm(file: Option<&Path>, dev: bool, is_node: bool) -> Result<Self, Error> {
+        let default = if dev { None } else { default_file() };
+        let file = file.or(default.as_deref());
+        Self::load_txm_from(file, env::vars_os(), dev, is_node)
+    }
+
+    fn load_txm_from(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        dev: bool,
+        is_node: bool,
+    ) -> Result<Self, Error> {
+        let mut config = Self::merge(file, environment, Overrides::default(), dev)?;
+        config.txm.read_secrets(dev)?;
+        config.validate_but_tokens(dev)?;
+        if is_node {
+            config.txm.validate_node(&config.auth, dev)?;
+        }
+        Ok(config)
+    }
+
+    /// The URL of a node's database.
+    ///
+    /// # Errors
+    /// [`Error::Missing`]: neither `txm.postgres_url` nor `postgres.url` names one.
+    pub fn txm_postgres_url(&self) -> Result<&Secret, Error> {
+        self.txm.postgres_url.as_ref().or(self.postgres.url.as_ref()).ok_or(Error::Missing {
+            key: "txm.postgres_url".into(),
+            advice: "give the postgres:// URL of the database; a node starts none of its own",
+        })
+    }
+
+    /// Merges the sources, and reads the files that hold secrets.
+    fn merge(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        overrides: Overrides,
+        dev: bool,
+    ) -> Result<Self, Error> {
         let mut lower = file.map_or_else(|| Ok(Layer::empty()), Layer::read)?;
         // The file's types are checked strictly and before the merge. The merge below is lenient,
         // because the environment has only text; a file must still have the right types.
@@ -250,7 +304,6 @@ impl Config {
         if dev && !transfers_given {
             config.limits.user_transfers_per_day_max = 0;
         }
-        config.validate(dev)?;
         Ok(config)
     }
 
@@ -259,6 +312,13 @@ impl Config {
     /// # Errors
     /// [`Error::Range`] or [`Error::Missing`] for the first wrong key.
     pub fn validate(&self, dev: bool) -> Result<(), Error> {
+        self.validate_but_tokens(dev)?;
+        self.auth.validate(dev)?;
+        self.keep_public_tokens_at_home()
+    }
+
+    /// Checks all but the tokens of the service.
+    fn validate_but_tokens(&self, dev: bool) -> Result<(), Error> {
         bounds().try_for_each(|bound| bound.check(self))?;
         if self.data_dir.as_os_str().is_empty() {
             return Err(range("data_dir", "\"\"", "a directory"));
@@ -266,7 +326,6 @@ impl Config {
         self.http.validate()?;
         self.ops.validate()?;
         self.stream.validate()?;
-        self.auth.validate(dev)?;
         self.postgres.validate()?;
         self.engine.validate()?;
         self.outcomes.validate()?;
@@ -282,10 +341,10 @@ impl Config {
         self.recharge.validate()?;
         self.callbacks.validate(self.recharge.enabled, dev)?;
         channels::validate(&self.channels, self.recharge.enabled)?;
+        self.txm.validate()?;
         self.alert.validate()?;
         self.log.validate()?;
-        self.telemetry.validate()?;
-        self.keep_public_tokens_at_home()
+        self.telemetry.validate()
     }
 
     /// The bound of unfinished transactions. UBSCore keeps an outcome place for the end of each, so
@@ -374,6 +433,7 @@ fn bounds() -> impl Iterator<Item = &'static Bound> {
         amount::BOUNDS,
     ]
     .into_iter()
+    .chain(txm::BOUNDS)
     .flatten()
 }
 
@@ -555,6 +615,10 @@ mod tests {
         }
     }
 
+    fn is_table(value: &toml::Value) -> bool {
+        value.is_table()
+    }
+
     /// Every key of the code as `section.key`, read from the error for an unknown key.
     fn known_keys() -> BTreeSet<String> {
         let known = |text: &str| {
@@ -578,9 +642,19 @@ mod tests {
                 "channels" => "channels.wechat",
                 top => top,
             };
-            keys.extend(
-                known(&format!("[{top}]\nunknown = 1")).iter().map(|k| format!("{top}.{k}")),
-            );
+            for key in known(&format!("[{top}]\nunknown = 1")).iter() {
+                // A section of [txm] is no key.
+                let below = format!("{top}.{key}");
+                match toml::from_str::<toml::Table>(FILE).expect("TOML").get(top) {
+                    Some(toml::Value::Table(table)) if table.get(*key).is_some_and(is_table) => {
+                        let known = known(&format!("[{below}]\nunknown = 1"));
+                        keys.extend(known.iter().map(|key| format!("{below}.{key}")));
+                    }
+                    _ => {
+                        keys.insert(below);
+                    }
+                }
+            }
         }
         keys
     }
@@ -653,7 +727,7 @@ mod tests {
             text
         }
         for bound in bounds() {
-            let (section, key) = bound.key.split_once('.').expect("section.key");
+            let (section, key) = bound.key.rsplit_once('.').expect("section.key");
             let part = FILE.split(&format!("[{section}]\n")).nth(1).expect(section);
             let before = part
                 .find(&format!("\n{key} = "))
@@ -677,7 +751,7 @@ mod tests {
     #[test]
     fn every_bound_is_checked_on_both_sides() {
         for bound in bounds() {
-            let (section, key) = bound.key.split_once('.').expect("section.key");
+            let (section, key) = bound.key.rsplit_once('.').expect("section.key");
             for value in [bound.min.checked_sub(1), Some(bound.max + 1)].into_iter().flatten() {
                 let text = format!("[{section}]\n{key} = {value}");
                 let said = refusal(&text, &[]);

@@ -119,8 +119,23 @@ pub const PROMOTION_POINTS: &[&str] = &["promotion_after_reserve", "promotion_af
 pub const RECOVER_POINTS: &[&str] =
     &["recover_after_order", "recover_after_payment", "recover_before_end"];
 
+/// The points of a node of the transaction manager, in their order. The service does not reach
+/// them.
+pub const TXM_POINTS: &[&str] = &[
+    "lease_after_acquire",
+    "txm_after_create",
+    "txm_after_sign",
+    "txm_after_store",
+    "txm_after_send",
+    "txm_after_answer",
+    "txm_after_receipt",
+    "txm_before_final",
+    "txm_before_resend",
+    "txm_after_bump",
+];
+
 /// Every list of points.
-pub const ALL_POINTS: [&[&str]; 16] = [
+pub const ALL_POINTS: [&[&str]; 17] = [
     POINTS,
     SNAPSHOT_POINTS,
     WATERMARK_POINTS,
@@ -137,6 +152,7 @@ pub const ALL_POINTS: [&[&str]; 16] = [
     BILL_POINTS,
     PROMOTION_POINTS,
     RECOVER_POINTS,
+    TXM_POINTS,
 ];
 
 /// Whether a point has this name.

@@ -8,7 +8,8 @@
 //!    ([`request`]).
 //! 4. The handler answers with a body of [`wire`], or refuses with a [`refusal::Refusal`].
 //!
-//! Payment channels have a listener of their own, [`callbacks`].
+//! Payment channels have a listener of their own, [`callbacks`]; nodes of the transaction manager
+//! have two, [`txm`].
 //! Transactions have bodies of their own in [`transaction_body`]. [`openapi`] describes the public
 //! routes; `schema` holds the schemas of single values.
 
@@ -41,4 +42,5 @@ pub mod tls;
 mod transaction_answer;
 pub mod transaction_body;
 pub mod transaction_event;
+pub mod txm;
 pub mod wire;

@@ -9,7 +9,8 @@
 //! there is of each asset), [`events`] (what users follow), [`transactions`] (the rows that decide them), [`horizon`] (old snapshots), [`webhooks`] (the same on its way to
 //! endpoints), [`recover`] (recharges behind a restore), [`settings`] (what the doctor asks), [`embedded`] (a server of our own for one machine), [`address`] (how a
 //! database is reached), `connection` (one that checks its server and its notices), `checks` (of rows, validated behind a migration), [`tls`] (the check of the server's
-//! certificate), [`pin`] (the one server that a process uses), [`flights`] (the file of the last answered flights), [`development`] (the mark of a database that `--dev` made).
+//! certificate), [`pin`] (the one server that a process uses), [`flights`] (the file of the last answered flights), [`development`] (the mark of a database that `--dev` made), [`txm`] (the store of the
+//! transaction manager).
 //!
 //! The schema: tables in `config/migrations/`, functions and triggers in `src/postgres/sql/` (applied by `functions`).
 
@@ -49,6 +50,7 @@ pub mod settings;
 pub mod store;
 pub mod tls;
 pub mod transactions;
+pub mod txm;
 pub mod watermark;
 pub mod webhooks;
 
@@ -62,6 +64,7 @@ use tracing::{info, warn};
 use wal::Identity;
 
 pub use self::address::Address;
+use self::connection::pool_by_keys;
 pub use self::connection::{Connections, connect, pool};
 use self::incarnation::Refusal;
 

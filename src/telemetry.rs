@@ -7,6 +7,7 @@ pub mod lines;
 #[cfg(feature = "otel")]
 pub mod otlp;
 pub mod recharges;
+pub mod txm;
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -231,15 +231,23 @@ fn the_table_of_bounds_has_each_bound_with_its_default() {
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     let mut said: BTreeMap<&str, &str> = rows.collect();
     let defaults: toml::Table = read("config/ubscore.toml").parse().expect("TOML");
-    for (section, keys) in defaults.iter().filter_map(|(name, keys)| Some((name, keys.as_table()?)))
+    let mut keys: Vec<(String, &toml::Value)> = Vec::new();
+    for (section, below) in
+        defaults.iter().filter_map(|(name, keys)| Some((name, keys.as_table()?)))
     {
-        for (key, value) in keys.iter().filter(|(_, value)| value.is_integer()) {
-            let name = format!("{section}.{key}");
-            let row = said.remove(&*name);
-            assert!(row.is_some() || !key.ends_with("_max"), "{name} has no row");
-            let is_said = row.is_none_or(|row| row.starts_with(&format!("{value} ")));
-            assert!(is_said, "{name} is {value}, and not {row:?}");
+        for (key, value) in below {
+            keys.push((format!("{section}.{key}"), value));
+            // The sections below [txm].
+            for (key_below, value) in value.as_table().into_iter().flatten() {
+                keys.push((format!("{section}.{key}.{key_below}"), value));
+            }
         }
+    }
+    for (name, value) in keys.iter().filter(|(_, value)| value.is_integer()) {
+        let row = said.remove(name.as_str());
+        assert!(row.is_some() || !name.ends_with("_max"), "{name} has no row");
+        let is_said = row.is_none_or(|row| row.starts_with(&format!("{value} ")));
+        assert!(is_said, "{name} is {value}, and not {row:?}");
     }
     let absent = ["http.connections_per_address_max"];
     assert_eq!(said.into_keys().collect::<Vec<_>>(), absent);

@@ -45,8 +45,8 @@ use ubscore::postgres::embedded::{Embedded, Options};
 
 pub(crate) use self::browser::{Browser, Screen};
 pub(crate) use self::chain::{
-    ACCOUNTS, CHAIN_ID, Chain, Draft, FIRST_BASE_FEE, NodeError, Rpc, SLOTS_IN_AN_EPOCH, hash,
-    hex_of, number,
+    ACCOUNTS, CHAIN_ID, Chain, Draft, FIRST_BASE_FEE, KEYS, NodeError, Rpc, SLOTS_IN_AN_EPOCH,
+    hash, hex_of, number,
 };
 pub(crate) use self::chain_lie::Lie;
 pub(crate) use self::chain_pool::{BUMP_PERCENT, FULL, PENDING_MAX, QUEUED_MAX, REPLACEMENT};

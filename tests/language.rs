@@ -148,7 +148,7 @@ fn console() -> Vec<(String, String)> {
 
 /// The schema: tables, and functions with triggers.
 fn sql() -> Vec<(String, String)> {
-    ["config/migrations", "src/postgres/sql"]
+    ["config/migrations", "config/migrations-txm", "src/postgres/sql", "src/postgres/txm/sql"]
         .into_iter()
         .flat_map(|folder| source::files(folder, &[".sql"]))
         .collect()

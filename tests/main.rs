@@ -230,6 +230,15 @@ mod embedded;
 /// The rows of transactions: their store, a caller's decision in SQL, grants, reads, the audit.
 mod transactions_store;
 
+/// The door of the transaction manager: its nodes over HTTP.
+mod txm_door;
+
+/// The lease of a signer: one owner, fenced, also if a process is paused.
+mod txm_lease;
+
+/// The store of the transaction manager: requests, nonces, steps, reads, plans.
+mod txm_store;
+
 /// PostgreSQL's own rules for transfers, compared with the code and the specification.
 mod schema;
 

@@ -88,7 +88,8 @@ const SEAMS: &[(&str, &[&str])] = &[
 fn every_crash_point_is_in_a_list_that_tests_walk() {
     use ubscore::crash::ALL_POINTS;
     let mut placed = BTreeSet::new();
-    for (_, text) in sources("src").into_iter().chain(sources("engine/src")) {
+    let folders = ["src", "engine/src", "txm/src"];
+    for (_, text) in folders.into_iter().flat_map(sources) {
         for part in text.split("crash::point(\"").skip(1) {
             placed.insert(part.split('"').next().expect("a name").to_owned());
         }
@@ -191,7 +192,7 @@ fn listed_tests(list: &str) -> Vec<(&str, &str)> {
 fn venue_ids_in(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
     let is_id = |word: &&str| {
-        let number = ["GTX-", "HLD-", "MLT-", "RCH-", "RCV-"]
+        let number = ["GTX-", "HLD-", "LSE-", "MLT-", "NON-", "RCH-", "RCV-"]
             .iter()
             .find_map(|group| word.strip_prefix(group));
         number.is_some_and(|number| number.len() == 3 && number.parse::<u16>().is_ok())
@@ -247,7 +248,16 @@ fn every_id_of_venues_is_tested_and_listed() {
         unlisted.is_empty() && missing.is_empty(),
         "unlisted {unlisted:#?}, no such {missing:#?}"
     );
-    let groups = [("HLD", 1..=18), ("MLT", 1..=8), ("RCV", 7..=7), ("RCV", 9..=10)];
+    let groups = [
+        ("HLD", 1..=18),
+        ("LSE", 1..=3),
+        ("LSE", 7..=7),
+        ("LSE", 10..=11),
+        ("MLT", 1..=8),
+        ("NON", 1..=4),
+        ("RCV", 7..=7),
+        ("RCV", 9..=10),
+    ];
     for (group, numbers) in groups {
         for id in numbers.map(|number| format!("{group}-{number:03}")) {
             assert!(tests.iter().any(|(found, _)| *found == id), "no test for {id}");

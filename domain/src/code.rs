@@ -115,6 +115,36 @@ codes! {
     NotReturnable = 52, "NOT_RETURNABLE", 409, final, "The payment does not have so much to return.";
     TooManyOpen = 53, "TOO_MANY_OPEN", 429, retry, "The user has too many open recharges.";
     HeldEnded = 54, "HELD_ENDED", 422, final, "The payment of the recharge was held, and did not pay it.";
+    NotLeader = 55, "NOT_LEADER", 409, retry, "Another node acts for this signer. The header X-Signer-Owner names it.";
+    TxNotFound = 56, "TX_NOT_FOUND", 404, final, "There is no such chain transaction.";
+    SignerUnknown = 57, "SIGNER_UNKNOWN", 422, final, "There is no such signer.";
+    SignerSuspended = 58, "SIGNER_SUSPENDED", 503, retry, "The signer is suspended.";
+    TxWouldRevert = 59, "TX_WOULD_REVERT", 422, final, "The call would fail on chain.";
+    NotCancellable = 60, "NOT_CANCELLABLE", 409, final, "The chain transaction has ended.";
+    InvalidAddress = 61, "INVALID_ADDRESS", 400, final, "The address is not 0x and 40 hexadecimal digits, or its mixed case is not its checksum.";
+    SignerPolicy = 62, "SIGNER_POLICY", 422, final, "The policy of the signer forbids it.";
+}
+
+impl Code {
+    /// Every code that the service sends. The others are of nodes (`ubscore txm serve`).
+    pub fn of_service() -> impl Iterator<Item = Code> {
+        Code::ALL.iter().copied().filter(|code| !code.is_of_nodes())
+    }
+
+    /// Whether only the nodes of the transaction manager send it.
+    pub fn is_of_nodes(self) -> bool {
+        matches!(
+            self,
+            Code::NotLeader
+                | Code::TxNotFound
+                | Code::SignerUnknown
+                | Code::SignerSuspended
+                | Code::TxWouldRevert
+                | Code::NotCancellable
+                | Code::InvalidAddress
+                | Code::SignerPolicy
+        )
+    }
 }
 
 impl fmt::Display for Code {

@@ -5,7 +5,7 @@ use clap::Subcommand;
 /// The groups and their commands, in the order of `--help`. A command without a group is listed
 /// under "Tools".
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Run", &["serve", "doctor", "token", "load"]),
+    ("Run", &["serve", "txm", "doctor", "token", "load"]),
     ("Look", &["verify", "statement", "wal", "journal", "snapshot", "pauses", "participant"]),
     (
         "Act",
@@ -26,6 +26,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "transaction",
             "recharge",
             "channel",
+            "signer",
+            "tx",
         ],
     ),
     ("Repair", &["backup", "restore", "repair", "engine"]),

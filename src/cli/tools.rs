@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use alloy_primitives::Address;
+use chain::payload;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use clap_complete::Shell;
@@ -46,6 +48,15 @@ pub struct TokenArgs {
     /// The name of the service that owns transactions made with the token.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["user", "role", "venue"], value_parser = parse_owner)]
     pub service: Option<String>,
+    /// A token for nodes of the transaction manager, signed with the secret of [txm.auth].
+    #[arg(long, conflicts_with = "venue")]
+    pub txm: bool,
+    /// The signers that the service may use, with commas between them.
+    #[arg(long, value_name = "ADDRESSES", requires_all = ["txm", "service"], value_delimiter = ',', value_parser = payload::address)]
+    pub signers: Vec<Address>,
+    /// The beginning of the service's requestId and businessKey.
+    #[arg(long, value_name = "TEXT", requires_all = ["txm", "service"])]
+    pub prefix: Option<String>,
     /// How long the token is valid, such as 15m or 1h.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_ttl)]
     pub ttl: Duration,

@@ -6,7 +6,8 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -15,9 +16,11 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::cli::AccessArgs;
 use crate::clock::Clock;
+use crate::config::auth::Auth;
 use crate::config::file::read_key_file;
 use crate::config::{Config, Overrides};
-use crate::http::auth::{self, Role, SignError};
+use crate::http::auth::{Role, SignError, sign};
+use crate::http::txm::X_APPROVER;
 use crate::release;
 
 /// Timeout for a connection.
@@ -65,7 +68,16 @@ impl Unreachable {
 pub struct Ops {
     url: String,
     token: String,
+    /// The token of a second operator.
+    approver: Option<String>,
     agent: ureq::Agent,
+}
+
+/// The listener that is asked, and the tokens that it accepts.
+struct Asked<'a> {
+    listen: SocketAddr,
+    certificate: Option<&'a PathBuf>,
+    auth: &'a Auth,
 }
 
 impl Ops {
@@ -76,25 +88,50 @@ impl Ops {
     pub fn new(access: &AccessArgs, clock: &impl Clock) -> anyhow::Result<Ops> {
         let config = Config::load(access.config.as_deref(), Overrides::default(), access.dev)
             .context("load the configuration")?;
+        let certificate = config.ops.tls_certificate_file.as_ref();
+        Ops::ask(
+            access,
+            Asked { listen: config.ops.listen, certificate, auth: &config.auth },
+            clock,
+        )
+    }
+
+    /// A client of a node of the transaction manager, for the operator that the command line names.
+    ///
+    /// # Errors
+    /// As [`Ops::new`].
+    pub fn of_node(access: &AccessArgs, clock: &impl Clock) -> anyhow::Result<Ops> {
+        let config = Config::load_txm(access.config.as_deref(), access.dev, false)
+            .context("load the configuration")?;
+        let (txm, auth) = (&config.txm, config.txm.auth.auth());
+        let certificate = txm.tls_certificate_file.as_ref();
+        Ops::ask(access, Asked { listen: txm.ops_listen, certificate, auth: &auth }, clock)
+    }
+
+    /// The same client with the token of a second operator, if there is a file of it.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn approved_by(mut self, file: Option<&Path>) -> anyhow::Result<Ops> {
+        self.approver = file.map(token_of).transpose()?;
+        Ok(self)
+    }
+
+    fn ask(access: &AccessArgs, asked: Asked<'_>, clock: &impl Clock) -> anyhow::Result<Ops> {
+        let Asked { listen, certificate, auth } = asked;
         let url = match &access.ops {
             Some(url) => url.trim_end_matches('/').to_owned(),
-            None => {
-                super::configured::url(config.ops.listen, config.ops.tls_certificate_file.is_some())
-            }
+            None => super::configured::url(listen, certificate.is_some()),
         };
         let mut tls = TlsConfig::builder();
-        if let Some(path) = access.ca.as_ref().or(config.ops.tls_certificate_file.as_ref()) {
+        if let Some(path) = access.ca.as_ref().or(certificate) {
             tls = tls.root_certs(RootCerts::new_with_certs(&certificates(path)?));
         }
         let token = match &access.token_file {
-            Some(file) => {
-                let token = fs::read_to_string(file);
-                token.with_context(|| format!("read {}", file.display()))?.trim().to_owned()
-            }
+            Some(file) => token_of(file)?,
             None => {
                 let role = Some(Role::Admin);
-                let signed =
-                    auth::sign(&config.auth, access.actor, role, TOKEN_LIFE, clock.now_s());
+                let signed = sign(auth, access.actor, role, TOKEN_LIFE, clock.now_s());
                 signed.map_err(|error| match error {
                     SignError::NotShared(_) => {
                         anyhow::Error::new(error).context("give --token-file FILE")
@@ -111,7 +148,7 @@ impl Ops {
             .tls_config(tls.build())
             .build()
             .into();
-        Ok(Ops { url, token, agent })
+        Ok(Ops { url, token, approver: None, agent })
     }
 
     /// Sends GET to an admin route and returns the answer's body. `path`: the path after
@@ -154,7 +191,10 @@ impl Ops {
         request: ureq::RequestBuilder<ureq::typestate::WithBody>,
         body: &Value,
     ) -> anyhow::Result<Value> {
-        let request = request.header("Authorization", self.bearer());
+        let mut request = request.header("Authorization", self.bearer());
+        if let Some(approver) = &self.approver {
+            request = request.header(X_APPROVER, format!("Bearer {approver}"));
+        }
         self.read(what, request.content_type("application/json").send(body.to_string()))
     }
 
@@ -182,6 +222,12 @@ impl Ops {
         }
         Ok(body)
     }
+}
+
+/// The token in a file.
+fn token_of(file: &Path) -> anyhow::Result<String> {
+    let token = fs::read_to_string(file);
+    Ok(token.with_context(|| format!("read {}", file.display()))?.trim().to_owned())
 }
 
 /// The certificates of a PEM file.

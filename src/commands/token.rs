@@ -5,24 +5,38 @@
 use std::io::Write;
 
 use anyhow::Context;
+use chain::payload::address_text;
 
 use crate::cli::TokenArgs;
 use crate::clock::Clock;
 use crate::config::{Config, Overrides};
 use crate::exit::Exit;
-use crate::http::auth::{self, Owner, Role};
+use crate::http::auth::{self, Owner, Role, SignerScope};
 
 /// Writes only the token and a line break to `out`, so that it can be used in `$(…)`.
 ///
 /// # Errors
 /// The configuration is wrong or has no secret to sign with; nothing was written.
 pub fn run(args: &TokenArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<Exit> {
-    let config = Config::load(args.config.as_deref(), Overrides::default(), args.dev)
-        .context("load the configuration")?;
+    let file = args.config.as_deref();
+    let config = match args.txm {
+        true => Config::load_txm(file, args.dev, false),
+        false => Config::load(file, Overrides::default(), args.dev),
+    };
+    let config = config.context("load the configuration")?;
     let service = args.service.as_deref().and_then(Owner::new).map(Role::Service);
     let role = service.or(args.venue.map(Role::Venue)).or(args.role);
     // clap requires a user or a service.
-    let token = auth::sign(&config.auth, args.user.unwrap_or(0), role, args.ttl, clock.now_s())?;
+    let (user, now_s) = (args.user.unwrap_or(0), clock.now_s());
+    let token = match args.txm {
+        true => {
+            let signers = args.signers.iter().map(address_text).collect();
+            let scope = SignerScope { signers, prefix: args.prefix.clone() };
+            let auth = config.txm.auth.auth();
+            auth::sign_scoped(&auth, user, role, Some(&scope), args.ttl, now_s)?
+        }
+        false => auth::sign(&config.auth, user, role, args.ttl, now_s)?,
+    };
     writeln!(out, "{token}").context("write the token")?;
     Ok(Exit::Done)
 }
@@ -68,6 +82,9 @@ mod tests {
             role: Some(Role::Admin),
             venue: None,
             service: None,
+            txm: false,
+            signers: Vec::new(),
+            prefix: None,
             ttl: Duration::from_secs(60),
             config: Some(file),
             dev: false,
@@ -93,6 +110,9 @@ mod tests {
             role: None,
             venue: None,
             service: None,
+            txm: false,
+            signers: Vec::new(),
+            prefix: None,
             ttl: Duration::from_secs(60),
             config: Some("/nowhere/ubscore.toml".into()),
             dev: false,

@@ -14,13 +14,14 @@ use super::{Config, Error, bounds};
 const ENVIRONMENT_PREFIX: &str = "UBSCORE__";
 
 /// Pairs of keys that give the same thing: a value or the file that holds it, or two units.
-const TWINS: [(&str, &str, &str); 9] = [
+const TWINS: [(&str, &str, &str); 10] = [
     ("recharge", "proof_secret", "proof_secret_file"),
     ("recharge", "previous_proof_secret", "previous_proof_secret_file"),
     ("auth", "secret", "secret_file"),
     ("auth", "previous_secret", "previous_secret_file"),
     ("postgres", "url", "url_file"),
     ("alert", "webhook_url", "webhook_url_file"),
+    ("txm", "postgres_url", "postgres_url_file"),
     ("webhooks", "url", "url_file"),
     ("webhooks", "secret", "secret_file"),
     ("outcomes", "keep_minutes", "keep_hours"),
@@ -157,6 +158,10 @@ fn split(path: &str) -> (Vec<&str>, &str) {
                 Some((name, key)) => (vec![section, name], key),
                 None => (vec![section], rest),
             }
+        }
+        // The one section with sections below it.
+        Some(("txm", rest)) if let Some((below, key)) = rest.split_once("__") => {
+            (vec!["txm", below], key)
         }
         Some((section, key)) => (vec![section], key),
     }

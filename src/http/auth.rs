@@ -147,6 +147,18 @@ struct SignedClaims<'a> {
     iss: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     aud: Option<&'a str>,
+    #[serde(flatten)]
+    scope: Option<&'a SignerScope>,
+}
+
+/// The claims of a service beside its name, for nodes of the transaction manager.
+#[derive(Clone, Debug, Serialize)]
+pub struct SignerScope {
+    /// The signers that it may use.
+    pub signers: Vec<String>,
+    /// The beginning of its ids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
 }
 
 impl Verifier {
@@ -295,6 +307,21 @@ pub fn sign(
     ttl: Duration,
     now_s: u64,
 ) -> Result<String, SignError> {
+    sign_scoped(auth, user_id, role, None, ttl, now_s)
+}
+
+/// The same with the claims of a service for nodes.
+///
+/// # Errors
+/// As [`sign`].
+pub fn sign_scoped(
+    auth: &Auth,
+    user_id: u64,
+    role: Option<Role>,
+    scope: Option<&SignerScope>,
+    ttl: Duration,
+    now_s: u64,
+) -> Result<String, SignError> {
     let subject = match role {
         Some(Role::Service(owner)) => owner.to_string(),
         _ if (1..=USER_ID_MAX).contains(&user_id) => user_id.to_string(),
@@ -315,6 +342,7 @@ pub fn sign(
         },
         iss: auth.issuer.as_deref(),
         aud: auth.audience.as_deref(),
+        scope,
     };
     let key = EncodingKey::from_secret(secret.expose().as_bytes());
     jsonwebtoken::encode(&Header::new(algorithm(auth.algorithm)), &claims, &key)

@@ -56,7 +56,7 @@ texts! {
     StateName = "State", "The state of a transfer.": names(State::ALL.map(State::name));
     RepliedState = "ToldState", "The state of a transfer. POST answers PENDING for each state that is not final.":
         names(State::ALL.map(State::name).into_iter().chain([PENDING]));
-    CodeName = "Code", "Why a request is refused, or why a transfer failed.": names(Code::ALL.iter().map(|code| code.name()));
+    CodeName = "Code", "Why a request is refused, or why a transfer failed.": names(Code::of_service().map(Code::name));
     ShortageName = "Shortage", "The resource that is short.":
         names(Shortage::ALL.map(Shortage::name));
     AccountName = "Account", "An account.":

@@ -314,7 +314,7 @@ impl Intake {
     }
 
     /// The claims of a request's token.
-    fn claims(&self, call: &Call) -> Result<Claims, Refusal> {
+    pub(super) fn claims(&self, call: &Call) -> Result<Claims, Refusal> {
         let mut headers = call.request.headers().get_all(AUTHORIZATION).iter();
         // Two tokens are refused: a proxy and this process could each trust a different one.
         let header = match (headers.next(), headers.next()) {

@@ -27,7 +27,7 @@ use tracing::{debug, error, info};
 
 use super::address::Address;
 use super::pin::{Pin, Sight, last_flights};
-use super::{Error, Limits, session, session_settings};
+use super::{BY_KEYS, Error, Limits, session, session_settings};
 
 /// What PostgreSQL calls the function that waits for a standby. Its message may be translated, this is not.
 const WAITS_FOR_STANDBY: &str = "SyncRepWaitForLSN";
@@ -168,9 +168,15 @@ pub(super) async fn note(pin: Option<&Arc<Pin>>, client: &Client) -> Result<(), 
 pub struct Connections {
     pool: Pool,
     pin: Option<Arc<Pin>>,
+    limit: Duration,
 }
 
 impl Connections {
+    /// Longer than the server's own limits of a statement, so that the server answers first.
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Lends a connection, once nothing that can be read over it is in doubt.
     ///
     /// # Errors
@@ -215,8 +221,27 @@ impl Connections {
 
 /// A pool of at most `connections_max` connections for reads.
 pub fn pool(address: &Address, limits: &Limits, connections_max: usize) -> Connections {
+    pool_with(address, limits, connections_max, "")
+}
+
+/// The same for statements that touch a few rows of large tables, again and again.
+pub(super) fn pool_by_keys(
+    address: &Address,
+    limits: &Limits,
+    connections_max: usize,
+) -> Connections {
+    pool_with(address, limits, connections_max, BY_KEYS)
+}
+
+/// `first`: runs on each new connection.
+fn pool_with(
+    address: &Address,
+    limits: &Limits,
+    connections_max: usize,
+    first: &'static str,
+) -> Connections {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let opener = Opener { address: address.clone(), limits: *limits };
+    let opener = Opener { address: address.clone(), limits: *limits, first };
     let manager = Manager::from_connect(address.config().clone(), opener, recycling);
     let pool = Pool::builder(manager)
         .max_size(connections_max)
@@ -226,12 +251,14 @@ pub fn pool(address: &Address, limits: &Limits, connections_max: usize) -> Conne
         .runtime(deadpool_postgres::Runtime::Tokio1)
         .build()
         .expect("a runtime is given");
-    Connections { pool, pin: address.pin().cloned() }
+    let limit = limits.connect_timeout + limits.statement_timeout + limits.lock_timeout;
+    Connections { pool, pin: address.pin().cloned(), limit }
 }
 
 struct Opener {
     address: Address,
     limits: Limits,
+    first: &'static str,
 }
 
 type Opened = Result<(Client, JoinHandle<()>), tokio_postgres::Error>;
@@ -240,7 +267,10 @@ impl Connect for Opener {
     fn connect(&self, _config: &Config) -> Pinned<Box<dyn Future<Output = Opened> + Send + '_>> {
         Box::pin(async move {
             match open(&self.address, &self.limits).await {
-                Ok(opened) => Ok(opened),
+                Ok((client, task)) => {
+                    client.batch_execute(self.first).await?;
+                    Ok((client, task))
+                }
                 Err(Error::Connect(error) | Error::Query(error)) => Err(error),
                 // The pool takes errors of the client only. This one is "connection closed".
                 Err(refused) => {

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use ubscore::postgres::{self, Limits};
 
-use crate::harness::{Site, block_on};
+use crate::harness::{LIMITS, Site, block_on};
 
 /// The committed file.
 const FILE: &str = "tests/golden/schema.sql";
 
-/// Renews the file, if set.
+/// The committed file of the transaction manager's schema.
+const TXM_FILE: &str = "tests/golden/schema_txm.sql";
+
+/// Renews the files, if set.
 const RENEW: &str = "UBSCORE_SCHEMA";
 
 /// Tables with columns and constraints, from the catalog. Texts of the catalog do not depend on the
@@ -116,8 +119,22 @@ pub(crate) fn migrate(site: &Site) -> Result<(), postgres::incarnation::Refusal>
 #[test]
 fn the_schema_is_the_committed_one() {
     let site = fresh();
-    let found = format!("{}\n{}", text(&site), first_rows(&site));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE);
+    compare(FILE, &format!("{}\n{}", text(&site), first_rows(&site)));
+}
+
+/// Goal: the same of the schema of the transaction manager.
+#[test]
+fn the_schema_of_the_transaction_manager_is_the_committed_one() {
+    let site = Site::new();
+    let database = &site.database;
+    site.session().sql(&format!("ALTER DATABASE {database} SET search_path = txm, public"));
+    block_on(postgres::txm::schema::migrate(&site.target(), &LIMITS)).expect("a schema");
+    compare(TXM_FILE, &text(&site));
+}
+
+/// Compares a schema with its committed file, or renews that.
+fn compare(file: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let how = format!("{RENEW}=1 cargo test --features crash --test main -- committed");
     if std::env::var_os(RENEW).is_some() {
         let head = "-- The schema of a fresh database by its catalog. To renew it:";
@@ -128,6 +145,6 @@ fn the_schema_is_the_committed_one() {
     let differ = found.lines().zip(committed.lines()).find(|(found, there)| found != there);
     assert!(
         found == committed,
-        "{FILE} is another schema, first {differ:?}. To renew it:\n  {how}"
+        "{file} is another schema, first {differ:?}. To renew it:\n  {how}"
     );
 }

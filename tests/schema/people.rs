@@ -18,8 +18,8 @@ fn rust_and_postgresql_name_codes_and_ulids_alike() {
     let session = site.session();
     let named =
         |number: u16| session.sql(&format!("SELECT code_name({number}::smallint)"))[0][0].clone();
-    for code in Code::ALL {
-        assert_eq!(named(*code as u16), code.name());
+    for code in Code::of_service() {
+        assert_eq!(named(code as u16), code.name());
     }
     assert_eq!(named(9999), "9999");
     for number in [1, 31, 32, 1 << 64, u128::MAX / 3, u128::MAX - 1, u128::MAX] {

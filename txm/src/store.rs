@@ -140,6 +140,9 @@ pub struct Arrived {
     pub txs: Vec<Tx>,
     /// Open commands, each with its signer.
     pub commands: Vec<(Address, TxCommand)>,
+    /// Rows without a nonce whose deadline has passed by the store's clock, known or not, each with
+    /// its signer. Such a row gets no nonce.
+    pub expired: Vec<(Address, TxId)>,
     /// The suspended signers, each with its suspensions.
     pub suspended: Vec<(Address, Vec<Suspension>)>,
 }

@@ -145,8 +145,7 @@ fn round(operation: OperationBuilder) -> Operation {
         Code::ServiceHalted,
     ];
     // Refused before it was accepted, or by a participant: then with the transaction.
-    let ended = Code::ALL.iter().filter(|code| code.http_status() == 422);
-    let ended: Vec<Code> = ended.copied().collect();
+    let ended: Vec<Code> = Code::of_service().filter(|code| code.http_status() == 422).collect();
     let undone = undone("The round is not allowed, or was refused.", &ended);
     refused(unreadable(done(operation)), &codes).response("422", undone.build()).build()
 }

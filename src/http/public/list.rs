@@ -89,7 +89,7 @@ fn parse(query: &str, user: UserId, catalog: &Catalog) -> Result<OwnFilter, Refu
 
 /// A time that PostgreSQL can hold and compare: rounded up to a whole microsecond, and cut to the
 /// range from the Unix epoch to the last `Timestamp`.
-pub(super) fn moment(name: &str, text: &str) -> Result<Timestamp, Refusal> {
+pub(in crate::http) fn moment(name: &str, text: &str) -> Result<Timestamp, Refusal> {
     let given = Pieces::parse(text).ok().and_then(|pieces| {
         let time = pieces.date().to_datetime(pieces.time()?);
         let given = pieces.offset()?.to_numeric_offset().to_timestamp(time);

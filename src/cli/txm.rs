@@ -1,0 +1,210 @@
+//! The arguments of the commands for nodes of the transaction manager.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use alloy_primitives::{Address, B256};
+use chain::payload;
+use clap::builder::NonEmptyStringValueParser;
+use clap::builder::RangedU64ValueParser;
+use clap::{ArgGroup, Args, Subcommand};
+use uuid::Uuid;
+
+use super::operator::{AccessArgs, OperatorArgs};
+use crate::format::Format;
+
+/// Commands for nodes of the transaction manager.
+#[derive(Debug, Subcommand)]
+pub enum TxmCommand {
+    /// Run a node: it signs and sends transactions of its signers, and follows them to their end.
+    ///
+    /// It prints `ubscore ready txm=ADDR ops=ADDR`, and runs until SIGTERM.
+    Serve(TxmServeArgs),
+}
+
+/// Arguments of `ubscore txm serve`.
+#[derive(Debug, Args)]
+pub struct TxmServeArgs {
+    /// Configuration file; default: UBSCORE_CONFIG, else /etc/ubscore/ubscore.toml if it exists.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Address of the listener; default: txm.listen.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// Address of the operators' listener; default: txm.ops_listen.
+    #[arg(long, value_name = "ADDR")]
+    pub ops_listen: Option<SocketAddr>,
+    /// Development: a secret of its own, on loopback only, and signers without limits.
+    #[arg(long)]
+    pub dev: bool,
+}
+
+/// Commands for signers, through a running node.
+#[derive(Debug, Subcommand)]
+pub enum SignerCommand {
+    /// Print the signers with their owners, suspensions and balances.
+    List(AccessArgs),
+    /// Add a signer. Its key must be at the node that is asked.
+    ///
+    /// It is refused while transactions of the signer are under way.
+    Add(SignerAddArgs),
+    /// Let a signer sign no new payment until `resume`. What is signed goes on.
+    Suspend(SignerArgs),
+    /// Lift a suspension.
+    Resume(SignerResumeArgs),
+    /// Have the owner of a signer give it back, so that another node may take it.
+    Release(SignerArgs),
+}
+
+impl SignerCommand {
+    /// The format of the command's answer and of its error.
+    pub fn format(&self) -> Format {
+        match self {
+            SignerCommand::List(access) => access.format,
+            SignerCommand::Add(args) => args.operator.access.format,
+            SignerCommand::Suspend(args) | SignerCommand::Release(args) => {
+                args.operator.access.format
+            }
+            SignerCommand::Resume(args) => args.operator.access.format,
+        }
+    }
+}
+
+/// Arguments of `ubscore signer suspend` and `release`.
+#[derive(Debug, Args)]
+pub struct SignerArgs {
+    /// The signer.
+    #[arg(value_name = "ADDRESS", value_parser = payload::address)]
+    pub signer: Address,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore signer add`.
+#[derive(Debug, Args)]
+pub struct SignerAddArgs {
+    /// The signer.
+    #[arg(value_name = "ADDRESS", value_parser = payload::address)]
+    pub signer: Address,
+    /// The place of its key: keystore or remote.
+    #[arg(long, value_name = "KIND", default_value = "keystore", value_parser = ["keystore", "remote"])]
+    pub kind: String,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore signer resume`.
+#[derive(Debug, Args)]
+pub struct SignerResumeArgs {
+    /// The signer.
+    #[arg(value_name = "ADDRESS", value_parser = payload::address)]
+    pub signer: Address,
+    /// The suspension, as `signer list` prints it.
+    #[arg(long, value_name = "NAME", default_value = "OPERATOR", value_parser = NonEmptyStringValueParser::new())]
+    pub suspension: String,
+    /// File with the token of a second operator, if the suspension needs two.
+    #[arg(long, value_name = "FILE")]
+    pub approver_token_file: Option<PathBuf>,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Commands for chain transactions, through a running node.
+#[derive(Debug, Subcommand)]
+pub enum ChainTxCommand {
+    /// Print transactions, newest first.
+    List(ChainTxListArgs),
+    /// Print one transaction with its attempts, receipt and history.
+    Show(ChainTxShowArgs),
+    /// Send the newest bytes of a transaction now.
+    Resubmit(ChainTxArgs),
+    /// Cancel a transaction. One that is sent may still be mined first.
+    Cancel(ChainTxArgs),
+    /// Fill the nonce of a transaction that can never be sent, so that later ones are mined.
+    FillGap(ChainTxArgs),
+    /// Find the transaction that took a nonce, or end one without a proof of payment.
+    Resolve(ChainTxResolveArgs),
+}
+
+impl ChainTxCommand {
+    /// The format of the command's answer and of its error.
+    pub fn format(&self) -> Format {
+        match self {
+            ChainTxCommand::List(args) => args.access.format,
+            ChainTxCommand::Show(args) => args.access.format,
+            ChainTxCommand::Resubmit(args)
+            | ChainTxCommand::Cancel(args)
+            | ChainTxCommand::FillGap(args) => args.operator.access.format,
+            ChainTxCommand::Resolve(args) => args.operator.access.format,
+        }
+    }
+}
+
+/// Arguments of `ubscore tx list`.
+#[derive(Debug, Args)]
+pub struct ChainTxListArgs {
+    /// Only of this signer.
+    #[arg(long, value_name = "ADDRESS", value_parser = payload::address)]
+    pub signer: Option<Address>,
+    /// Only in this state.
+    #[arg(long, value_name = "STATE", value_parser = ["CREATED", "ALLOCATED", "SUBMITTED", "TRACKING", "CONFIRMED", "FAILED"])]
+    pub state: Option<String>,
+    /// Rows of a page.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_000))]
+    pub limit: u32,
+    /// The cursor of the page before.
+    #[arg(long, value_name = "CURSOR")]
+    pub cursor: Option<Uuid>,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore tx show`.
+#[derive(Debug, Args)]
+pub struct ChainTxShowArgs {
+    /// The transaction.
+    #[arg(value_name = "TX_ID")]
+    pub tx_id: Uuid,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore tx resubmit`, `cancel` and `fill-gap`.
+#[derive(Debug, Args)]
+pub struct ChainTxArgs {
+    /// The transaction.
+    #[arg(value_name = "TX_ID")]
+    pub tx_id: Uuid,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore tx resolve`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("verdict").required(true))]
+pub struct ChainTxResolveArgs {
+    /// The transaction.
+    #[arg(value_name = "TX_ID")]
+    pub tx_id: Uuid,
+    /// Look at this transaction: it may have the nonce.
+    #[arg(long, value_name = "HASH", group = "verdict")]
+    pub hash: Option<B256>,
+    /// It has paid. Two operators.
+    #[arg(long, group = "verdict", requires = "approver_token_file")]
+    pub paid: bool,
+    /// It has not paid. Two operators.
+    #[arg(long, group = "verdict", requires = "approver_token_file")]
+    pub unpaid: bool,
+    /// File with the token of the second operator.
+    #[arg(long, value_name = "FILE")]
+    pub approver_token_file: Option<PathBuf>,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}

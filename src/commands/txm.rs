@@ -1,0 +1,30 @@
+//! `ubscore txm serve`: a node of the transaction manager. `ubscore signer` and `ubscore tx` are its
+//! operators' commands.
+
+mod keys;
+pub(super) mod node;
+pub(super) mod signer;
+mod tls;
+pub(super) mod tx;
+
+use anyhow::Context;
+
+use crate::cli::TxmCommand;
+use crate::commands::roles::process;
+use crate::commands::roles::signals::Signals;
+use crate::config::Config;
+use crate::exit::Exit;
+
+/// Runs a node to its end.
+///
+/// # Errors
+/// The configuration is wrong, or the node cannot start.
+pub fn run(command: &TxmCommand) -> anyhow::Result<Exit> {
+    let TxmCommand::Serve(args) = command;
+    let config = Config::load_txm(args.config.as_deref(), args.dev, true);
+    let mut config = config.context("load the configuration")?;
+    config.txm.listen = args.listen.unwrap_or(config.txm.listen);
+    config.txm.ops_listen = args.ops_listen.unwrap_or(config.txm.ops_listen);
+    config.txm.keep_public_tokens_at_home()?;
+    process::run(config, Signals::new, async |process| node::serve(process).await)
+}

@@ -1,0 +1,136 @@
+//! `ubscore tx`: the chain transactions of the transaction manager.
+
+use std::io::Write;
+
+use chain::payload::address_text;
+use serde_json::{Value, json};
+
+use super::signer::tell;
+use crate::cli::{ChainTxArgs, ChainTxCommand, ChainTxListArgs, ChainTxResolveArgs};
+use crate::clock::Clock;
+use crate::commands::listing::{note_cursor, path, rows, write_rows};
+use crate::commands::ops::Ops;
+use crate::commands::table::{aligned, text};
+use crate::exit::Exit;
+use crate::format::Format;
+
+/// The columns of the list.
+const HEAD: [&str; 7] = ["TX", "SIGNER", "NONCE", "STATE", "SUB", "REQUEST", "HASH"];
+const KEYS: [&str; 7] = ["txId", "signer", "nonce", "state", "subState", "requestId", "txHash"];
+/// The columns of attempts.
+const ATTEMPT_HEAD: [&str; 5] = ["ATTEMPT", "KIND", "MAX FEE", "CLASS", "HASH"];
+const ATTEMPT_KEYS: [&str; 5] = ["attempt", "kind", "maxFeePerGas", "class", "hash"];
+/// The columns of the history.
+const PASSAGE_HEAD: [&str; 5] = ["AT", "STATE", "SUB", "NODE", "TOKEN"];
+const PASSAGE_KEYS: [&str; 5] = ["at", "to", "subState", "node", "token"];
+
+/// Runs one of the commands. `notes`: where the cursor of the next page is printed.
+///
+/// # Errors
+/// The node cannot be asked, or it refuses.
+pub fn run(
+    command: &ChainTxCommand,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<Exit> {
+    match command {
+        ChainTxCommand::List(args) => list(args, clock, out, notes)?,
+        ChainTxCommand::Show(args) => {
+            let path = format!("tx/{}", args.tx_id);
+            let answer = Ops::of_node(&args.access, clock)?.get("show", &path)?;
+            match args.access.format {
+                Format::Json => writeln!(out, "{answer}")?,
+                Format::Text => show(&answer, out)?,
+            }
+        }
+        ChainTxCommand::Resubmit(args) => command_of(args, clock, "resubmit", out)?,
+        ChainTxCommand::Cancel(args) => command_of(args, clock, "cancel", out)?,
+        ChainTxCommand::FillGap(args) => command_of(args, clock, "fill", out)?,
+        ChainTxCommand::Resolve(args) => resolve(args, clock, out)?,
+    }
+    Ok(Exit::Done)
+}
+
+fn list(
+    args: &ChainTxListArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    let parameters = [
+        ("signer", args.signer.as_ref().map(address_text)),
+        ("state", args.state.clone()),
+        ("limit", Some(args.limit.to_string())),
+        ("cursor", args.cursor.map(|cursor| cursor.to_string())),
+    ];
+    let answer = Ops::of_node(&args.access, clock)?.get("list", &path("tx", parameters))?;
+    let row = |tx: &Value| KEYS.map(|key| text(&tx[key])).to_vec();
+    let found = rows(&answer, "transactions");
+    write_rows(found, args.access.format, "no transactions", (&HEAD, row), out)?;
+    note_cursor(&answer, notes)
+}
+
+fn show(tx: &Value, out: &mut impl Write) -> anyhow::Result<()> {
+    for (key, name) in KEYS.iter().zip(HEAD) {
+        writeln!(out, "{name:<9} {}", text(&tx[*key]))?;
+    }
+    let payload = &tx["payload"];
+    writeln!(out, "{:<9} {}, {} wei", "TO", text(&payload["to"]), text(&payload["value"]))?;
+    if let Some(token) = payload["token"].as_object() {
+        writeln!(out, "{:<9} {} of {}", "TOKEN", text(&token["amount"]), text(&token["contract"]))?;
+    }
+    let receipt = &tx["receipt"];
+    if !receipt.is_null() {
+        let (block, proof) = (text(&receipt["blockNumber"]), text(&receipt["proof"]));
+        let blocks = rows(tx, "confirmations").len();
+        writeln!(out, "{:<9} block {block}, {proof}, {blocks} blocks seen", "RECEIPT")?;
+    }
+    for (what, head, keys) in
+        [("attempts", &ATTEMPT_HEAD, &ATTEMPT_KEYS), ("history", &PASSAGE_HEAD, &PASSAGE_KEYS)]
+    {
+        let cells = |row: &Value| keys.map(|key| text(&row[key])).to_vec();
+        let found = rows(tx, what);
+        if !found.is_empty() {
+            write!(out, "\n{}", aligned("", head, found.iter().map(cells)))?;
+        }
+    }
+    Ok(())
+}
+
+fn command_of(
+    args: &ChainTxArgs,
+    clock: &impl Clock,
+    action: &str,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let body = json!({"reason": args.operator.reason});
+    let path = format!("tx/{}/{action}", args.tx_id);
+    let answer = Ops::of_node(&args.operator.access, clock)?.post(action, &path, &body)?;
+    tell(&args.operator, &answer, &stands(action, &answer), out)
+}
+
+fn resolve(
+    args: &ChainTxResolveArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut body = json!({"reason": args.operator.reason});
+    match args.hash {
+        Some(hash) => body["hash"] = json!(hash.to_string()),
+        None => body["paid"] = json!(args.paid),
+    }
+    let ops = Ops::of_node(&args.operator.access, clock)?;
+    let ops = ops.approved_by(args.approver_token_file.as_deref())?;
+    let answer = ops.post("resolve", &format!("tx/{}/resolve", args.tx_id), &body)?;
+    tell(&args.operator, &answer, &stands("resolve", &answer), out)
+}
+
+/// The command and the state of its transaction, in one line.
+fn stands(action: &str, answer: &Value) -> String {
+    let (command, tx) = (text(&answer["command"]), &answer["transaction"]);
+    match answer["state"] == json!("DONE") {
+        true => format!("{action}: done, command {command}; it is {} now", text(&tx["state"])),
+        false => format!("{action}: command {command} waits for the owner of the signer"),
+    }
+}

@@ -1,0 +1,64 @@
+//! The parts of a node that the listeners use, apart from its store and keys.
+
+use alloy_primitives::{Address, U256};
+use chain::tx::NewTx;
+use futures_util::future::BoxFuture;
+use txm::desk::{Desk, TxRefusal};
+use txm::rpc::Endpoint;
+use txm::rpc::pool::Counts;
+use txm::signer::Signer;
+use txm::store::{Created, Lease, TxStore};
+
+/// A desk over any store, endpoint and key.
+pub trait TxDesk: Send + Sync {
+    /// Makes the row of a request, or finds it. See [`Desk::create`].
+    fn create(&self, request: NewTx, later: bool) -> BoxFuture<'_, Result<Created, TxRefusal>>;
+
+    /// A row or a command of this signer was written.
+    fn wake(&self, signer: Address);
+
+    /// The leases of this node.
+    fn owned(&self) -> Vec<Lease>;
+
+    /// The addresses that this node can sign for.
+    fn keys(&self) -> Vec<Address>;
+
+    /// A signer's balance, wei; `None`: no endpoint answered.
+    fn balance(&self, signer: Address) -> BoxFuture<'_, Option<U256>>;
+
+    /// The counts of a signer at each endpoint that answered.
+    fn counts(&self, signer: Address) -> BoxFuture<'_, Vec<Counts>>;
+
+    /// The height of the view's head; `None`: there is none.
+    fn head(&self) -> Option<u64>;
+}
+
+impl<S: TxStore, E: Endpoint, K: Signer> TxDesk for Desk<S, E, K> {
+    fn create(&self, request: NewTx, later: bool) -> BoxFuture<'_, Result<Created, TxRefusal>> {
+        Box::pin(Desk::create(self, request, later))
+    }
+
+    fn wake(&self, signer: Address) {
+        Desk::wake(self, signer);
+    }
+
+    fn owned(&self) -> Vec<Lease> {
+        Desk::owned(self)
+    }
+
+    fn keys(&self) -> Vec<Address> {
+        self.tools().keys.addresses()
+    }
+
+    fn balance(&self, signer: Address) -> BoxFuture<'_, Option<U256>> {
+        Box::pin(self.tools().balance(signer, None))
+    }
+
+    fn counts(&self, signer: Address) -> BoxFuture<'_, Vec<Counts>> {
+        Box::pin(self.tools().pool.counts(signer))
+    }
+
+    fn head(&self) -> Option<u64> {
+        self.tools().look().head().map(|head| head.at.number)
+    }
+}

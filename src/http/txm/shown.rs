@@ -1,0 +1,405 @@
+//! JSON of chain transactions and signers, in the spelling of clients: camel case, values in wei as
+//! text, times as in RFC 3339.
+
+use alloy_primitives::U256;
+use chain::decide::EndpointAnswer;
+use chain::payload::{TxPayload, address_text};
+use chain::tx::{FailCode, SubState, Tx, TxReceipt};
+use jiff::Timestamp;
+use serde::Serialize;
+use txm::store::Suspension;
+
+use crate::postgres::txm::details::{
+    AttemptDetails, FeedCursor, FeedEvent, SignerRow, TxDetails, TxPassage,
+};
+
+/// A transaction in short: the answer to POST.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TxBody {
+    tx_id: String,
+    nonce: Option<u64>,
+    state: &'static str,
+    sub_state: Option<&'static str>,
+    tx_hash: Option<String>,
+    attempts: usize,
+    code: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<String>,
+    #[serde(rename = "final")]
+    is_final: bool,
+}
+
+impl TxBody {
+    /// A row in short.
+    pub(super) fn new(tx: &Tx) -> TxBody {
+        TxBody {
+            tx_id: tx.id.to_string(),
+            nonce: tx.nonce,
+            state: tx.state.name(),
+            sub_state: tx.sub.map(SubState::name),
+            tx_hash: hash(tx),
+            attempts: tx.attempts.len(),
+            code: tx.code.map(FailCode::name),
+            refusal: tx.refusal.clone(),
+            is_final: tx.is_final,
+        }
+    }
+}
+
+/// The hash that was mined, else that of the newest attempt.
+fn hash(tx: &Tx) -> Option<String> {
+    let mined = tx.receipt.map(|receipt| receipt.hash);
+    mined.or(tx.attempts.last().map(|attempt| attempt.hash)).map(|hash| hash.to_string())
+}
+
+/// A transaction with everything that is kept of it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TxDetailBody {
+    tx_id: String,
+    signer: String,
+    request_id: String,
+    business_key: Option<String>,
+    payload: PayloadBody,
+    gas: Option<u64>,
+    nonce: Option<u64>,
+    state: &'static str,
+    sub_state: Option<&'static str>,
+    tx_hash: Option<String>,
+    code: Option<&'static str>,
+    refusal: Option<String>,
+    wish: &'static str,
+    #[serde(rename = "final")]
+    is_final: bool,
+    attempts: Vec<AttemptBody>,
+    receipt: Option<ReceiptBody>,
+    fork: u32,
+    confirmations: Vec<BlockBody>,
+    cost_wei: Option<String>,
+    deadline: Option<Timestamp>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    confirmed_at: Option<Timestamp>,
+    final_at: Option<Timestamp>,
+    history: Vec<PassageBody>,
+}
+
+#[derive(Serialize)]
+struct PayloadBody {
+    to: String,
+    value: String,
+    data: String,
+    gas: Option<u64>,
+    token: Option<TokenBody>,
+}
+
+#[derive(Serialize)]
+struct TokenBody {
+    contract: String,
+    amount: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AttemptBody {
+    attempt: u32,
+    kind: &'static str,
+    hash: String,
+    max_fee_per_gas: String,
+    max_priority_fee_per_gas: String,
+    gas: u64,
+    class: Option<&'static str>,
+    in_pool: bool,
+    signed_at: Option<Timestamp>,
+    answered_at: Option<Timestamp>,
+    answers: Vec<AnswerBody>,
+}
+
+#[derive(Serialize)]
+struct AnswerBody {
+    endpoint: String,
+    class: &'static str,
+    text: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReceiptBody {
+    attempt: u32,
+    tx_hash: String,
+    block_number: u64,
+    block_hash: String,
+    proof: &'static str,
+    gas_used: u64,
+    effective_gas_price: String,
+}
+
+#[derive(Serialize)]
+struct BlockBody {
+    number: u64,
+    hash: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PassageBody {
+    from: Option<&'static str>,
+    to: &'static str,
+    sub_state: Option<&'static str>,
+    code: Option<&'static str>,
+    attempts: u32,
+    at: Timestamp,
+    node: String,
+    token: u64,
+}
+
+/// A time of the store's clock.
+fn time(ms: i64) -> Timestamp {
+    // The store's times are those of PostgreSQL, which are within jiff's.
+    Timestamp::from_millisecond(ms).unwrap_or(Timestamp::MAX)
+}
+
+impl TxDetailBody {
+    /// A row with all that is kept of it.
+    pub(super) fn new(details: TxDetails) -> TxDetailBody {
+        let tx = details.tx;
+        let known = details.attempts.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        TxDetailBody {
+            tx_id: tx.id.to_string(),
+            signer: address_text(&tx.new.signer),
+            tx_hash: hash(&tx),
+            request_id: tx.new.request_id,
+            business_key: tx.new.business_key,
+            payload: PayloadBody::new(&tx.new.payload),
+            gas: tx.new.gas,
+            nonce: tx.nonce,
+            state: tx.state.name(),
+            sub_state: tx.sub.map(SubState::name),
+            code: tx.code.map(FailCode::name),
+            refusal: tx.refusal,
+            wish: tx.wish.name(),
+            is_final: tx.is_final,
+            attempts: tx.attempts.iter().zip(known).map(AttemptBody::new).collect(),
+            receipt: tx.receipt.map(ReceiptBody::new),
+            fork: tx.fork,
+            confirmations: tx
+                .told
+                .iter()
+                .map(|block| BlockBody { number: block.number, hash: block.hash.to_string() })
+                .collect(),
+            cost_wei: tx.cost.map(|cost: U256| cost.to_string()),
+            deadline: tx.new.deadline_ms.map(time),
+            created_at: time(details.created_ms),
+            updated_at: time(details.updated_ms),
+            confirmed_at: details.confirmed_ms.map(time),
+            final_at: details.final_ms.map(time),
+            history: details.history.into_iter().map(PassageBody::new).collect(),
+        }
+    }
+}
+
+impl PayloadBody {
+    fn new(payload: &TxPayload) -> PayloadBody {
+        PayloadBody {
+            to: address_text(&payload.to),
+            value: payload.value.to_string(),
+            data: payload.data.to_string(),
+            gas: payload.gas,
+            token: payload.token.as_ref().map(|token| TokenBody {
+                contract: address_text(&token.contract),
+                amount: token.amount.to_string(),
+            }),
+        }
+    }
+}
+
+impl AttemptBody {
+    fn new((attempt, known): (&chain::tx::Attempt, Option<AttemptDetails>)) -> AttemptBody {
+        let answer = |answer: EndpointAnswer| AnswerBody {
+            endpoint: answer.endpoint,
+            class: answer.class.name(),
+            text: answer.text,
+        };
+        AttemptBody {
+            attempt: attempt.number,
+            kind: attempt.kind.name(),
+            hash: attempt.hash.to_string(),
+            max_fee_per_gas: attempt.price.max_fee.to_string(),
+            max_priority_fee_per_gas: attempt.price.max_tip.to_string(),
+            gas: attempt.gas,
+            class: attempt.class.map(chain::class::SendClass::name),
+            in_pool: attempt.was_in_pool,
+            signed_at: known.as_ref().map(|known| time(known.signed_ms)),
+            answered_at: known.as_ref().and_then(|known| known.answered_ms.map(time)),
+            answers: known
+                .map(|known| known.answers.into_iter().map(answer).collect())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+impl ReceiptBody {
+    fn new(receipt: TxReceipt) -> ReceiptBody {
+        ReceiptBody {
+            attempt: receipt.attempt,
+            tx_hash: receipt.hash.to_string(),
+            block_number: receipt.block_number,
+            block_hash: receipt.block_hash.to_string(),
+            proof: receipt.proof.name(),
+            gas_used: receipt.gas_used,
+            effective_gas_price: receipt.gas_price.to_string(),
+        }
+    }
+}
+
+impl PassageBody {
+    fn new(passage: TxPassage) -> PassageBody {
+        PassageBody {
+            from: passage.from.map(chain::state::TxState::name),
+            to: passage.to.name(),
+            sub_state: passage.sub.map(SubState::name),
+            code: passage.code.map(FailCode::name),
+            attempts: passage.attempts,
+            at: time(passage.at_ms),
+            node: passage.node,
+            token: passage.token,
+        }
+    }
+}
+
+/// A page of transactions.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TxListBody {
+    pub(super) transactions: Vec<TxDetailBody>,
+    #[serde(rename = "next_cursor")]
+    pub(super) next_cursor: Option<String>,
+}
+
+/// The answers to a query, in the order of its requests; null: unknown.
+#[derive(Serialize)]
+pub(super) struct TxQueryBody {
+    pub(super) transactions: Vec<Option<TxDetailBody>>,
+}
+
+/// A signer.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SignerBody {
+    signer: String,
+    kind: &'static str,
+    status: &'static str,
+    suspensions: Vec<SuspensionBody>,
+    owner_node: Option<String>,
+    owner_url: Option<String>,
+    fencing_token: u64,
+    next_nonce: u64,
+    open_rows: u64,
+    oldest_at: Option<Timestamp>,
+    balance_wei: Option<String>,
+    added_at: Timestamp,
+}
+
+#[derive(Serialize)]
+struct SuspensionBody {
+    reason: String,
+    actor: String,
+}
+
+/// All signers.
+#[derive(Serialize)]
+pub(super) struct SignersBody {
+    pub(super) signers: Vec<SignerBody>,
+}
+
+impl SignerBody {
+    /// A signer and its balance; `None`: no endpoint answered.
+    pub(super) fn new(row: SignerRow, balance: Option<U256>) -> SignerBody {
+        let suspension = |it: Suspension| SuspensionBody { reason: it.reason, actor: it.actor };
+        SignerBody {
+            signer: address_text(&row.signer),
+            kind: row.kind.name(),
+            status: if row.suspensions.is_empty() { "ACTIVE" } else { "SUSPENDED" },
+            suspensions: row.suspensions.into_iter().map(suspension).collect(),
+            owner_node: row.owner,
+            owner_url: row.owner_url,
+            fencing_token: row.token,
+            next_nonce: row.cursor,
+            open_rows: row.open_rows,
+            oldest_at: row.oldest_ms.map(time),
+            balance_wei: balance.map(|wei| wei.to_string()),
+            added_at: time(row.added_ms),
+        }
+    }
+}
+
+/// A part of the feed.
+#[derive(Serialize)]
+pub(super) struct FeedBody {
+    pub(super) events: Vec<EventBody>,
+    /// The `after` of the next part.
+    pub(super) next: String,
+}
+
+/// An event of the feed.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct EventBody {
+    cursor: String,
+    tx_id: String,
+    signer: String,
+    request_id: String,
+    seq: u32,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    new_fork: bool,
+    body: serde_json::Value,
+    at: Timestamp,
+}
+
+impl EventBody {
+    /// An event.
+    pub(super) fn new(event: FeedEvent) -> EventBody {
+        EventBody {
+            cursor: cursor_text(event.cursor),
+            tx_id: event.tx.to_string(),
+            signer: address_text(&event.signer),
+            request_id: event.request_id,
+            seq: event.seq,
+            kind: event.kind.name(),
+            new_fork: event.new_fork,
+            body: event.body,
+            at: time(event.at_ms),
+        }
+    }
+}
+
+/// A place in the feed as text.
+pub(super) fn cursor_text(cursor: FeedCursor) -> String {
+    format!("{}.{}.{}", cursor.epoch, cursor.xid, cursor.event)
+}
+
+/// The place of a text of [`cursor_text`].
+pub(super) fn cursor(text: &str) -> Option<FeedCursor> {
+    let mut parts = text.split('.').map(|part| {
+        let digits = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        part.parse::<u64>().ok().filter(|_| digits)
+    });
+    let cursor = FeedCursor { epoch: parts.next()??, xid: parts.next()??, event: parts.next()?? };
+    parts.next().is_none().then_some(cursor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_the_feed_is_read_as_it_was_written() {
+        let place = FeedCursor { epoch: 1, xid: 7, event: u64::MAX };
+        assert_eq!(cursor(&cursor_text(place)), Some(place));
+        for bad in ["", "1", "1.2", "1.2.3.4", "1.2.+3", "1.2.", "a.b.c"] {
+            assert_eq!(cursor(bad), None, "{bad}");
+        }
+    }
+}

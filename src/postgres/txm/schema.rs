@@ -1,0 +1,78 @@
+//! The schema `txm`: tables by migrations, functions and triggers at each start.
+
+use tokio_postgres::Client;
+use tracing::info;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::postgres::{Address, Error, Limits, connect};
+
+mod migrations {
+    refinery::embed_migrations!("config/migrations-txm");
+}
+
+/// The key of the advisory lock that migrations run under: "ubs:txm" in ASCII.
+const MIGRATION_LOCK: i64 = 0x0075_6273_3a74_786d;
+
+/// The table of refinery.
+const HISTORY: &str = "txm.migrations";
+
+/// Dependencies first: PostgreSQL checks the body of an SQL function when it is created.
+const FILES: [&str; 6] = [
+    include_str!("sql/lease.sql"),
+    include_str!("sql/guards.sql"),
+    include_str!("sql/rows.sql"),
+    include_str!("sql/creates.sql"),
+    include_str!("sql/writes.sql"),
+    include_str!("sql/operators.sql"),
+];
+
+/// Statements that drop every function of the schema behind the triggers that execute it. The
+/// schema is ours alone. An object of another owner that depends on one refuses the start by name.
+const DROPS: &str = "\
+    WITH ours AS (SELECT oid FROM pg_proc WHERE pronamespace = 'txm'::regnamespace) \
+    SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass) \
+      FROM ours JOIN pg_trigger ON tgfoid = ours.oid WHERE NOT tgisinternal \
+    UNION ALL \
+    SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM ours \
+    ORDER BY 1 DESC";
+
+/// Brings the schema to this version, one process at a time: tables first, then functions.
+///
+/// # Errors
+/// [`Error`]: nothing was changed, unless the answer to a commit was lost.
+pub async fn migrate(address: &Address, limits: &Limits) -> Result<(), Error> {
+    let zero = std::time::Duration::ZERO;
+    let patient = Limits { statement_timeout: zero, lock_timeout: zero, ..*limits };
+    let mut client = connect(address, &patient).await?;
+    client.execute("SELECT pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await?;
+    client.batch_execute("CREATE SCHEMA IF NOT EXISTS txm").await?;
+    let mut runner = migrations::migrations::runner();
+    runner.set_migration_table_name(HISTORY);
+    let report = runner.run_async(&mut client).await?;
+    for migration in report.applied_migrations() {
+        info!(%migration, "schema of the transaction manager migrated");
+    }
+    // The lock goes with the connection.
+    apply(&mut client).await
+}
+
+/// Makes the functions and triggers those of this version, in one transaction.
+async fn apply(client: &mut Client) -> Result<(), Error> {
+    let text = FILES.concat();
+    let hash = format!("{:016x}", xxh3_64(text.as_bytes()));
+    let found = client.query_opt("SELECT hash FROM txm.functions", &[]).await?;
+    if found.map(|row| row.try_get::<_, String>(0)).transpose()?.as_deref() == Some(&hash) {
+        return Ok(());
+    }
+    let transaction = client.transaction().await?;
+    let rows = transaction.query(DROPS, &[]).await?;
+    let drops: Result<Vec<&str>, _> = rows.iter().map(|row| row.try_get(0)).collect();
+    transaction.batch_execute(&drops?.join(";\n")).await?;
+    transaction.batch_execute(&text).await?;
+    let keep = "INSERT INTO txm.functions VALUES (TRUE, $1) \
+                ON CONFLICT (one) DO UPDATE SET hash = EXCLUDED.hash";
+    transaction.execute(keep, &[&hash]).await?;
+    transaction.commit().await?;
+    info!(%hash, "functions of the transaction manager applied");
+    Ok(())
+}

@@ -1,0 +1,268 @@
+-- Rows of requests, and their nonces.
+
+-- The body of a create: a request and what was prepared of it.
+CREATE FUNCTION txm.requests(p_requests JSONB)
+RETURNS TABLE (place BIGINT, request_id TEXT, business_key TEXT, fingerprint TEXT, gas BIGINT,
+               deadline_ms BIGINT, payload JSONB) LANGUAGE sql STABLE ROWS 100 AS $$
+    SELECT r.place, r.body ->> 'request_id', r.body ->> 'business_key', r.body ->> 'fingerprint',
+           (r.body ->> 'gas')::bigint, (r.body ->> 'deadline_ms')::bigint, r.body -> 'payload'
+      FROM jsonb_array_elements(p_requests) WITH ORDINALITY r (body, place)
+$$;
+
+-- A moment from a client's deadline.
+CREATE FUNCTION txm.moment(p_ms BIGINT) RETURNS TIMESTAMPTZ LANGUAGE sql STABLE
+    AS 'SELECT to_timestamp(p_ms / 1000.0)';
+
+-- The history and the first event of rows that are new.
+CREATE FUNCTION txm.begun(p_ids UUID[], p_node TEXT, p_token BIGINT) RETURNS VOID
+LANGUAGE plpgsql AS $$
+DECLARE
+    my_xid BIGINT := pg_current_xact_id()::text::bigint;
+    my_epoch BIGINT := (SELECT epoch FROM txm.settings);
+BEGIN
+    INSERT INTO txm.tx_history (tx_id, version, token, at, attempts, from_state, state, sub_state,
+                                code, node)
+    SELECT t.tx_id, t.version, p_token, t.updated_at, 0, NULL, t.state, t.sub_state, t.code, p_node
+      FROM unnest(p_ids) WITH ORDINALITY i (id, place)
+      JOIN LATERAL (SELECT * FROM txm.managed_tx WHERE tx_id = i.id OFFSET 0) t ON TRUE
+     ORDER BY i.place;
+    INSERT INTO txm.tx_events (epoch, xid, at, seq, new_fork, tx_id, kind, body)
+    SELECT my_epoch, my_xid, t.updated_at, 1, FALSE, t.tx_id, 'state', txm.event_json(t)
+      FROM unnest(p_ids) WITH ORDINALITY i (id, place)
+      JOIN LATERAL (SELECT * FROM txm.managed_tx WHERE tx_id = i.id OFFSET 0) t ON TRUE
+     ORDER BY i.place;
+END
+$$;
+
+-- Locks the cursor, behind the lease, and raises it to the floor. What that passes over is a jump.
+CREATE FUNCTION txm.cursor_from(p_signer TEXT, p_token BIGINT, p_floor BIGINT) RETURNS BIGINT
+LANGUAGE plpgsql AS $$
+DECLARE
+    upcoming BIGINT;
+BEGIN
+    SELECT c.next_nonce INTO STRICT upcoming FROM txm.signer_nonce_cursor c
+     WHERE c.signer = p_signer FOR UPDATE;
+    IF p_floor > upcoming THEN
+        INSERT INTO txm.nonce_jumps VALUES (p_signer, upcoming, p_floor, p_token, txm.clock());
+        upcoming := p_floor;
+    END IF;
+    RETURN upcoming;
+END
+$$;
+
+-- One try of a create. It fails as a whole with unique_violation if another process stores one of
+-- its keys meanwhile.
+CREATE FUNCTION txm.create_once(p_signer TEXT, p_node TEXT, p_token BIGINT, p_floor BIGINT,
+                                p_requests JSONB)
+RETURNS SETOF txm.made LANGUAGE plpgsql AS $$
+DECLARE
+    o txm.made;
+    now TIMESTAMPTZ := txm.clock();
+    r RECORD;
+    places BIGINT[] := '{}';
+    ids UUID[] := '{}';
+    keys TEXT[] := '{}';
+    businesses TEXT[] := '{}';
+    nonces BIGINT[] := '{}';
+    upcoming BIGINT;
+    at INTEGER;
+    twin txm.managed_tx;
+BEGIN
+    -- Each key is looked up alone: a join would read the whole table where it has no statistics.
+    FOR r IN
+        SELECT q.*, row.t AS known, other.tx_id AS other
+          FROM txm.requests(p_requests) q
+          LEFT JOIN LATERAL (SELECT t FROM txm.managed_tx t
+                              WHERE t.signer = p_signer AND t.request_id = q.request_id OFFSET 0) row
+                 ON TRUE
+          LEFT JOIN LATERAL (SELECT t.tx_id FROM txm.managed_tx t
+                              WHERE t.business_key = q.business_key OFFSET 0) other ON TRUE
+         ORDER BY q.place
+    LOOP
+        o.place := r.place;
+        at := array_position(keys, r.request_id);
+        IF (r.known).tx_id IS NOT NULL THEN
+            o.fields := txm.differences(r.known, r.fingerprint, r.business_key, r.payload);
+            o.id := (r.known).tx_id;
+            o.outcome := CASE WHEN o.fields = '{}' THEN 'known' ELSE 'conflict' END;
+        ELSIF at IS NOT NULL THEN
+            -- A twin within this batch: it gets the row of the first one.
+            SELECT (p_requests -> (places[at] - 1)::int) ->> 'fingerprint',
+                   (p_requests -> (places[at] - 1)::int) ->> 'business_key',
+                   (p_requests -> (places[at] - 1)::int) -> 'payload'
+              INTO twin.fingerprint, twin.business_key, twin.payload;
+            o.fields := txm.differences(twin, r.fingerprint, r.business_key, r.payload);
+            o.id := ids[at];
+            o.outcome := CASE WHEN o.fields = '{}' THEN 'known' ELSE 'conflict' END;
+        ELSIF r.other IS NOT NULL
+              OR r.business_key IS NOT NULL AND r.business_key = ANY (businesses) THEN
+            o.outcome := 'conflict';
+            o.fields := '{businessKey}';
+            o.id := NULL;
+        ELSE
+            o.outcome := 'new';
+            o.fields := '{}';
+            o.id := txm.uuid7(now);
+            IF r.request_id ^@ 'fill/' THEN
+                nonces := array_append(
+                    nonces, txm.jumped(p_signer, substr(r.request_id, 6)::bigint));
+            ELSE
+                IF upcoming IS NULL THEN
+                    upcoming := txm.cursor_from(p_signer, p_token, p_floor);
+                END IF;
+                nonces := array_append(nonces, upcoming);
+                upcoming := upcoming + 1;
+            END IF;
+            places := array_append(places, r.place);
+            ids := array_append(ids, o.id);
+            keys := array_append(keys, r.request_id);
+            businesses := array_append(businesses, r.business_key);
+        END IF;
+        RETURN NEXT o;
+    END LOOP;
+    IF ids = '{}' THEN
+        RETURN;
+    END IF;
+    -- By business key: two signers that store the same keys wait in one order.
+    INSERT INTO txm.managed_tx
+        (tx_id, signer, request_id, business_key, fingerprint, payload, deadline, nonce, gas_limit,
+         state, version, event_seq, fencing_token, created_at, updated_at)
+    SELECT ids[n.at], p_signer, q.request_id, q.business_key, q.fingerprint, q.payload,
+           txm.moment(q.deadline_ms), nonces[n.at], q.gas, 10, 1, 1, p_token, now, now
+      FROM txm.requests(p_requests) q
+     CROSS JOIN LATERAL (SELECT array_position(places, q.place) AS at) n
+     WHERE n.at IS NOT NULL
+     ORDER BY q.business_key, n.at;
+    IF upcoming IS NOT NULL THEN
+        UPDATE txm.signer_nonce_cursor c
+           SET next_nonce = upcoming, fencing_token = p_token, updated_at = now
+         WHERE c.signer = p_signer;
+    END IF;
+    PERFORM txm.begun(ids, p_node, p_token);
+END
+$$;
+
+-- A nonce that a jump has passed over and that no row has; else UB002.
+CREATE FUNCTION txm.jumped(p_signer TEXT, p_nonce BIGINT) RETURNS BIGINT LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM txm.nonce_jumps j WHERE j.signer = p_signer
+                  AND j.first_nonce <= p_nonce AND p_nonce < j.before_nonce)
+       AND NOT EXISTS (SELECT FROM txm.managed_tx t
+                        WHERE t.signer = p_signer AND t.nonce = p_nonce) THEN
+        RETURN p_nonce;
+    END IF;
+    RAISE EXCEPTION 'nonce % of % is in no jump', p_nonce, p_signer USING ERRCODE = 'UB002';
+END
+$$;
+
+-- Fenced: gives each new request the next nonce and its row, without a hole. One row a request, in
+-- their order: new, known, or conflict with the names of the fields.
+CREATE FUNCTION txm.create(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_floor BIGINT,
+                           p_requests JSONB)
+RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT) LANGUAGE plpgsql AS $$
+DECLARE
+    my_node TEXT := (SELECT node_id FROM txm.nodes WHERE incarnation = p_me);
+    made txm.made[];
+BEGIN
+    PERFORM txm.fence(p_signer, p_me, p_token);
+    FOR try IN 1..100 LOOP
+        BEGIN
+            SELECT array_agg(o ORDER BY o.place) INTO made
+              FROM txm.create_once(p_signer, my_node, p_token, p_floor, p_requests) o;
+            -- Another statement: the one before does not see its own rows.
+            RETURN QUERY
+            SELECT o.outcome, o.fields, CASE WHEN t.tx_id IS NOT NULL THEN txm.tx_json(t)::text END
+              FROM unnest(made) o
+              LEFT JOIN LATERAL (SELECT * FROM txm.managed_tx m WHERE m.tx_id = o.id
+                                    AND o.outcome <> 'conflict' OFFSET 0) t ON TRUE
+             ORDER BY o.place;
+            RETURN;
+        EXCEPTION WHEN unique_violation THEN
+            -- The row of another process is committed now, and the next look finds it.
+            CONTINUE;
+        END;
+    END LOOP;
+    RAISE EXCEPTION 'the keys of a create of % are stored by others again and again', p_signer
+        USING ERRCODE = 'UB002';
+END
+$$;
+
+-- Stores a request without a nonce, on any node. Not fenced.
+CREATE FUNCTION txm.keep(p_signer TEXT, p_me BIGINT, p_request JSONB)
+RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT) LANGUAGE plpgsql AS $$
+DECLARE
+    now TIMESTAMPTZ := txm.clock();
+    my_node TEXT := (SELECT node_id FROM txm.nodes WHERE incarnation = p_me);
+    q RECORD;
+    t txm.managed_tx;
+BEGIN
+    SELECT * INTO STRICT q FROM txm.requests(jsonb_build_array(p_request));
+    IF NOT EXISTS (SELECT FROM txm.signers s WHERE s.signer = p_signer) THEN
+        RAISE EXCEPTION 'signer % is unknown', p_signer USING ERRCODE = 'UB002';
+    END IF;
+    INSERT INTO txm.managed_tx
+        (tx_id, signer, request_id, business_key, fingerprint, payload, deadline, state, version,
+         event_seq, fencing_token, created_at, updated_at)
+    VALUES (txm.uuid7(now), p_signer, q.request_id, q.business_key, q.fingerprint, q.payload,
+            txm.moment(q.deadline_ms), 0, 1, 1, 0, now, now)
+        ON CONFLICT DO NOTHING RETURNING * INTO t;
+    IF FOUND THEN
+        PERFORM txm.begun(ARRAY[t.tx_id], my_node, 0);
+        RETURN QUERY SELECT 'new', '{}'::text[], txm.tx_json(t)::text;
+        RETURN;
+    END IF;
+    SELECT * INTO t FROM txm.managed_tx m
+     WHERE m.signer = p_signer AND m.request_id = q.request_id;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'conflict', '{businessKey}'::text[], NULL;
+        RETURN;
+    END IF;
+    fields := txm.differences(t, q.fingerprint, q.business_key, q.payload);
+    RETURN QUERY SELECT CASE WHEN fields = '{}' THEN 'known' ELSE 'conflict' END, fields,
+                        CASE WHEN fields = '{}' THEN txm.tx_json(t)::text END;
+END
+$$;
+
+-- Fenced: gives prepared rows without a nonce theirs, in their order. A row with another version,
+-- or whose deadline has passed, is passed over.
+CREATE FUNCTION txm.number(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_floor BIGINT,
+                           p_ids UUID[], p_versions BIGINT[], p_gas BIGINT[])
+RETURNS SETOF TEXT LANGUAGE plpgsql AS $$
+DECLARE
+    now TIMESTAMPTZ := txm.clock();
+    my_node TEXT := (SELECT node_id FROM txm.nodes WHERE incarnation = p_me);
+    my_xid BIGINT := pg_current_xact_id()::text::bigint;
+    my_epoch BIGINT := (SELECT epoch FROM txm.settings);
+    r RECORD;
+    t txm.managed_tx;
+    upcoming BIGINT;
+BEGIN
+    PERFORM txm.fence(p_signer, p_me, p_token);
+    FOR r IN SELECT * FROM unnest(p_ids, p_versions, p_gas) i (id, version, gas) LOOP
+        PERFORM 1 FROM txm.managed_tx m
+          WHERE m.tx_id = r.id AND m.signer = p_signer AND m.version = r.version AND m.state = 0
+            AND (m.deadline IS NULL OR m.deadline > now);
+        CONTINUE WHEN NOT FOUND;
+        IF upcoming IS NULL THEN
+            upcoming := txm.cursor_from(p_signer, p_token, p_floor);
+        END IF;
+        UPDATE txm.managed_tx m
+           SET nonce = upcoming, gas_limit = r.gas, state = 10, sub_state = NULL,
+               version = m.version + 1, event_seq = m.event_seq + 1, fencing_token = p_token,
+               updated_at = now
+         WHERE m.tx_id = r.id RETURNING m.* INTO STRICT t;
+        upcoming := upcoming + 1;
+        INSERT INTO txm.tx_history (tx_id, version, token, at, attempts, from_state, state,
+                                    sub_state, code, node)
+        VALUES (t.tx_id, t.version, p_token, now, 0, 0, t.state, t.sub_state, t.code, my_node);
+        INSERT INTO txm.tx_events (epoch, xid, at, seq, new_fork, tx_id, kind, body)
+        VALUES (my_epoch, my_xid, now, t.event_seq, FALSE, t.tx_id, 'state', txm.event_json(t));
+        RETURN NEXT txm.tx_json(t)::text;
+    END LOOP;
+    IF upcoming IS NOT NULL THEN
+        UPDATE txm.signer_nonce_cursor c
+           SET next_nonce = upcoming, fencing_token = p_token, updated_at = now
+         WHERE c.signer = p_signer;
+    END IF;
+END
+$$;

@@ -1,0 +1,234 @@
+-- Time, leases and the fence.
+
+-- The one reader of time. Tests replace it.
+CREATE FUNCTION txm.clock() RETURNS TIMESTAMPTZ LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp()';
+
+-- The one definition of a live lease: of the fence, the renewal and the take-over. An end that is
+-- too far ahead was written before the clock stepped back.
+CREATE FUNCTION txm.alive(p_expires_at TIMESTAMPTZ) RETURNS BOOLEAN LANGUAGE sql VOLATILE AS $$
+    SELECT n.at < p_expires_at + s.lease_skew
+       AND p_expires_at <= n.at + s.lease_duration + s.lease_skew
+      FROM txm.settings s, (SELECT txm.clock() AS at) n
+$$;
+
+-- A UUID of version 7 at a time.
+CREATE FUNCTION txm.uuid7(p_at TIMESTAMPTZ) RETURNS UUID LANGUAGE sql VOLATILE AS $$
+    SELECT encode(set_bit(set_bit(overlay(
+             uuid_send(gen_random_uuid())
+             PLACING substring(int8send(floor(extract(EPOCH FROM p_at) * 1000)::bigint) FROM 3)
+             FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid
+$$;
+
+CREATE FUNCTION txm.ms(p_at TIMESTAMPTZ) RETURNS BIGINT LANGUAGE sql STABLE
+    AS 'SELECT floor(extract(EPOCH FROM p_at) * 1000)::bigint';
+
+CREATE FUNCTION txm.hex(p_bytes BYTEA) RETURNS TEXT LANGUAGE sql STABLE
+    AS $$SELECT '0x' || encode(p_bytes, 'hex')$$;
+
+CREATE FUNCTION txm.bytes(p_hex TEXT) RETURNS BYTEA LANGUAGE sql STABLE
+    AS $$SELECT decode(substr(p_hex, 3), 'hex')$$;
+
+-- The timeline of this server: another one behind a failover or a restore.
+CREATE FUNCTION txm.timeline() RETURNS BIGINT LANGUAGE sql STABLE AS $$
+    SELECT ('x' || lpad(left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 16, '0'))::bit(64)::bigint
+$$;
+
+-- Suspends every signer if the rows have come to another server: it may have an older copy. The
+-- chain is compared before a person lifts that.
+CREATE FUNCTION txm.same_server() RETURNS BOOLEAN LANGUAGE plpgsql AS $$
+DECLARE
+    here BIGINT := (SELECT system_identifier FROM pg_control_system());
+    line BIGINT := txm.timeline();
+    was txm.settings;
+BEGIN
+    SELECT * INTO was FROM txm.settings;
+    IF was.system_identifier = here AND was.timeline = line THEN
+        RETURN TRUE;
+    END IF;
+    SELECT * INTO was FROM txm.settings FOR UPDATE;
+    IF was.system_identifier = here AND was.timeline = line THEN
+        RETURN TRUE;
+    END IF;
+    INSERT INTO txm.signer_suspensions (signer, reason, actor, about, at)
+    SELECT signer, 'DATABASE_RESTORED', 'txm',
+           format('server %s timeline %s, before %s timeline %s', here, line,
+                  was.system_identifier, was.timeline), txm.clock()
+      FROM txm.signers ORDER BY signer
+        ON CONFLICT DO NOTHING;
+    UPDATE txm.settings
+       SET epoch = epoch + CASE WHEN system_identifier <> here THEN 1 ELSE 0 END,
+           system_identifier = here, timeline = line;
+    RETURN FALSE;
+END
+$$;
+
+-- Binds the database to a chain, or compares. Settings of the lease change only while none is
+-- alive. Returns NULL, or the difference.
+CREATE FUNCTION txm.bind(p_chain BIGINT, p_genesis TEXT, p_duration_ms BIGINT, p_skew_ms BIGINT)
+RETURNS TEXT LANGUAGE plpgsql AS $$
+DECLARE
+    duration INTERVAL := p_duration_ms * INTERVAL '1 millisecond';
+    skew INTERVAL := p_skew_ms * INTERVAL '1 millisecond';
+    was txm.settings;
+BEGIN
+    INSERT INTO txm.settings
+    SELECT TRUE, p_chain, txm.bytes(p_genesis), duration, skew, system_identifier,
+           txm.timeline(), 1
+      FROM pg_control_system()
+        ON CONFLICT DO NOTHING;
+    SELECT * INTO STRICT was FROM txm.settings FOR UPDATE;
+    IF (was.chain_id, was.genesis_hash) <> (p_chain, txm.bytes(p_genesis)) THEN
+        RETURN format('chain: it has chain %s, block 0 %s; this node has chain %s, block 0 %s',
+                      was.chain_id, txm.hex(was.genesis_hash), p_chain, p_genesis);
+    END IF;
+    PERFORM txm.same_server();
+    IF (was.lease_duration, was.lease_skew) = (duration, skew) THEN
+        RETURN NULL;
+    END IF;
+    LOCK TABLE txm.signer_lease IN SHARE ROW EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM txm.signer_lease WHERE txm.alive(expires_at)) THEN
+        RETURN format('lease: it has duration %s and skew %s; this node has %s and %s',
+                      was.lease_duration, was.lease_skew, duration, skew);
+    END IF;
+    UPDATE txm.settings SET lease_duration = duration, lease_skew = skew;
+    RETURN NULL;
+END
+$$;
+
+-- The row of a process that begins: its number, for ever.
+CREATE FUNCTION txm.begin(p_node TEXT, p_url TEXT, p_signers TEXT[]) RETURNS BIGINT
+LANGUAGE sql AS $$
+    INSERT INTO txm.nodes (node_id, url, signers, started_at, seen_at)
+    SELECT p_node, p_url, p_signers, at, at FROM (SELECT txm.clock() AS at) n
+    RETURNING incarnation
+$$;
+
+-- No row: the signer is unknown. `token` is NULL: another process owns it.
+CREATE FUNCTION txm.acquire(p_signer TEXT, p_me BIGINT)
+RETURNS TABLE (token BIGINT, node TEXT, url TEXT) LANGUAGE plpgsql AS $$
+DECLARE
+    me txm.nodes;
+    l txm.signer_lease;
+    duration INTERVAL := (SELECT lease_duration FROM txm.settings);
+BEGIN
+    IF NOT EXISTS (SELECT FROM txm.signers s WHERE s.signer = p_signer) THEN
+        RETURN;
+    END IF;
+    SELECT * INTO STRICT me FROM txm.nodes n WHERE n.incarnation = p_me;
+    IF NOT p_signer = ANY (me.signers) THEN
+        RAISE EXCEPTION 'node % cannot sign for %', me.node_id, p_signer USING ERRCODE = 'UB002';
+    END IF;
+    PERFORM txm.same_server();
+    SELECT * INTO l FROM txm.signer_lease s WHERE s.signer = p_signer;
+    IF NOT FOUND THEN
+        INSERT INTO txm.signer_lease
+        SELECT p_signer, me.node_id, p_me, 1, n.at + duration, n.at
+          FROM (SELECT txm.clock() AS at) n
+            ON CONFLICT DO NOTHING;
+    END IF;
+    -- Without a lock where another one is alive.
+    IF l.signer IS NULL OR NOT txm.alive(l.expires_at) OR l.owner_incarnation = p_me THEN
+        -- Waits for a process that writes under the old token.
+        SELECT * INTO STRICT l FROM txm.signer_lease s WHERE s.signer = p_signer FOR UPDATE;
+        IF NOT txm.alive(l.expires_at) THEN
+            UPDATE txm.signer_lease s
+               SET owner_node = me.node_id, owner_incarnation = p_me,
+                   fencing_token = s.fencing_token + 1, expires_at = n.at + duration,
+                   updated_at = n.at
+              FROM (SELECT txm.clock() AS at) n WHERE s.signer = p_signer
+            RETURNING s.* INTO l;
+        ELSIF l.owner_incarnation = p_me THEN
+            UPDATE txm.signer_lease s SET expires_at = n.at + duration, updated_at = n.at
+              FROM (SELECT txm.clock() AS at) n WHERE s.signer = p_signer;
+        END IF;
+    END IF;
+    IF l.owner_incarnation = p_me THEN
+        RETURN QUERY SELECT l.fencing_token, me.node_id, me.url;
+    ELSE
+        RETURN QUERY SELECT NULL::bigint, n.node_id, n.url FROM txm.nodes n
+                      WHERE n.incarnation = l.owner_incarnation;
+    END IF;
+END
+$$;
+
+-- Refuses a process that does not own the signer under this token. The row stays locked until this
+-- write's commit, so that a take-over waits for it. EXISTS would not lock, and so not fence.
+CREATE FUNCTION txm.fence(p_signer TEXT, p_me BIGINT, p_token BIGINT) RETURNS VOID
+LANGUAGE plpgsql AS $$
+DECLARE
+    until TIMESTAMPTZ;
+BEGIN
+    SELECT l.expires_at INTO until FROM txm.signer_lease l
+     WHERE l.signer = p_signer AND l.owner_incarnation = p_me AND l.fencing_token = p_token
+       FOR SHARE;
+    IF NOT FOUND OR NOT txm.alive(until) THEN
+        RAISE EXCEPTION 'signer % is not owned by process % under token %', p_signer, p_me, p_token
+            USING ERRCODE = 'UB001', DETAIL = COALESCE(
+                (SELECT l.fencing_token FROM txm.signer_lease l WHERE l.signer = p_signer)::text, '');
+    END IF;
+END
+$$;
+
+-- Renews the live leases of a process, and marks it as seen.
+CREATE FUNCTION txm.renew(p_me BIGINT) RETURNS TABLE (signer TEXT, token BIGINT)
+LANGUAGE plpgsql AS $$
+DECLARE
+    owned TEXT[];
+BEGIN
+    PERFORM txm.same_server();
+    UPDATE txm.nodes n SET seen_at = txm.clock() WHERE n.incarnation = p_me;
+    -- Two steps: the lock waits, and the time is read behind it.
+    SELECT array_agg(l.signer) INTO owned FROM (
+        SELECT l.signer FROM txm.signer_lease l WHERE l.owner_incarnation = p_me
+         ORDER BY l.signer FOR UPDATE) l;
+    RETURN QUERY
+    UPDATE txm.signer_lease l SET expires_at = n.at + n.lease_duration, updated_at = n.at
+      FROM (SELECT txm.clock() AS at, s.lease_duration FROM txm.settings s) n
+     WHERE l.signer = ANY (owned) AND l.owner_incarnation = p_me AND txm.alive(l.expires_at)
+    RETURNING l.signer, l.fencing_token;
+END
+$$;
+
+-- Ends a lease at once. The token stays.
+CREATE FUNCTION txm.release(p_signer TEXT, p_me BIGINT, p_token BIGINT) RETURNS VOID
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM txm.signer_lease l
+      WHERE l.signer = p_signer AND l.owner_incarnation = p_me AND l.fencing_token = p_token
+        FOR UPDATE;
+    PERFORM txm.fence(p_signer, p_me, p_token);
+    UPDATE txm.signer_lease l SET expires_at = '-infinity', updated_at = txm.clock()
+     WHERE l.signer = p_signer;
+END
+$$;
+
+-- Signers of this process with open rows or commands and without a live lease, the oldest work
+-- first, and the numbers that a fair share is made of.
+CREATE FUNCTION txm.wanting(p_me BIGINT, p_most INTEGER)
+RETURNS TABLE (signers TEXT[], live_nodes BIGINT, open_signers BIGINT) LANGUAGE sql AS $$
+    WITH works AS MATERIALIZED (
+        SELECT s.signer, LEAST(row.since, unnumbered.since, command.since) AS since,
+               row.since IS NOT NULL OR unnumbered.since IS NOT NULL AS has_rows
+          FROM txm.signers s
+          LEFT JOIN LATERAL (
+              SELECT created_at AS since FROM txm.managed_tx t
+               WHERE t.signer = s.signer AND t.final_at IS NULL ORDER BY t.nonce LIMIT 1) row ON TRUE
+          LEFT JOIN LATERAL (
+              SELECT created_at AS since FROM txm.managed_tx t
+               WHERE t.signer = s.signer AND t.nonce IS NULL AND t.final_at IS NULL
+               ORDER BY t.tx_id LIMIT 1) unnumbered ON TRUE
+          LEFT JOIN LATERAL (
+              SELECT at AS since FROM txm.tx_commands c
+               WHERE c.signer = s.signer AND c.state = 1 ORDER BY c.command_id LIMIT 1) command ON TRUE)
+    SELECT COALESCE((
+               SELECT array_agg(w.signer ORDER BY w.since, w.signer) FROM (
+                   SELECT w.signer, w.since FROM works w
+                     LEFT JOIN txm.signer_lease l ON l.signer = w.signer
+                    WHERE w.since IS NOT NULL AND (l.signer IS NULL OR NOT txm.alive(l.expires_at))
+                      AND w.signer = ANY ((SELECT n.signers FROM txm.nodes n
+                                            WHERE n.incarnation = p_me)::text[])
+                    ORDER BY w.since, w.signer LIMIT p_most) w), '{}'),
+           (SELECT count(*) FROM txm.nodes n
+             WHERE n.seen_at > txm.clock() - (SELECT lease_duration FROM txm.settings)),
+           (SELECT count(*) FROM works w WHERE w.has_rows)
+$$;

@@ -1,0 +1,121 @@
+//! Each input that is refused, row by row.
+
+use alloy_primitives::U256;
+use serde_json::{Value, json};
+
+use super::node::{command, service};
+use super::{PAYEE, SIGNER, payment, place};
+use crate::harness::{ACCOUNTS, Chain, Site, assert_refused, refused, send_text};
+
+/// Goal: no input out of its form makes a row. Method: the table of the specification, each over
+/// HTTP; at the end there is no row and no nonce.
+#[test]
+fn each_wrong_input_is_refused_and_makes_no_row() {
+    let (site, _chain, node) = place();
+    let token = service(&[SIGNER, ACCOUNTS[8]], None);
+    let with = |pointer: &str, value: Value| {
+        let mut body = payment("a-1");
+        *body.pointer_mut(pointer).expect("a field") = value;
+        body
+    };
+    let beside = |name: &str, value: Value| {
+        let mut body = payment("a-1");
+        body[name] = value;
+        body
+    };
+    let in_payload = |name: &str, value: Value| {
+        let mut body = payment("a-1");
+        body["payload"][name] = value;
+        body
+    };
+    let payee = format!("{PAYEE:#x}");
+    let mixed = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92267";
+    let beyond = format!("{}0", U256::MAX);
+    let rows = [
+        (with("/signer", json!("me")), 400, "INVALID_ADDRESS"),
+        (with("/signer", json!("0x12")), 400, "INVALID_ADDRESS"),
+        (with("/signer", json!(mixed)), 400, "INVALID_ADDRESS"),
+        (with("/payload/to", json!("0x12")), 400, "INVALID_ADDRESS"),
+        (with("/signer", json!(format!("{:#x}", ACCOUNTS[8]))), 422, "SIGNER_UNKNOWN"),
+        (with("/signer", json!(format!("{:#x}", ACCOUNTS[1]))), 403, "FORBIDDEN"),
+        (with("/requestId", json!("")), 400, "INVALID_REQUEST"),
+        (with("/requestId", json!("a".repeat(129))), 400, "INVALID_REQUEST"),
+        (with("/requestId", json!("a b")), 400, "INVALID_REQUEST"),
+        (with("/requestId", json!("fill/7")), 400, "INVALID_REQUEST"),
+        (with("/requestId", json!("withdrawal/7")), 403, "FORBIDDEN"),
+        (with("/requestId", json!(7)), 400, "INVALID_REQUEST"),
+        (beside("businessKey", json!("withdrawal/7")), 403, "FORBIDDEN"),
+        (beside("unknown", json!(1)), 400, "INVALID_REQUEST"),
+        (beside("nonce", json!(7)), 400, "INVALID_REQUEST"),
+        (beside("nonce", json!("0")), 400, "INVALID_REQUEST"),
+        (beside("deadline", json!("soon")), 400, "INVALID_REQUEST"),
+        (with("/payload/value", json!(1)), 400, "INVALID_REQUEST"),
+        (with("/payload/value", json!("-1")), 400, "INVALID_REQUEST"),
+        (with("/payload/value", json!("1.5")), 400, "INVALID_REQUEST"),
+        (with("/payload/value", json!("1e18")), 400, "INVALID_REQUEST"),
+        (with("/payload/value", json!(beyond)), 400, "INVALID_REQUEST"),
+        (with("/payload/to", Value::Null), 400, "INVALID_REQUEST"),
+        (in_payload("data", json!("0x0")), 400, "INVALID_REQUEST"),
+        (in_payload("data", json!(format!("0x{}", "00".repeat(32_769)))), 400, "INVALID_REQUEST"),
+        (in_payload("gas", json!(20_999)), 400, "INVALID_REQUEST"),
+        (in_payload("gas", json!(1_000_001)), 400, "INVALID_REQUEST"),
+        (in_payload("gas", json!("21000")), 400, "INVALID_REQUEST"),
+        (in_payload("token", json!({"contract": payee, "amount": "1"})), 400, "INVALID_REQUEST"),
+        (in_payload("data", json!("0x00")), 422, "SIGNER_POLICY"),
+    ];
+    for (body, status, code) in &rows {
+        let reply = node.post(&token, "/api/v1/tx", body);
+        println!("{body}");
+        assert_refused(&reply, *status, code);
+    }
+    let head = format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\n");
+    let doubled = payment("a-1").to_string().replacen('{', r#"{"requestId":"b","#, 1);
+    for (body, status) in [(doubled.as_str(), 400), ("[]", 400), ("{", 400), ("", 400)] {
+        let reply = send_text(node.clients, "POST", "/api/v1/tx", &head, body).expect("an answer");
+        assert_refused(&reply, status, "INVALID_REQUEST");
+    }
+    let other = format!("Authorization: Bearer {token}\r\nContent-Type: text/plain\r\n");
+    let reply = send_text(node.clients, "POST", "/api/v1/tx", &other, "{}").expect("an answer");
+    assert_refused(&reply, 415, "INVALID_REQUEST");
+    for (path, status, code) in [
+        ("/api/v1/tx/7", 404, "TX_NOT_FOUND"),
+        ("/api/v1/tx/00000000-0000-7000-8000-000000000000", 404, "TX_NOT_FOUND"),
+        ("/api/v1/tx/by-request?signer=me&requestId=a", 400, "INVALID_ADDRESS"),
+        ("/api/v1/tx/by-request?requestId=a", 400, "INVALID_REQUEST"),
+        ("/api/v1/tx/events?after=7", 400, "INVALID_REQUEST"),
+        ("/api/v1/tx/events?waitMs=30001", 400, "INVALID_REQUEST"),
+        ("/api/v1/tx?signer=me", 400, "INVALID_ADDRESS"),
+        ("/api/v1/tx", 400, "INVALID_REQUEST"),
+        ("/api/v1/tx?unknown=1", 400, "INVALID_REQUEST"),
+        ("/api/v1/nothing", 404, "NOT_FOUND"),
+    ] {
+        println!("{path}");
+        assert_refused(&node.get(&token, path), status, code);
+    }
+    assert_eq!(site.sql_value("SELECT count(*) FROM txm.managed_tx"), "0");
+    let cursor = "SELECT next_nonce FROM txm.signer_nonce_cursor";
+    assert_eq!(site.sql_value(cursor), "0");
+}
+
+/// Goal: a node that could harm refuses the start and names the key. Method: each wrong setting.
+#[test]
+fn a_start_with_a_wrong_setting_is_refused_with_its_key() {
+    let (site, chain) = (Site::new(), Chain::start());
+    let rows = [
+        (("UBSCORE__TXM__CHAIN__QUORUM", "2"), 2, "txm.chain.quorum = 2"),
+        (("UBSCORE__TXM__LEASE__SKEW_MS", "250"), 2, "txm.lease.skew_ms = 250"),
+        (("UBSCORE__TXM__LEASE__RENEW_INTERVAL_MS", "500"), 2, "txm.lease.renew_interval_ms"),
+        (("UBSCORE__TXM__LISTEN", "0.0.0.0:0"), 2, "txm.listen"),
+        (("UBSCORE__TXM__CHAIN__RPC_URLS", ""), 2, "txm.chain.rpc_urls is missing"),
+        (("UBSCORE__TXM__CHAIN__CHAIN_ID", "1"), 1, "txm.chain.chain_id = 1"),
+    ];
+    for ((name, value), code, words) in rows {
+        let mut command = command(&site, &chain, "txm-a");
+        command.env(name, value);
+        if name.ends_with("LISTEN") {
+            command.args(["--listen", value]);
+        }
+        let (exit, said) = refused(command);
+        assert!(exit == code && said.contains(words), "{name} = {value}: {exit}: {said}");
+    }
+}

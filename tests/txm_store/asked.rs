@@ -1,0 +1,218 @@
+//! Suspensions, commands, the feed, lists.
+
+use std::collections::BTreeMap;
+
+use alloy_primitives::B256;
+use chain::state::TxState;
+use chain::tx::TxId;
+use txm::store::{CommandWish, StoreError, Suspension, TxStore};
+use ubscore::postgres::txm::details::{
+    CommandState, FeedCursor, NewCommand, SignerKind, TxEventKind, TxListFilter,
+};
+use ubscore::postgres::txm::reads::TxmReads;
+use ubscore::postgres::txm::store::{NodeRefusal, NodeStart, TxmStore};
+
+use super::{DEED, Rows, created, first_attempt, node_start, owned, request, signer, written};
+use crate::harness::{LIMITS, block_on};
+
+/// Goal: a database is bound to one chain, and to the lease of its nodes while one is alive.
+#[test]
+fn a_database_is_bound_to_its_chain_and_its_lease() {
+    let rows = Rows::new();
+    let start =
+        |start: NodeStart| block_on(TxmStore::start(&rows.site.target(), &LIMITS, 1, &start));
+    let bound = |start: Result<TxmStore, NodeRefusal>| match start {
+        Err(NodeRefusal::Bound(difference)) => difference,
+        other => panic!("{:?}", other.map(|store| store.incarnation())),
+    };
+    let other = bound(start(NodeStart { chain_id: 1, ..node_start("x") }));
+    assert!(other.contains("chain 31337") && other.contains("chain 1"), "{other}");
+    bound(start(NodeStart { genesis: B256::ZERO, ..node_start("x") }));
+    let store = rows.node("a");
+    let lease = owned(&store);
+    let longer =
+        || NodeStart { lease_duration: std::time::Duration::from_secs(20), ..node_start("x") };
+    let other = bound(start(longer()));
+    assert!(other.starts_with("lease"), "{other}");
+    block_on(store.release(lease)).expect("released");
+    let store = start(longer()).expect("no lease is alive");
+    assert!(store.incarnation() > 1);
+}
+
+/// Goal: rows that have come to another server are not used before a person has compared them.
+#[test]
+fn another_server_suspends_every_signer_until_two_operators_adopt() {
+    let rows = Rows::with_signers(2);
+    let store = rows.node("a");
+    let reads = TxmReads::new(store.pool().clone());
+    let lease = owned(&store);
+    created(&store, lease, "r0");
+    rows.site.sql("UPDATE txm.settings SET system_identifier = system_identifier - 1");
+    block_on(store.renew()).expect("renewed");
+    for row in block_on(reads.signers()).expect("signers") {
+        assert_eq!(row.suspensions[0].reason, "DATABASE_RESTORED", "{row:?}");
+    }
+    let refused = block_on(reads.resume(signer(1), "DATABASE_RESTORED", &DEED));
+    assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
+    let adopt = |named: &[u64]| {
+        let foreign: BTreeMap<u64, B256> =
+            named.iter().map(|nonce| (*nonce, B256::repeat_byte(1))).collect();
+        let asked = block_on(reads.ask_adopt(signer(1), 3, &foreign, &DEED)).expect("a command");
+        block_on(reads.second(asked, "op-2"))
+    };
+    let partly = adopt(&[1]);
+    assert!(matches!(partly, Err(StoreError::Away(_))), "{partly:?}");
+    assert_eq!(adopt(&[1, 2]), Ok(true));
+    let signers = block_on(reads.signers()).expect("signers");
+    assert_eq!((signers[0].cursor, signers[0].suspensions.len()), (3, 0));
+    assert_eq!((signers[1].cursor, signers[1].suspensions.len()), (0, 1));
+    assert_eq!(block_on(store.open(lease)).expect("a book").jumped, [1, 2]);
+    assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "2");
+}
+
+/// Goal: suspensions are a set: each is added and lifted by its reason.
+#[test]
+fn suspensions_are_a_set_that_the_owner_sees() {
+    let rows = Rows::new();
+    let store = rows.node("a");
+    let reads = TxmReads::new(store.pool().clone());
+    let lease = owned(&store);
+    let halt = |actor: &str| {
+        let reason = format!("halt/{actor}");
+        let suspension = Suspension { reason, actor: actor.to_owned() };
+        block_on(reads.suspend(signer(1), &suspension, "a halt"))
+    };
+    assert_eq!((halt("core"), halt("core"), halt("desk")), (Ok(true), Ok(false), Ok(true)));
+    block_on(store.suspend(lease, "NONCE_AHEAD", "chain 9, cursor 0")).expect("suspended");
+    let arrived = block_on(store.arrived(&[lease], &[])).expect("an answer");
+    let reasons = arrived.suspended[0].1.iter().map(|one| one.reason.as_str());
+    let reasons: Vec<_> = reasons.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+    assert_eq!(reasons, ["NONCE_AHEAD", "halt/core", "halt/desk"]);
+    assert_eq!(block_on(reads.resume(signer(1), "halt/core", &DEED)), Ok(true));
+    assert_eq!(block_on(reads.resume(signer(1), "halt/core", &DEED)), Ok(false));
+    let row = block_on(reads.signers()).expect("signers").remove(0);
+    assert_eq!((row.suspensions.len(), row.kind), (2, SignerKind::Keystore));
+    assert_eq!((row.owner.as_deref(), row.token), (Some("a"), lease.token));
+}
+
+/// Goal: a command is a row of any node, carried out once by the owner; some want two operators.
+#[test]
+fn a_command_is_carried_out_once_by_the_owner() {
+    let rows = Rows::new();
+    let (store, other) = (rows.node("a"), rows.node("b"));
+    let reads = TxmReads::new(other.pool().clone());
+    let lease = owned(&store);
+    let tx = created(&store, lease, "r1");
+    let ask = |tx: Option<TxId>, wish: &CommandWish| {
+        let command = NewCommand { signer: signer(1), tx, wish: wish.clone(), deed: DEED };
+        block_on(reads.command(&command))
+    };
+    let wishes = [
+        CommandWish::Resubmit,
+        CommandWish::Fill,
+        CommandWish::ResolveHash(B256::repeat_byte(3)),
+        CommandWish::Release,
+        CommandWish::Resolve { is_paid: true },
+    ];
+    let asked: Vec<u64> =
+        wishes.iter().map(|wish| ask(Some(tx.id), wish).expect("a command")).collect();
+    let open = || {
+        let arrived = block_on(store.arrived(&[lease], &[])).expect("an answer");
+        arrived.commands.into_iter().map(|(_, it)| (it.id, it.wish)).collect::<Vec<_>>()
+    };
+    let want: Vec<_> = asked.iter().copied().zip(wishes.clone()).collect();
+    assert_eq!(open(), want[..4], "the last one wants two");
+    assert_eq!(block_on(reads.command_state(asked[4])), Ok(Some(CommandState::Unseconded)));
+    assert_eq!(block_on(reads.second(asked[4], "op-2")), Ok(true));
+    assert_eq!(open(), want);
+    assert_eq!(block_on(store.open(lease)).expect("a book").commands.len(), 5);
+    block_on(store.commanded(lease, asked[0], None)).expect("done");
+    block_on(store.commanded(lease, asked[1], Some("too late"))).expect("refused");
+    block_on(store.commanded(lease, asked[0], Some("again"))).expect("a repeat");
+    let state = |command: u64| block_on(reads.command_state(command)).expect("an answer");
+    assert_eq!(state(asked[0]), Some(CommandState::Done));
+    assert_eq!(state(asked[1]), Some(CommandState::Refused("too late".to_owned())));
+    assert_eq!((state(asked[2]), state(999)), (Some(CommandState::Open), None));
+    let foreign = ask(Some(TxId(uuid::Uuid::nil())), &CommandWish::Fill);
+    assert!(matches!(foreign, Err(StoreError::Away(_))), "{foreign:?}");
+    // A command alone is work.
+    block_on(store.release(lease)).expect("released");
+    assert_eq!(block_on(other.wanting(9)).expect("an answer").signers, [signer(1)]);
+}
+
+/// Goal: the feed tells every event once, in its order, and nothing behind a place it has passed.
+/// Method: a transaction that is open while later ones commit.
+#[test]
+fn the_feed_waits_for_the_oldest_running_transaction() {
+    let rows = Rows::new();
+    let store = rows.node("a");
+    let reads = TxmReads::new(store.pool().clone());
+    let lease = owned(&store);
+    let events = |after| block_on(reads.events(after, 100)).expect("an answer");
+    let tx = created(&store, lease, "r1");
+    // Other databases of the server may have transactions under way for a moment.
+    let first = crate::harness::eventually("the first event", || {
+        events(FeedCursor::default()).into_iter().next()
+    });
+    assert_eq!((first.tx, first.seq, first.kind), (tx.id, 1, TxEventKind::State));
+    assert_eq!((first.signer, first.request_id.as_str()), (signer(1), "r1"));
+    assert_eq!(first.body["state"], "ALLOCATED");
+    let early = rows.site.session();
+    early.sql(&format!(
+        "BEGIN; SELECT txm.keep('{}', 1, '{{\"request_id\": \"early\", \"fingerprint\": \"f\", \
+         \"payload\": {{\"to\": \"\"}}}}')",
+        super::name()
+    ));
+    written(&store, lease, first_attempt(&tx)).expect("its version");
+    assert_eq!(events(first.cursor), [], "it would stand before");
+    early.sql("COMMIT");
+    let rest = crate::harness::eventually("both events", || {
+        let rest = events(first.cursor);
+        (rest.len() == 2).then_some(rest)
+    });
+    assert_eq!(rest[0].request_id, "early");
+    assert_eq!((rest[1].tx, rest[1].seq), (tx.id, 2));
+    assert_eq!(rest[1].body["state"], "SUBMITTED");
+    assert!(rest.is_sorted_by_key(|event| event.cursor));
+}
+
+/// Goal: lists are in pages, the newest first, by signer, state and time; queries keep their order.
+#[test]
+fn lists_come_in_pages_and_queries_in_their_order() {
+    let rows = Rows::new();
+    let store = rows.node("a");
+    let reads = TxmReads::new(store.pool().clone());
+    let lease = owned(&store);
+    let mut ids = Vec::new();
+    for number in 0..5 {
+        ids.push(created(&store, lease, &format!("r{number}")).id);
+        rows.step("10 milliseconds");
+    }
+    block_on(store.keep(&request("k"))).expect("kept");
+    let list = |filter: &TxListFilter| block_on(reads.list(filter)).expect("a page");
+    let mine = TxListFilter {
+        signer: Some(signer(1)),
+        state: Some(TxState::Allocated),
+        limit: 2,
+        ..TxListFilter::default()
+    };
+    let (mut found, mut below) = (Vec::new(), None);
+    loop {
+        let page = list(&TxListFilter { below, ..mine.clone() });
+        found.extend(page.txs.iter().map(|it| it.tx.id));
+        below = page.next;
+        if below.is_none() {
+            break;
+        }
+    }
+    found.reverse();
+    assert_eq!(found, ids);
+    let third = block_on(reads.get(ids[2])).expect("an answer").expect("a row");
+    let since = TxListFilter { since_ms: Some(third.created_ms), limit: 100, ..mine };
+    assert_eq!(list(&since).txs.len(), 3);
+    assert_eq!(list(&TxListFilter { signer: Some(signer(9)), ..since }).txs, []);
+    let asked = ["r3", "none", "r0"].map(|id| (signer(1), id.to_owned()));
+    let found = block_on(reads.query(&asked)).expect("an answer");
+    let found: Vec<_> = found.into_iter().map(|it| it.map(|it| it.tx.id)).collect();
+    assert_eq!(found, [Some(ids[3]), None, Some(ids[0])]);
+}
