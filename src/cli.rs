@@ -47,7 +47,8 @@ pub use self::tools::{
 };
 pub use self::txm::{
     ChainTxArgs, ChainTxCommand, ChainTxListArgs, ChainTxResolveArgs, ChainTxShowArgs,
-    SignerAddArgs, SignerArgs, SignerCommand, SignerResumeArgs, TxmCommand, TxmServeArgs,
+    SignerAddArgs, SignerAdoptArgs, SignerArgs, SignerCommand, SignerResumeArgs, TxmCommand,
+    TxmServeArgs,
 };
 use crate::format::Format;
 use crate::release;

@@ -52,6 +52,8 @@ pub enum SignerCommand {
     Suspend(SignerArgs),
     /// Lift a suspension.
     Resume(SignerResumeArgs),
+    /// Adopt transactions that the chain has and no row. Two operators, each matched by hand first.
+    Adopt(SignerAdoptArgs),
     /// Have the owner of a signer give it back, so that another node may take it.
     Release(SignerArgs),
 }
@@ -66,6 +68,7 @@ impl SignerCommand {
                 args.operator.access.format
             }
             SignerCommand::Resume(args) => args.operator.access.format,
+            SignerCommand::Adopt(args) => args.operator.access.format,
         }
     }
 }
@@ -110,6 +113,34 @@ pub struct SignerResumeArgs {
     /// The reason, the listener and the operator.
     #[command(flatten)]
     pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore signer adopt`.
+#[derive(Debug, Args)]
+pub struct SignerAdoptArgs {
+    /// The signer.
+    #[arg(value_name = "ADDRESS", value_parser = payload::address)]
+    pub signer: Address,
+    /// A nonce that no row has, and the hash of its transaction; once for each.
+    #[arg(long, value_name = "NONCE=HASH", value_parser = foreign)]
+    pub foreign: Vec<(u64, B256)>,
+    /// File with the token of the second operator.
+    #[arg(long, value_name = "FILE")]
+    pub approver_token_file: PathBuf,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// A text that is no nonce with a hash.
+#[derive(Debug, thiserror::Error)]
+#[error("give a nonce and a hash, such as 7=0x4e3a… with 64 digits")]
+struct ForeignError;
+
+fn foreign(text: &str) -> Result<(u64, B256), ForeignError> {
+    let (nonce, hash) = text.split_once('=').ok_or(ForeignError)?;
+    let nonce = nonce.parse().map_err(|_| ForeignError)?;
+    Ok((nonce, hash.parse().map_err(|_| ForeignError)?))
 }
 
 /// Commands for chain transactions, through a running node.

@@ -17,10 +17,9 @@ mod transactions;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use chain::tx::TxId;
+use hyper::Request;
 use hyper::body::Incoming;
-use hyper::{Request, StatusCode};
 use tokio::sync::watch;
 use tracing::error;
 use txm::store::StoreError;
@@ -28,7 +27,7 @@ use uuid::Uuid;
 
 use self::desk::TxDesk;
 use self::routes::{CLIENT_ROUTES, ForClients, ForOperators, OPERATOR_ROUTES};
-use super::answer::{Answer, text};
+use super::answer::Answer;
 use super::ops::health;
 use super::readiness::{Part, Readiness};
 use super::refusal::Refusal;
@@ -108,7 +107,7 @@ pub async fn answer_operator(service: Arc<TxmService>, request: Request<Incoming
             ForOperators::Suspend => signers::suspend(&service, &parameters[0], call).await,
             ForOperators::Resume => signers::resume(&service, &parameters[0], call).await,
             ForOperators::Release => commands::release(&service, &parameters[0], call).await,
-            ForOperators::Adopt => Ok(commands::not_built(&call)),
+            ForOperators::Adopt => signers::adopt(&service, &parameters[0], call).await,
             ForOperators::List => transactions::list(&service, &call).await,
             ForOperators::Get => transactions::get(&service, &parameters[0], &call).await,
             ForOperators::Command(wish) => {
@@ -159,14 +158,4 @@ fn store_away(failure: StoreError) -> Refusal {
         StoreError::Unknown(_) => Refusal { unknown: true, ..away },
         StoreError::Away(_) | StoreError::Fenced { .. } => away,
     }
-}
-
-/// An answer of plain words.
-fn plain(status: StatusCode, words: &'static str, call: &Call) -> Answer {
-    text(
-        status,
-        "text/plain; charset=utf-8",
-        Bytes::from_static(words.as_bytes()),
-        &call.request_id,
-    )
 }

@@ -105,16 +105,13 @@ fn a_start_with_a_wrong_setting_is_refused_with_its_key() {
         (("UBSCORE__TXM__CHAIN__QUORUM", "2"), 2, "txm.chain.quorum = 2"),
         (("UBSCORE__TXM__LEASE__SKEW_MS", "250"), 2, "txm.lease.skew_ms = 250"),
         (("UBSCORE__TXM__LEASE__RENEW_INTERVAL_MS", "500"), 2, "txm.lease.renew_interval_ms"),
-        (("UBSCORE__TXM__LISTEN", "0.0.0.0:0"), 2, "txm.listen"),
+        (("UBSCORE__TXM__OPS_LISTEN", "0.0.0.0:0"), 2, "txm.ops_listen = 0.0.0.0:0"),
         (("UBSCORE__TXM__CHAIN__RPC_URLS", ""), 2, "txm.chain.rpc_urls is missing"),
         (("UBSCORE__TXM__CHAIN__CHAIN_ID", "1"), 1, "txm.chain.chain_id = 1"),
     ];
     for ((name, value), code, words) in rows {
         let mut command = command(&site, &chain, "txm-a");
         command.env(name, value);
-        if name.ends_with("LISTEN") {
-            command.args(["--listen", value]);
-        }
         let (exit, said) = refused(command);
         assert!(exit == code && said.contains(words), "{name} = {value}: {exit}: {said}");
     }

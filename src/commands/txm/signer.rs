@@ -1,5 +1,6 @@
 //! `ubscore signer`: the signers of the transaction manager.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use chain::payload::address_text;
@@ -60,6 +61,20 @@ pub fn run(
                 true => format!("{signer}: {} is lifted", args.suspension),
                 false => format!("{signer}: it has no suspension {}", args.suspension),
             };
+            tell(&args.operator, &answer, &words, out)?;
+        }
+        SignerCommand::Adopt(args) => {
+            let signer = address_text(&args.signer);
+            let foreign: BTreeMap<String, String> = args
+                .foreign
+                .iter()
+                .map(|(nonce, hash)| (nonce.to_string(), hash.to_string()))
+                .collect();
+            let body = json!({"reason": args.operator.reason, "foreign": foreign});
+            let ops = Ops::of_node(&args.operator.access, clock)?;
+            let ops = ops.approved_by(Some(&args.approver_token_file))?;
+            let answer = ops.post("adopt", &format!("signers/{signer}/adopt"), &body)?;
+            let words = format!("{signer}: adopted, next nonce {}", text(&answer["nextNonce"]));
             tell(&args.operator, &answer, &words, out)?;
         }
         SignerCommand::Release(args) => {

@@ -1,7 +1,9 @@
 //! The bodies that clients and operators of a node send, read strictly: an unknown or repeated
 //! field, a number in the place of a text, and every value out of its form is refused.
 
-use alloy_primitives::{Address, Bytes, U256, hex};
+use std::collections::BTreeMap;
+
+use alloy_primitives::{Address, B256, Bytes, U256, hex};
 use chain::payload::{self, DATA_BYTES_MAX, TRANSFER_GAS, TokenTransfer, TxPayload};
 use chain::tx::NewTx;
 use jiff::Timestamp;
@@ -90,6 +92,28 @@ pub(super) struct SuspensionDraft {
     pub(super) reason: String,
     /// The suspension; absent: the operators' own.
     pub(super) suspension: Option<String>,
+}
+
+/// The body of `adopt`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AdoptDraft {
+    /// For the audit.
+    pub(super) reason: String,
+    foreign: BTreeMap<String, String>,
+}
+
+impl AdoptDraft {
+    /// Each nonce that no row has, with the hash of its transaction.
+    ///
+    /// # Errors
+    /// INVALID_REQUEST.
+    pub(super) fn foreign(&self) -> Result<BTreeMap<u64, B256>, Refusal> {
+        let pair =
+            |(nonce, hash): (&String, &String)| Some((nonce.parse().ok()?, hash.parse().ok()?));
+        let pairs: Option<BTreeMap<u64, B256>> = self.foreign.iter().map(pair).collect();
+        pairs.ok_or_else(|| invalid("foreign must be hashes by nonce."))
+    }
 }
 
 /// The body of `POST /admin/v1/signers`.

@@ -14,8 +14,8 @@ use super::shown::TxBody;
 use super::signers::{check, known};
 use super::token::{TxCaller, admin};
 use super::transactions::id;
-use super::{TxmService, plain, store_away};
-use crate::http::answer::{Answer, json};
+use super::{TxmService, store_away};
+use crate::http::answer::json;
 use crate::http::refusal::{Outcome, Refusal, invalid};
 use crate::http::request::{Call, parse, query};
 use crate::postgres::txm::details::{CommandState, Deed, NewCommand};
@@ -86,11 +86,6 @@ pub(super) async fn release(service: &TxmService, signer: &str, call: Call) -> O
     let deed = Deed { actor: &actor, reason: &draft.reason };
     let command = NewCommand { signer, tx: None, wish: CommandWish::Release, deed };
     carry_out(service, &command, None, &request_id).await
-}
-
-/// `POST /admin/v1/signers/{signer}/adopt`: not built.
-pub(super) fn not_built(call: &Call) -> Answer {
-    plain(StatusCode::NOT_IMPLEMENTED, "adopt is not built yet\n", call)
 }
 
 /// The signer of a transaction that has not ended.

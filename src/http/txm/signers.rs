@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use serde_json::json;
 use txm::store::Suspension;
 
-use super::body::{ReasonDraft, SignerDraft, SuspensionDraft, address};
+use super::body::{AdoptDraft, ReasonDraft, SignerDraft, SuspensionDraft, address};
 use super::shown::{SignerBody, SignersBody};
 use super::token::{TxCaller, admin};
 use super::{TxmService, store_away};
@@ -23,7 +23,7 @@ const OPERATOR: &str = "OPERATOR";
 /// The beginning of the suspensions of services.
 const HALT: &str = "halt/";
 /// The suspension behind an outflow limit; only two operators lift it.
-const OUTFLOW: &str = "OUTFLOW";
+const OUTFLOW: &str = "OUTFLOW_LIMIT";
 
 /// `GET /api/v1/signers` and `GET /admin/v1/signers`. A service sees its own.
 pub(super) async fn list(service: &TxmService, call: &Call) -> Outcome {
@@ -56,6 +56,21 @@ pub(super) async fn add(service: &TxmService, call: Call) -> Outcome {
         let message = "This node cannot sign for it. Ask a node that has its key.";
         return Err(Refusal::because(Code::SignerUnknown, message));
     }
+    let cursor = settled_count(service, signer).await?;
+    let actor = admin(user);
+    let deed = Deed { actor: &actor, reason: &draft.reason };
+    let is_new = service.reads.add_signer(signer, kind, cursor, &deed).await.map_err(store_away)?;
+    let body = json!({
+        "signer": address_text(&signer),
+        "kind": kind.name(),
+        "nextNonce": cursor,
+        "added": is_new,
+    });
+    Ok(json(StatusCode::OK, &body, &request_id))
+}
+
+/// The count of the chain, if every endpoint says the same of its head and of its pool.
+async fn settled_count(service: &TxmService, signer: Address) -> Result<u64, Refusal> {
     let counts = service.desk.counts(signer).await;
     let Some(cursor) = counts.first().map(|counts| counts.latest) else {
         return Err(Refusal::away("The chain"));
@@ -69,15 +84,34 @@ pub(super) async fn add(service: &TxmService, call: Call) -> Outcome {
         );
         return Err(Refusal::because(Code::SystemError, message));
     }
+    Ok(cursor)
+}
+
+/// `POST /admin/v1/signers/{signer}/adopt`: two operators have matched every transaction that the
+/// chain has and no row.
+pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Outcome {
+    let user = TxCaller::admin(&service.intake, &call)?;
+    query(&call, "")?;
+    let second = admin(TxCaller::second(&service.intake, &call, user)?);
+    let signer = known(service, signer).await?;
+    let request_id = call.request_id.clone();
+    let draft: AdoptDraft = parse(&service.intake.body(call).await?)?;
+    check(&draft.reason)?;
+    let foreign = draft.foreign()?;
+    let cursor = settled_count(service, signer).await?;
+    let rows = service.reads.signers().await.map_err(store_away)?;
+    let next = rows.iter().find(|row| row.signer == signer).map_or(0, |row| row.cursor);
+    if let Some(nonce) = (next..cursor).find(|nonce| !foreign.contains_key(nonce)) {
+        let message = format!("foreign lacks nonce {nonce}: no row has it, and the chain does.");
+        return Err(invalid(message));
+    }
     let actor = admin(user);
     let deed = Deed { actor: &actor, reason: &draft.reason };
-    let is_new = service.reads.add_signer(signer, kind, cursor, &deed).await.map_err(store_away)?;
-    let body = json!({
-        "signer": address_text(&signer),
-        "kind": kind.name(),
-        "nextNonce": cursor,
-        "added": is_new,
-    });
+    let asked = service.reads.ask_adopt(signer, cursor, &foreign, &deed).await;
+    let command = asked.map_err(store_away)?;
+    let done = service.reads.second(command, &second).await.map_err(store_away)?;
+    service.desk.wake(signer);
+    let body = json!({"signer": address_text(&signer), "nextNonce": cursor, "adopted": done});
     Ok(json(StatusCode::OK, &body, &request_id))
 }
 
@@ -109,16 +143,24 @@ pub(super) async fn resume(service: &TxmService, signer: &str, call: Call) -> Ou
     let draft: SuspensionDraft = parse(&service.intake.body(call).await?)?;
     check(&draft.reason)?;
     let name = draft.suspension.unwrap_or_else(|| OPERATOR.to_owned());
-    let actor = match name.as_str() {
-        OPERATOR => admin(user),
-        OUTFLOW => format!("{}, {}", admin(user), admin(second?)),
-        name if name.starts_with(HALT) => admin(user),
+    let actor = admin(user);
+    let deed = Deed { actor: &actor, reason: &draft.reason };
+    match name.as_str() {
+        OPERATOR => {}
+        OUTFLOW => {
+            let second = admin(second?);
+            let asked = service.reads.ask_resume(signer, OUTFLOW, &deed).await;
+            let command = asked.map_err(store_away)?;
+            let done = service.reads.second(command, &second).await.map_err(store_away)?;
+            service.desk.wake(signer);
+            return told(signer, OUTFLOW, false, done, &request_id);
+        }
+        name if name.starts_with(HALT) => {}
         name => {
             let message = format!("{name} is lifted by adopt alone, which two operators do.");
             return Err(Refusal::because(Code::Forbidden, message));
         }
-    };
-    let deed = Deed { actor: &actor, reason: &draft.reason };
+    }
     lift(service, signer, &name, &deed, &request_id).await
 }
 
