@@ -12,6 +12,8 @@ mod answered;
 mod due;
 mod mined;
 mod signed;
+#[cfg(test)]
+mod tests;
 mod wished;
 
 use std::time::Duration;
