@@ -72,7 +72,7 @@ fn created() -> Tx {
     }
 }
 
-/// The block of a branch at a height; all branches share what is below 100.
+/// The block of a branch at a height; all branches share the blocks below 100.
 fn block(branch: u8, number: u64) -> BlockRef {
     let hash = |number: u64| {
         let mut bytes = [if number < 100 { 0 } else { branch }; 32];

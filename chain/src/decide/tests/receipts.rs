@@ -45,7 +45,7 @@ fn a_receipt_that_is_not_of_an_attempt_is_not_used() {
 fn it_ends_at_the_last_confirmation_and_never_before() {
     let mut row = Row::mined(1, Proof::Paid);
     row.hand(TxFact::Final);
-    assert!(!row.is_moved, "nothing was told");
+    assert!(!row.is_moved, "no list yet");
     row.confirm(1, 0);
     for number in [101, 102] {
         row.hand(TxFact::Final);
@@ -98,7 +98,7 @@ fn a_receipt_that_is_gone_is_sent_again_and_its_list_is_replaced() {
     assert!(!row.is_moved);
     row.mine(2, 2, Proof::Paid);
     row.confirm(2, 2);
-    assert_eq!((row.tx.fork, row.tx.told.len()), (1, 3), "told whole, under the next number");
+    assert_eq!((row.tx.fork, row.tx.told.len()), (1, 3), "the whole list, under the next number");
     row.hand(TxFact::Final);
     assert_eq!(row.ends(), (TxState::Confirmed, None));
 }
