@@ -88,10 +88,11 @@ mutants: need-rust
 	  echo "cargo mutants is missing; run: cargo install cargo-mutants --locked" >&2
 	  exit 1
 	}
-	mkdir -p target/mutants-ubscore target/mutants-domain target/mutants-engine target/mutants-wal
+	mkdir -p target/mutants-{chain,domain,engine,ubscore,wal}
 	$(CARGO) mutants --package ubscore --output target/mutants-ubscore --cargo-arg=--locked --cargo-arg=--lib \
 	  -- -- coordinator::step
 	$(CARGO) mutants --package domain --output target/mutants-domain --cargo-arg=--locked -- -- transfer::
+	$(CARGO) mutants --package chain --output target/mutants-chain --cargo-arg=--locked
 	$(CARGO) mutants --package engine --output target/mutants-engine --cargo-arg=--locked -- -- op:: builder::
 	$(CARGO) mutants --package wal --output target/mutants-wal --cargo-arg=--locked
 
@@ -163,7 +164,7 @@ sbom: need-rust need-linters
 	mkdir -p target/sbom
 	# The build directory is private.
 	sed "s|file://$$PWD|file:///ubscore|g" ubscore.cdx.json > target/sbom/ubscore.cdx.json
-	rm -f {.,bell,domain,engine,stream,wal}/ubscore.cdx.json
+	rm -f {.,bell,chain,domain,engine,stream,txm,wal}/ubscore.cdx.json
 	$(CARGO) tree --locked --edges normal --no-dedupe --prefix none --target "$$target" --format '{p}' |
 	  $(LINTERS)/bin/python packaging/sbom_check.py target/sbom/ubscore.cdx.json
 

@@ -5,12 +5,22 @@ use std::fs;
 use std::path::Path;
 
 /// The folders of Rust sources.
-pub(crate) const RUST: [&str; 9] =
-    ["src", "engine", "domain", "stream", "wal", "bell", "tests", "benches", "examples"];
+pub(crate) const RUST: [&str; 11] = [
+    "src", "engine", "domain", "stream", "wal", "bell", "chain", "txm", "tests", "benches",
+    "examples",
+];
 
 /// The folders of code that a release holds.
-pub(crate) const PRODUCTION: [&str; 6] =
-    ["src", "engine/src", "domain/src", "stream/src", "wal/src", "bell/src"];
+pub(crate) const PRODUCTION: [&str; 8] = [
+    "src",
+    "engine/src",
+    "domain/src",
+    "stream/src",
+    "wal/src",
+    "bell/src",
+    "chain/src",
+    "txm/src",
+];
 
 /// The files below `folder` with one of these endings, by path from the root, sorted.
 pub(crate) fn files(folder: &str, endings: &[&str]) -> Vec<(String, String)> {

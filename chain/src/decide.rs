@@ -27,7 +27,7 @@ use crate::view::Confirmed;
 /// An attempt that is signed and not stored yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// What it does.
+    /// Its purpose.
     pub kind: AttemptKind,
     /// The signed bytes.
     pub raw: Bytes,
@@ -73,7 +73,7 @@ pub enum TxFact {
     Answered {
         /// The attempt.
         attempt: u32,
-        /// All answers; empty: nobody was reached.
+        /// All answers; empty: no endpoint was reached.
         answers: Vec<EndpointAnswer>,
     },
     /// An attempt was found by its hash at an endpoint.
@@ -145,7 +145,7 @@ pub struct TxRules {
 pub enum Effect {
     /// Sign this, and come back with [`TxFact::Signed`].
     Sign {
-        /// What it does.
+        /// Its purpose.
         kind: AttemptKind,
         /// Its prices.
         price: GasPrice,
@@ -312,3 +312,6 @@ fn is_sent(tx: &Tx) -> bool {
 fn newest(tx: &Tx) -> Option<&Attempt> {
     tx.attempts.iter().rev().find(|attempt| tx.wish == Wish::Pay || !attempt.kind.pays())
 }
+
+#[cfg(test)]
+mod tests;

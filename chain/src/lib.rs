@@ -1,7 +1,7 @@
 //! Transactions on an EVM chain. Nothing here does I/O or reads a clock.
 //!
-//! In reading order: [`payload`] (the wish of a client), [`fee`] (prices of gas), [`state`] (the one
-//! table of states), [`tx`] (a transaction as its owner holds it), [`class`] (the meaning of an
+//! In reading order: [`payload`] (the wish of a client), [`fee`] (prices of gas), [`state`] (the
+//! one table of states), [`tx`] (a transaction as its owner holds it), [`class`] (the meaning of an
 //! endpoint's answer), [`view`] (the chain as it was seen), [`proof`] (the payment in a receipt),
 //! and [`decide`], which moves a transaction.
 

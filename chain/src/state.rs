@@ -42,7 +42,8 @@ pub enum TxEvent {
     Acknowledged,
     /// A final receipt pays it, or two operators say so of an unproven one.
     Paid,
-    /// A final receipt of one of its attempts pays nobody, or two operators say so of an unproven one.
+    /// A final receipt of one of its attempts pays nothing, or two operators say so of an unproven
+    /// one.
     Unpaid,
     /// A final transaction that is not ours has its nonce.
     Taken,

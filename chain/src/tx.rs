@@ -125,7 +125,7 @@ named!(FailCode {
 pub enum Wish {
     /// To pay.
     Pay = 0,
-    /// To pay nothing. What is mined decides.
+    /// To pay nothing. The mined attempt decides.
     Cancel = 1,
     /// To make way for later nonces.
     Fill = 2,
@@ -142,7 +142,7 @@ named!(Wish {
 pub struct Attempt {
     /// From 1 on.
     pub number: u32,
-    /// What it does.
+    /// Its purpose.
     pub kind: AttemptKind,
     /// The bytes that leave.
     pub raw: Bytes,
@@ -215,7 +215,7 @@ pub struct Tx {
     pub code: Option<FailCode>,
     /// The name of the code of an answer that refused it for good.
     pub refusal: Option<String>,
-    /// What is wanted of it.
+    /// The wish about it.
     pub wish: Wish,
     /// Rises by one with each write.
     pub version: u64,

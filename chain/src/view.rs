@@ -1,8 +1,8 @@
 //! One endpoint's chain as it was seen in one cycle: a head and its ancestors, linked by parent
 //! hash, so that each height has one hash.
 //!
-//! A view is replaced by the blocks of a later cycle. What does not link, what is another block at
-//! or below a finalized one seen before, and a head that falls is not used.
+//! A view is replaced by the blocks of a later cycle. Blocks that do not link, another block at or
+//! below a finalized one seen before, and a head that falls are not used.
 
 use std::collections::VecDeque;
 
@@ -52,8 +52,8 @@ pub enum ViewError {
 }
 
 impl ChainView {
-    /// Takes the blocks of a cycle, the head first and each ancestor behind it, down to a block that
-    /// the view has, or as far as it is kept. `finalized`: the block under that tag, if it was
+    /// Takes the blocks of a cycle, the head first and each ancestor behind it, down to a block
+    /// that the view has, or as far as it is kept. `finalized`: the block under that tag, if it was
     /// told. `keep`: the most blocks that stay.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ pub fn confirmed(
     }
     let now: Vec<BlockRef> = view.from(number, required.saturating_add(1)).copied().collect();
     let continues = !told.is_empty() && now.starts_with(told);
-    // A view that is shorter than what was told says less, and nothing else.
+    // A view that is shorter than the told list says less, and nothing else.
     if told.len() >= now.len() && told.starts_with(&now) {
         return None;
     }

@@ -11,7 +11,7 @@ type Modules = BTreeMap<Vec<String>, String>;
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
 /// The crates with more than one file, by the folder of their sources.
-const CRATES: [&str; 6] = source::PRODUCTION;
+const CRATES: [&str; 8] = source::PRODUCTION;
 
 /// The imports that each room may have: every room of the root package has a row. `commands` is
 /// imported by `main` and `service` alone, and `cli` by `commands`.

@@ -31,7 +31,10 @@ const NAMED_ALIKE: &[(&str, &str)] = &[
     ("Checked", "a draft that has passed; a round of the audit"),
     ("Claim", "of a state about an operation; of a mark about the log's durable end"),
     ("Command", "of the command line; to UBSCore; of a venue"),
+    ("Created", "the end of an order's create; the row of a request to the chain"),
     ("Effect", "of an operation on an amount; of a step on a worker"),
+    ("Endpoint", "of a service that is called; of a chain"),
+    ("EndpointAnswer", "of a service that is called; of a chain to a send"),
     ("Ending", "of a log; of a venue's session"),
     ("Facts", "of a snapshot; of a payment by its channel"),
     ("Kind", "of a mismatch; of a record"),
@@ -45,6 +48,7 @@ const NAMED_ALIKE: &[(&str, &str)] = &[
     ("Place", "of a record in the log; of a stream among the followers"),
     ("Postgres", "the server in a backup's manifest; the database of the writing process"),
     ("Progress", "of a replay; of the preparation of segments"),
+    ("Ready", "a primary before its listeners; a row that may have its nonce"),
     ("Reader", "of the log; of the totals of each asset"),
     ("Reason", "of an unknown outcome; of a number that is not decided"),
     ("Refusal", "of a rebuild; of a request"),
@@ -55,8 +59,10 @@ const NAMED_ALIKE: &[(&str, &str)] = &[
     ("Row", "of the table of operations; a transfer as a step reads it"),
     ("Service", "the parts behind the listeners; the whole in another program"),
     ("Settled", "sums below the watermark; the end of a call"),
+    ("SignError", "of a token; of a transaction"),
     ("State", "of a transfer; of an approval"),
     ("Step", "of the ledger; the label of a histogram"),
+    ("TxId", "of a transaction on a chain; of one over several services"),
     ("Totals", "of one balance in UBSCore; of an asset over both stores"),
 ];
 
@@ -294,9 +300,13 @@ fn forbidden<'a>(tree: &str, words: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn the_engine_and_the_nouns_need_no_runtime() {
     let world = ["tokio", "hyper", "tokio-postgres", "utoipa", "rustls", "jiff"];
-    for (package, words) in
-        [("engine", &world[..]), ("domain", &[&world[..], &["serde", "wal", "bell"]].concat())]
-    {
+    let database = ["tokio-postgres", "deadpool-postgres", "utoipa", "ubscore", "domain", "engine"];
+    for (package, words) in [
+        ("engine", &world[..]),
+        ("domain", &[&world[..], &["serde", "wal", "bell"]].concat()),
+        ("chain", &[&world[..], &["domain", "engine", "txm", "wal", "ubscore"]].concat()),
+        ("txm", &database[..]),
+    ] {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let arguments = ["tree", "--locked", "--offline", "--prefix", "none", "-e", "normal", "-p"];
         let output = Command::new(cargo)

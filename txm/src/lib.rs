@@ -5,7 +5,7 @@
 //!   Desk::create --> Owner (one a signer) --> TxStore::create    nonce and row in one commit
 //!                      |   ^
 //!                      v   |
-//!        chain::decide (pure) --> TxStore::write (fenced, one statement) --> effects: sign, send, ask
+//!       chain::decide (pure) --> TxStore::write (fenced, one statement) --> effects: sign, send
 //! ```
 //!
 //! In reading order: [`store`] (the fenced store), [`signer`] (keys), [`rpc`] (endpoints), [`node`]

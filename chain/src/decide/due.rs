@@ -113,7 +113,7 @@ fn wants_bump(tx: &Tx, is_lowest: bool, rules: &TxRules) -> bool {
         Some(SendClass::Replacement | SendClass::PoolFull) => is_due(0),
         // A pool had it: the last answer was lost.
         Some(SendClass::Unknown) if newest.was_in_pool => is_due(0),
-        // An unknown text, or nobody answers: not before the quick resends are over.
+        // An unknown text, or no answer: not before the quick resends are over.
         Some(SendClass::Unknown) => is_due(QUICK_RESENDS),
         // A higher price helps none of these.
         Some(

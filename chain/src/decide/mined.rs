@@ -93,14 +93,17 @@ pub(super) fn confirmed(tx: &Tx, confirmed: &Confirmed) -> Option<TxStep> {
     let first = told.first()?;
     let is_whole = (first.number, first.hash) == (receipt.block_number, receipt.block_hash)
         && told.windows(2).all(|pair| links(&pair[0], &pair[1]));
-    if !is_whole || told == tx.told {
+    // A list that ends sooner says less, and nothing else.
+    if !is_whole || tx.told.starts_with(&told) {
         return None;
     }
-    if confirmed.new_fork && !tx.told.is_empty() {
+    let new_fork = tx.told.is_empty() || !told.starts_with(&tx.told);
+    let known = if new_fork { 0 } else { tx.told.len() };
+    if new_fork && !tx.told.is_empty() {
         step.tx.fork += 1;
     }
+    step.confirmed = Some(Confirmed { new_fork, blocks: told[known..].to_vec() });
     step.tx.told = told;
-    step.confirmed = Some(confirmed.clone());
     step.done(tx)
 }
 

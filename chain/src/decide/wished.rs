@@ -1,11 +1,12 @@
-//! Cancel and fill. Both are wishes: the chain decides what is mined.
+//! Cancel and fill. Both are wishes: the chain decides which attempt is mined.
 
 use super::signed::{self, Asker};
 use super::{TxRules, TxStep, dropped, newest};
 use crate::state::TxState;
 use crate::tx::{FailCode, SubState, Tx, Wish};
 
-/// Wants a row cancelled or filled. The first wish stays; a repeat signs what is not stored yet.
+/// Wants a row cancelled or filled. The first wish stays; a repeat signs an attempt that is not
+/// stored yet.
 pub(super) fn wished(tx: &Tx, wish: Wish, rules: &TxRules) -> Option<TxStep> {
     match tx.state {
         TxState::Created if wish == Wish::Cancel => {

@@ -12,7 +12,7 @@ use alloy_primitives::{B256, Bytes, Signature, TxKind};
 
 use super::{SignError, SignedBytes, Unsigned};
 
-/// What a node of the network reads.
+/// The types that a node of the network reads.
 type Envelope = EthereumTxEnvelope<TxEip4844Variant>;
 
 fn type_2(unsigned: &Unsigned) -> TxEip1559 {

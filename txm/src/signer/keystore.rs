@@ -216,7 +216,9 @@ fn decrypted(path: &Path, shared: Option<&Path>) -> Result<SigningKey, KeystoreE
     let form = |reason| KeystoreError::Form { path: path.to_owned(), reason };
     let bytes = secret(path)?;
     let file: EthKeystore = serde_json::from_slice(&bytes).map_err(|_| form("its JSON"))?;
-    checked(&file).map_err(form)?;
+    if let Some(part) = odd_part(&file) {
+        return Err(form(part));
+    }
     let password = password(path, shared)?;
     let wrong = |error| match error {
         eth_keystore::KeystoreError::MacMismatch => {
@@ -241,22 +243,22 @@ fn named(bytes: &[u8]) -> Option<Address> {
     file.get("address")?.as_str()?.parse().ok()
 }
 
-/// Checks the numbers of a key file: the library believes them.
-fn checked(file: &EthKeystore) -> Result<(), &'static str> {
+/// The part of a key file that is not as it must be. The library believes its numbers.
+fn odd_part(file: &EthKeystore) -> Option<&'static str> {
     let crypto = &file.crypto;
     if file.version != 3 {
-        return Err("its version");
+        return Some("its version");
     }
     if crypto.cipher != "aes-128-ctr" || crypto.cipherparams.iv.len() != 16 {
-        return Err("its cipher");
+        return Some("its cipher");
     }
     if crypto.ciphertext.len() != 32 || crypto.mac.len() != 32 {
-        return Err("its lengths");
+        return Some("its lengths");
     }
     match &crypto.kdfparams {
         KdfparamsType::Pbkdf2 { c, dklen, prf, .. } => {
             let fits = *dklen == 32 && prf == "hmac-sha256" && (1..=PBKDF2_ROUNDS_MAX).contains(c);
-            if fits { Ok(()) } else { Err("its numbers of pbkdf2") }
+            (!fits).then_some("its numbers of pbkdf2")
         }
         KdfparamsType::Scrypt { dklen, n, p, r, .. } => {
             let bytes = [128, u64::from(*n), u64::from(*r), u64::from(*p)];
@@ -265,7 +267,7 @@ fn checked(file: &EthKeystore) -> Result<(), &'static str> {
                 && n.is_power_of_two()
                 && *n > 1
                 && bytes.is_some_and(|bytes| (1..=SCRYPT_BYTES_MAX).contains(&bytes));
-            if fits { Ok(()) } else { Err("its numbers of scrypt") }
+            (!fits).then_some("its numbers of scrypt")
         }
     }
 }
