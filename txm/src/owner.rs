@@ -48,7 +48,7 @@ use writing::{Called, Writing};
 pub enum Order {
     /// A prepared request: its gas limit is set. The answer goes to the sender.
     Create(NewTx, oneshot::Sender<Result<Created, TxRefusal>>),
-    /// What the store has of the signer now: rows without a nonce that are new, open commands, and
+    /// The news of the signer in the store: new rows without a nonce, open commands, and
     /// all suspensions.
     Arrived(Vec<Tx>, Vec<TxCommand>, Vec<Suspension>),
     /// Rows without a nonce whose deadline has passed by the store's clock.
@@ -106,7 +106,7 @@ pub struct Owner<S, E, K> {
     following: Following,
     /// Suspensions that this owner has set and the store has not shown yet.
     own_suspensions: Vec<Suspension>,
-    /// What arrived before the book was read.
+    /// The orders that arrived before the book was read.
     early: Vec<Order>,
     is_draining: bool,
     is_fenced: bool,

@@ -144,7 +144,7 @@ impl Row {
         Some(self.blocked.filter(|_| !self.is_fill_told)? + times.fill_after)
     }
 
-    /// What its time has come for, now.
+    /// The looks for which the time has come.
     pub(super) fn look_at(&self, now: Instant, times: Times) -> Wants {
         let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         // Busy: its time comes again.

@@ -56,7 +56,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         read.extend(self.own_suspensions.iter().cloned());
         self.book.suspensions = read;
         if was_suspended && !self.book.is_suspended() {
-            // Whoever lifted it may have moved the cursor.
+            // The command that lifted it may have moved the cursor.
             self.writing.must_open = true;
             self.following.wants_counts = true;
         }

@@ -26,7 +26,7 @@ pub(super) const NONCE_AHEAD: &str = "NONCE_AHEAD";
 /// The most hashes of one question for receipts.
 const HASHES_MAX: usize = 100;
 
-/// What the owner knows of the chain, and what it asks.
+/// The last answers of the chain, and the questions that are wanted.
 #[derive(Default)]
 pub(super) struct Following {
     /// The next nonce is at least this.

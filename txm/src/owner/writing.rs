@@ -39,7 +39,7 @@ enum Kind {
     Command,
 }
 
-/// What the owner has to write, beside the facts of its rows.
+/// The work for the store, beside the facts of rows.
 #[derive(Default)]
 pub(super) struct Writing {
     /// The book was read at least once.
@@ -65,7 +65,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     pub(super) fn has_to_write(&self) -> bool {
         let Writing { is_open, again, over, suspensions, failures, .. } = &self.writing;
         let has = self.book.is_ready() || !again.is_empty() || !over.is_empty();
-        // A store that is away keeps nobody: the next owner asks the chain again.
+        // A store that is away holds no end up: the next owner asks the chain again.
         *is_open && *failures == 0 && (has || !suspensions.is_empty())
     }
 
@@ -150,7 +150,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }));
     }
 
-    /// Decides what has gathered, and begins its write. Whether there is one.
+    /// Decides the gathered facts, and begins their write. Returns whether there is one.
     fn begin_write(&mut self, now: Instant) -> bool {
         if !self.book.is_ready() {
             return false;
@@ -391,7 +391,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.looked();
     }
 
-    /// Hands an unfinished row to the table: what the previous owner did about it is not known.
+    /// Hands an unfinished row to the table, as if no owner had done anything about it yet.
     pub(super) fn take_up(&mut self, id: TxId) {
         let Some(row) = self.book.row(id) else { return };
         let tx = &row.tx;
@@ -406,7 +406,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         };
         match state {
             TxState::Created => self.want_prepare(id),
-            // Its turn comes again. What was signed and not stored has never left.
+            // Its turn comes again. Bytes that are not stored have never left.
             TxState::Allocated => self.book.change(id, |row| row.has_turn = row.is_signing),
             TxState::Submitted => self.book.tell_once(id, TxFact::Missing),
             TxState::Tracking if !mined => self.want_receipts(id),

@@ -261,7 +261,7 @@ impl Running {
         }
     }
 
-    /// Hands over what came by the store, as the node does it.
+    /// Hands over the news of the store, as the node does it.
     pub(super) async fn arrive(&self) {
         assert!(self.arrive_if_it_can().await, "the store");
     }
