@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use txm::store::{Acquired, Lease, OtherOwner, StoreError, TxStore};
+use txm::store::{Acquired, Lease, OtherOwner, SignerOwner, StoreError, TxStore};
 use ubscore::postgres::Address;
 use ubscore::postgres::txm::store::{NodeStart, TxmStore};
 
@@ -56,7 +56,11 @@ fn fenced_calls(store: &TxmStore, lease: Lease) -> Vec<(&'static str, Result<(),
 fn lse_001_absent_own_expired_and_foreign() {
     let rows = Rows::new();
     let (a, b) = (rows.node("a"), rows.node("b"));
+    let owner = || block_on(b.owner_of(signer(1)));
+    assert_eq!(owner(), Ok(SignerOwner::Free));
     assert_eq!(acquired(&a), token(1), "absent");
+    let Acquired::Other(of_a) = of("a") else { unreachable!("it is another's") };
+    assert_eq!(owner(), Ok(SignerOwner::Node(of_a)));
     assert_eq!(acquired(&a), token(1), "its own, alive");
     assert_eq!(acquired(&b), of("a"), "another's, alive");
     rows.step("9 seconds");
@@ -65,6 +69,7 @@ fn lse_001_absent_own_expired_and_foreign() {
     assert_eq!(acquired(&b), of("a"), "expired, within the skew");
     rows.step("1 second");
     assert_eq!(block_on(a.renew()), Ok(Vec::new()), "not alive");
+    assert_eq!(owner(), Ok(SignerOwner::Free));
     assert_eq!(acquired(&b), token(2), "expired");
     rows.step("11 seconds");
     assert_eq!(acquired(&b), token(3), "its own, expired");
@@ -72,6 +77,7 @@ fn lse_001_absent_own_expired_and_foreign() {
     assert_eq!(block_on(b.release(lease)), Ok(()));
     assert_eq!(acquired(&a), token(4), "released");
     assert_eq!(block_on(a.acquire(signer(2))), Ok(Acquired::Unknown));
+    assert_eq!(block_on(a.owner_of(signer(2))), Ok(SignerOwner::Unknown));
     assert_eq!(rows.site.sql_value("SELECT fencing_token FROM txm.signer_lease"), "4");
 }
 
@@ -331,7 +337,7 @@ fn a_node_without_the_key_does_not_acquire() {
     assert!(matches!(answer, Err(StoreError::Away(_))), "{answer:?}");
     let a = rows.node("a");
     block_on(a.keep(&request("r1"))).expect("kept");
-    assert_eq!(block_on(keyless.wanting(9)).expect("an answer").signers, []);
+    assert!(block_on(keyless.wanting(9)).expect("an answer").signers.is_empty());
     let wanting = block_on(a.wanting(9)).expect("an answer");
     assert_eq!((wanting.signers, wanting.open_signers), (vec![signer(1)], 1));
     assert_eq!(wanting.live_nodes, 3, "setup, keyless and a");

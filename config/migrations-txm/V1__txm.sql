@@ -12,7 +12,7 @@ CREATE TABLE txm.settings (
     -- Of the server. Another one may have an older copy of the rows.
     system_identifier BIGINT NOT NULL,
     timeline          BIGINT NOT NULL,
-    epoch             BIGINT NOT NULL  -- of the feed: rises in another cluster, where xids begin anew
+    epoch             BIGINT NOT NULL  -- of the feed: rises in another cluster with xids of its own
 );
 
 -- One row for each process that ever began.

@@ -234,7 +234,7 @@ fn kept_rows_arrive_and_are_numbered_in_the_owners_order() {
     assert_eq!(block_on(other.find(signer(2), "k2")), Ok(None));
 }
 
-/// Goal: a cancel of an id that is not there yet is what a late request finds.
+/// Goal: a cancel of an id that is not there yet is the row that a late request finds.
 #[test]
 fn a_cancel_that_comes_first_is_what_a_late_request_finds() {
     use ubscore::postgres::txm::details::CancelByRequest;

@@ -187,7 +187,7 @@ fn postgresql_refuses_every_change_against_the_laws() {
     );
 }
 
-/// Goal: the outflow of an hour has a limit, by PostgreSQL's clock, whoever asks. Method: three
+/// Goal: the outflow of an hour has a limit, by PostgreSQL's clock, for every node. Method: three
 /// payments of 5 with a limit of 12.
 #[test]
 fn a_first_payment_beyond_the_outflow_limit_is_not_stored_and_suspends() {

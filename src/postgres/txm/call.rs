@@ -1,14 +1,12 @@
 //! One statement over the pool, and the meaning of its failure.
 
-use std::future::Future;
-
 use deadpool_postgres::Object;
-use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use txm::store::StoreError;
 
 use super::rows::RowError;
+use crate::postgres::connection::within;
 use crate::postgres::{Connections, Verdict, verdict};
 
 /// The parameters of a statement.
@@ -77,17 +75,12 @@ pub(super) async fn rows(
         let statement = statement.map_err(|error| StoreError::Away(error.to_string()))?;
         client.query(&statement, params).await.map_err(|error| failure(&error))
     };
-    let limit = pool.limit();
-    let late = || Err(StoreError::Unknown(format!("no answer within {limit:?}")));
-    let answer = finished(call, limit).await.unwrap_or_else(late);
+    let answer = within(pool.limit(), call).await;
+    let answer = answer.unwrap_or_else(|late| Err(StoreError::Unknown(late.to_string())));
     if matches!(answer, Err(StoreError::Unknown(_))) {
         drop(Object::take(client));
     }
     answer
-}
-
-async fn finished<T>(call: impl Future<Output = T>, limit: std::time::Duration) -> Option<T> {
-    timeout(limit, call).await.ok()
 }
 
 /// Runs one statement that returns one row.

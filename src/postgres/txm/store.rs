@@ -14,8 +14,8 @@ use serde_json::{Map, Value};
 use tokio_postgres::Row;
 use txm::options::SignerPolicy;
 use txm::store::{
-    Acquired, Arrived, Created, Lease, OtherOwner, Ready, SignerBook, StoreError, Suspension,
-    TxStore, Wanting,
+    Acquired, Arrived, Created, Lease, OtherOwner, Ready, SignerBook, SignerOwner, StoreError,
+    Suspension, TxStore, Wanting,
 };
 
 use super::call::{Params, bigint, column, row, rows, unread, unsigned};
@@ -153,6 +153,19 @@ impl TxStore for TxmStore {
         match column::<Option<i64>>(row, 0)? {
             Some(token) => Ok(Acquired::Mine(Lease { signer, token: unsigned(token)? })),
             None => Ok(Acquired::Other(OtherOwner { node: column(row, 1)?, url: column(row, 2)? })),
+        }
+    }
+
+    async fn owner_of(&self, signer: Account) -> Result<SignerOwner, StoreError> {
+        let sql = "SELECT n.node_id, n.url FROM txm.signers s \
+                   LEFT JOIN txm.signer_lease l ON l.signer = s.signer AND txm.alive(l.expires_at) \
+                   LEFT JOIN txm.nodes n ON n.incarnation = l.owner_incarnation \
+                   WHERE s.signer = $1";
+        let rows = self.rows(sql, &[&address_text(&signer)]).await?;
+        let Some(row) = rows.first() else { return Ok(SignerOwner::Unknown) };
+        match column::<Option<String>>(row, 0)? {
+            Some(node) => Ok(SignerOwner::Node(OtherOwner { node, url: column(row, 1)? })),
+            None => Ok(SignerOwner::Free),
         }
     }
 

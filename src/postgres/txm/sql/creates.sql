@@ -1,6 +1,6 @@
 -- Rows of requests, and their nonces.
 
--- The body of a create: a request and what was prepared of it.
+-- The body of a create: requests, each with its gas limit if it is prepared.
 CREATE FUNCTION txm.requests(p_requests JSONB)
 RETURNS TABLE (place BIGINT, request_id TEXT, business_key TEXT, fingerprint TEXT, gas BIGINT,
                deadline_ms BIGINT, payload JSONB) LANGUAGE sql STABLE ROWS 100 AS $$
@@ -72,9 +72,9 @@ BEGIN
     FOR r IN
         SELECT q.*, row.t AS known, other.tx_id AS other
           FROM txm.requests(p_requests) q
-          LEFT JOIN LATERAL (SELECT t FROM txm.managed_tx t
-                              WHERE t.signer = p_signer AND t.request_id = q.request_id OFFSET 0) row
-                 ON TRUE
+          LEFT JOIN LATERAL (
+              SELECT t FROM txm.managed_tx t
+               WHERE t.signer = p_signer AND t.request_id = q.request_id OFFSET 0) row ON TRUE
           LEFT JOIN LATERAL (SELECT t.tx_id FROM txm.managed_tx t
                               WHERE t.business_key = q.business_key OFFSET 0) other ON TRUE
          ORDER BY q.place
@@ -224,7 +224,7 @@ END
 $$;
 
 -- Fenced: gives prepared rows without a nonce theirs, in their order. A row with another version,
--- or whose deadline has passed, is passed over.
+-- or with a deadline that has passed, is passed over.
 CREATE FUNCTION txm.number(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_floor BIGINT,
                            p_ids UUID[], p_versions BIGINT[], p_gas BIGINT[])
 RETURNS SETOF TEXT LANGUAGE plpgsql AS $$

@@ -19,8 +19,8 @@ BEGIN
        OR (OLD.business_key, OLD.deadline) IS DISTINCT FROM (NEW.business_key, NEW.deadline) THEN
         RAISE EXCEPTION 'the request of transaction % stands', OLD.tx_id USING ERRCODE = 'UB003';
     END IF;
-    IF OLD.nonce IS NOT NULL AND (NEW.nonce, NEW.gas_limit) IS DISTINCT FROM (OLD.nonce, OLD.gas_limit)
-    THEN
+    IF OLD.nonce IS NOT NULL
+       AND (NEW.nonce, NEW.gas_limit) IS DISTINCT FROM (OLD.nonce, OLD.gas_limit) THEN
         RAISE EXCEPTION 'the nonce of transaction % stands', OLD.tx_id USING ERRCODE = 'UB003';
     END IF;
     IF OLD.final_at IS NOT NULL THEN
@@ -28,9 +28,9 @@ BEGIN
     END IF;
     IF OLD.state <> NEW.state AND NOT txm.state_admits(OLD.state, NEW.state)
        OR OLD.state IN (40, -10)
-          AND (OLD.code, OLD.refusal, OLD.confirmed_at, OLD.cost_wei)
-              IS DISTINCT FROM (NEW.code, NEW.refusal, NEW.confirmed_at,
-                                COALESCE(OLD.cost_wei, NEW.cost_wei)) THEN
+          AND ((OLD.code, OLD.refusal, OLD.confirmed_at)
+               IS DISTINCT FROM (NEW.code, NEW.refusal, NEW.confirmed_at)
+               OR OLD.cost_wei IS NOT NULL AND OLD.cost_wei IS DISTINCT FROM NEW.cost_wei) THEN
         RAISE EXCEPTION 'transaction % cannot go from state % to %', OLD.tx_id, OLD.state, NEW.state
             USING ERRCODE = 'UB003';
     END IF;
@@ -49,7 +49,8 @@ CREATE TRIGGER managed_tx_guard BEFORE UPDATE ON txm.managed_tx
 
 CREATE FUNCTION txm.signer_lease_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.signer <> OLD.signer OR NEW.fencing_token NOT IN (OLD.fencing_token, OLD.fencing_token + 1)
+    IF NEW.signer <> OLD.signer
+       OR NEW.fencing_token NOT IN (OLD.fencing_token, OLD.fencing_token + 1)
        OR NEW.owner_incarnation <> OLD.owner_incarnation
           AND NEW.fencing_token <> OLD.fencing_token + 1 THEN
         RAISE EXCEPTION 'the token of % goes from % to % (owner % to %)', OLD.signer,

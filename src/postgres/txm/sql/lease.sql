@@ -30,7 +30,7 @@ CREATE FUNCTION txm.bytes(p_hex TEXT) RETURNS BYTEA LANGUAGE sql STABLE
 
 -- The timeline of this server: another one behind a failover or a restore.
 CREATE FUNCTION txm.timeline() RETURNS BIGINT LANGUAGE sql STABLE AS $$
-    SELECT ('x' || lpad(left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 16, '0'))::bit(64)::bigint
+    SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint
 $$;
 
 -- Suspends every signer if the rows have come to another server: it may have an older copy. The
@@ -163,8 +163,9 @@ BEGIN
        FOR SHARE;
     IF NOT FOUND OR NOT txm.alive(until) THEN
         RAISE EXCEPTION 'signer % is not owned by process % under token %', p_signer, p_me, p_token
-            USING ERRCODE = 'UB001', DETAIL = COALESCE(
-                (SELECT l.fencing_token FROM txm.signer_lease l WHERE l.signer = p_signer)::text, '');
+            USING ERRCODE = 'UB001', DETAIL = COALESCE((
+                SELECT l.fencing_token FROM txm.signer_lease l
+                 WHERE l.signer = p_signer)::text, '');
     END IF;
 END
 $$;
@@ -212,14 +213,16 @@ RETURNS TABLE (signers TEXT[], live_nodes BIGINT, open_signers BIGINT) LANGUAGE 
           FROM txm.signers s
           LEFT JOIN LATERAL (
               SELECT created_at AS since FROM txm.managed_tx t
-               WHERE t.signer = s.signer AND t.final_at IS NULL ORDER BY t.nonce LIMIT 1) row ON TRUE
+               WHERE t.signer = s.signer AND t.final_at IS NULL
+               ORDER BY t.nonce LIMIT 1) row ON TRUE
           LEFT JOIN LATERAL (
               SELECT created_at AS since FROM txm.managed_tx t
                WHERE t.signer = s.signer AND t.nonce IS NULL AND t.final_at IS NULL
                ORDER BY t.tx_id LIMIT 1) unnumbered ON TRUE
           LEFT JOIN LATERAL (
               SELECT at AS since FROM txm.tx_commands c
-               WHERE c.signer = s.signer AND c.state = 1 ORDER BY c.command_id LIMIT 1) command ON TRUE)
+               WHERE c.signer = s.signer AND c.state = 1
+               ORDER BY c.command_id LIMIT 1) command ON TRUE)
     SELECT COALESCE((
                SELECT array_agg(w.signer ORDER BY w.since, w.signer) FROM (
                    SELECT w.signer, w.since FROM works w

@@ -67,7 +67,7 @@ BEGIN
 END
 $$;
 
--- Adopts what the chain has and no row: the cursor goes there, each nonce between is a jump, and
+-- Adopts transactions of the chain without a row: the cursor goes behind them, each is a jump, and
 -- the suspensions that a comparison must end are lifted.
 CREATE FUNCTION txm.adopted(c txm.tx_commands, p_actor TEXT) RETURNS VOID LANGUAGE plpgsql AS $$
 DECLARE
@@ -78,7 +78,8 @@ BEGIN
     IF upcoming > was.next_nonce THEN
         -- Every nonce that is passed over was named by the operators.
         IF (SELECT count(DISTINCT key) FROM jsonb_object_keys(c.body -> 'foreign') key
-             WHERE key::bigint >= was.next_nonce AND key::bigint < upcoming) < upcoming - was.next_nonce THEN
+             WHERE key::bigint >= was.next_nonce
+               AND key::bigint < upcoming) < upcoming - was.next_nonce THEN
             RAISE EXCEPTION 'nonces % to % of % are not all named', was.next_nonce, upcoming - 1,
                 c.signer USING ERRCODE = 'UB002';
         END IF;

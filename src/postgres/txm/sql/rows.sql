@@ -93,7 +93,8 @@ CREATE FUNCTION txm.event_json(t txm.managed_tx) RETURNS JSONB LANGUAGE sql STAB
 $$;
 
 -- The names of the fields in which a request differs from the row that has its id; empty: the same.
-CREATE FUNCTION txm.differences(t txm.managed_tx, p_fingerprint TEXT, p_business TEXT, p_payload JSONB)
+CREATE FUNCTION txm.differences(t txm.managed_tx, p_fingerprint TEXT, p_business TEXT,
+                                p_payload JSONB)
 RETURNS TEXT[] LANGUAGE sql STABLE AS $$
     SELECT CASE
         WHEN t.fingerprint = '' THEN '{}'

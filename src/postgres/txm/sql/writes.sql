@@ -118,8 +118,8 @@ BEGIN
     IF passes OR p_step -> 'attempt' <> 'null' THEN
         INSERT INTO txm.tx_history (tx_id, version, token, at, attempts, from_state, state,
                                     sub_state, code, node)
-        VALUES (t.tx_id, t.version, p_token, p_now, (p_step ->> 'attempts')::int, was.state, t.state,
-                t.sub_state, t.code, p_node);
+        VALUES (t.tx_id, t.version, p_token, p_now, (p_step ->> 'attempts')::int, was.state,
+                t.state, t.sub_state, t.code, p_node);
     END IF;
     IF confirmed IS NOT NULL THEN
         INSERT INTO txm.tx_events (epoch, xid, at, seq, new_fork, tx_id, kind, body)
@@ -218,7 +218,7 @@ END
 $$;
 
 -- Work that came to signers: rows without a nonce that are not known, the oldest first, at most
--- 100; rows without a nonce whose deadline has passed; open commands; suspensions.
+-- 100; rows without a nonce and with a deadline that has passed; open commands; suspensions.
 CREATE FUNCTION txm.arrived(p_signers TEXT[], p_known UUID[])
 RETURNS TABLE (kind TEXT, signer TEXT, body TEXT) LANGUAGE plpgsql AS $$
 BEGIN
