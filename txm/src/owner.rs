@@ -275,7 +275,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 Effect::Sign { kind, price, gas } => self.begin_sign(id, kind, price, gas),
                 Effect::Send { attempt } => self.queue_send(id, attempt),
                 Effect::Receipts => self.want_receipts(id),
-                Effect::LookFor => self.seek(id),
+                Effect::LookFor => self.seek(id, None),
                 Effect::Gap => self.following.wants_counts = true,
                 Effect::Suspend(reason) => self.want_suspension(reason, format!("tx {id}")),
                 Effect::Raise(alert) => self.raise(alert, &id.to_string()),

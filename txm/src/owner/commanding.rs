@@ -104,10 +104,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             CommandWish::Cancel => TxFact::Cancel,
             CommandWish::Fill => TxFact::Fill,
             CommandWish::Resolve { is_paid } => TxFact::Resolve { is_paid },
-            CommandWish::ResolveHash(_) => {
+            CommandWish::ResolveHash(hash) => {
                 // A hint to look again, never a verdict.
                 self.want_receipts(id);
-                self.seek(id);
+                self.seek(id, Some(hash));
                 self.over(command.id, None);
                 return;
             }

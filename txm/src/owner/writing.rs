@@ -69,12 +69,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         *is_open && *failures == 0 && (has || !suspensions.is_empty())
     }
 
-    /// Suspends the signer with the next call.
+    /// Suspends the signer: in memory at once, in the store with the next call.
     pub(super) fn want_suspension(&mut self, reason: &'static str, about: String) {
-        if !self.writing.suspensions.iter().any(|(waiting, _)| *waiting == reason) {
+        if !self.book.suspensions.iter().any(|known| known.reason == reason) {
             self.raise(reason, &about);
             self.writing.suspensions.push_back((reason, about));
         }
+        self.suspend_here(reason);
     }
 
     /// Begins the next fenced call, if none is under way.
@@ -268,10 +269,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     fn suspended(&mut self, reason: &'static str, about: String, done: Result<(), StoreError>) {
         match done {
-            Ok(()) => {
-                self.well();
-                self.suspend_here(reason);
-            }
+            Ok(()) => self.well(),
             Err(error) => {
                 self.writing.suspensions.push_front((reason, about));
                 self.failed("suspend", &error);

@@ -245,7 +245,20 @@ impl<E: Endpoint> Pool<E> {
         signer: Address,
         nonce: u64,
     ) -> Vec<TransactionRead> {
-        let call = RpcCall::BySenderAndNonce(signer, nonce);
+        let mut found = self.located(look, RpcCall::BySenderAndNonce(signer, nonce)).await;
+        found.retain(|read| read.from == signer && read.nonce == nonce);
+        found
+    }
+
+    /// A mined transaction by its hash, one of each endpoint that has it in a block of its own view.
+    pub async fn by_hash(&self, look: &Look, hash: B256) -> Vec<TransactionRead> {
+        let mut found = self.located(look, RpcCall::Transaction(hash)).await;
+        found.retain(|read| read.hash == hash);
+        found
+    }
+
+    /// The mined transactions that a call names, one of each endpoint that has its block.
+    async fn located(&self, look: &Look, call: RpcCall) -> Vec<TransactionRead> {
         let asked = self.turn(look).into_iter().map(|(member, seen)| {
             let call = call.clone();
             async move {
@@ -253,12 +266,11 @@ impl<E: Endpoint> Pool<E> {
                     return None;
                 };
                 let (number, hash) = read.block?;
-                let fits = read.from == signer && read.nonce == nonce;
                 if !seen.has(number, hash) {
                     member.want(seen, number);
                     return None;
                 }
-                fits.then_some(read)
+                Some(read)
             }
         });
         join_all(asked).await.into_iter().flatten().collect()
