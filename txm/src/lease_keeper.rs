@@ -333,7 +333,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
         self.shares.look(&free, wanting.open_signers, wanting.live_nodes);
         self.take_next();
         let busy: Vec<(Address, usize)> = self.busy();
-        if let Some(signer) = self.shares.to_give(&busy, Instant::now()) {
+        if let Some(signer) = self.shares.give(&busy, Instant::now()) {
             tracing::info!(%signer, node = %self.tools.node, "giving a signer to another node");
             self.order_release(signer);
         }

@@ -51,3 +51,23 @@ pub fn options() -> TxmOptions {
         shutdown_timeout: Duration::from_secs(10),
     }
 }
+
+/// Numbers that are drawn from a seed: the same seed, the same numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw(u64);
+
+impl Draw {
+    /// A sequence. Near seeds have other sequences.
+    pub fn new(seed: u64) -> Draw {
+        Draw((seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1)
+    }
+
+    /// The next number, below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // Source: xorshift64, Marsaglia 2003.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}

@@ -79,7 +79,7 @@ impl Shares {
 
     /// The signer to give away now: of more than the share the least busy one. `busy`: the owned
     /// signers with open rows, and how many rows.
-    pub(super) fn to_give(&mut self, busy: &[(Address, usize)], now: Instant) -> Option<Address> {
+    pub(super) fn give(&self, busy: &[(Address, usize)], now: Instant) -> Option<Address> {
         if busy.len() <= self.share {
             return None;
         }
@@ -127,8 +127,8 @@ mod tests {
         let mut shares = Shares::new(Duration::from_secs(10));
         shares.look(&[], 5, 2);
         let busy = [(signer(1), 5), (signer(2), 1), (signer(3), 3), (signer(4), usize::MAX)];
-        assert_eq!(shares.to_give(&busy, now), Some(signer(2)));
-        assert_eq!(shares.to_give(&busy[..3], now), None);
+        assert_eq!(shares.give(&busy, now), Some(signer(2)));
+        assert_eq!(shares.give(&busy[..3], now), None);
     }
 
     /// A signer that no other node takes is not given and taken back each tick.
@@ -143,7 +143,7 @@ mod tests {
             assert_eq!(shares.next_to_take(1, now), Some(signer(1)));
             let taken = now;
             let busy = [(signer(1), 1), (signer(2), 9)];
-            while shares.to_give(&busy, now) != Some(signer(1)) {
+            while shares.give(&busy, now) != Some(signer(1)) {
                 now += Duration::from_secs(1);
             }
             stays.push((now - taken).as_secs());

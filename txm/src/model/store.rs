@@ -21,6 +21,7 @@ use chain::tx::{NewTx, SubState, Tx, TxId};
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant, sleep};
 
+use crate::model::Draw;
 use crate::store::{
     Acquired, Arrived, CommandWish, Created, Lease, Ready, SignerBook, SignerOwner, StoreError,
     TxStore, Wanting,
@@ -216,8 +217,8 @@ struct Faults {
     planned: VecDeque<(StoreCall, StoreFault)>,
     is_cut: bool,
     latency: Duration,
-    /// The state of the random numbers, and the faults a thousand calls.
-    random: Option<(u64, u64)>,
+    /// The numbers that decide, and the faults of a thousand calls.
+    random: Option<(Draw, u64)>,
 }
 
 /// The store of one process.
@@ -251,7 +252,7 @@ impl ModelStore {
 
     /// Of a thousand calls so many meet a fault, drawn from a seed.
     pub fn shake(&self, seed: u64, per_thousand: u64) {
-        self.faults.lock().random = Some((seed | 1, per_thousand));
+        self.faults.lock().random = Some((Draw::new(seed), per_thousand));
     }
 
     /// Carries out a statement, with the fault of this call if there is one.
@@ -309,16 +310,9 @@ impl Faults {
     }
 
     fn drawn(&mut self) -> Option<StoreFault> {
-        let (state, per_thousand) = self.random.as_mut()?;
-        // Source: xorshift64, Marsaglia 2003.
-        let mut draw = || {
-            *state ^= *state << 13;
-            *state ^= *state >> 7;
-            *state ^= *state << 17;
-            *state
-        };
-        let is_fault = draw() % 1_000 < *per_thousand;
-        let (kind, time) = (draw() % 5, Duration::from_millis(draw() % 3_000));
+        let (draw, per_thousand) = self.random.as_mut()?;
+        let is_fault = draw.below(1_000) < *per_thousand;
+        let (kind, time) = (draw.below(5), Duration::from_millis(draw.below(3_000)));
         let faults = [
             StoreFault::AnswerLost,
             StoreFault::RequestLost,
@@ -326,7 +320,7 @@ impl Faults {
             StoreFault::Refused,
             StoreFault::Slow(time),
         ];
-        faults.into_iter().cycle().nth(usize::try_from(kind).ok()?).filter(|_| is_fault)
+        faults.into_iter().nth(usize::try_from(kind).ok()?).filter(|_| is_fault)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Nodes on one model of the store, with a clock that tokio drives: leases, shares, take-overs.
 
+mod payments;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,8 +81,6 @@ impl Signer for Mute {
     }
 }
 
-type TestDesk = Desk<ModelStore, Still, Mute>;
-
 /// Whether a process runs. A paused one is not polled, as behind SIGSTOP.
 #[derive(Default)]
 struct Gate {
@@ -106,35 +106,44 @@ impl<F: Future<Output = ()>> Future for Process<F> {
 }
 
 /// A node that runs.
-struct Running {
-    desk: TestDesk,
+struct Running<E, K> {
+    desk: Desk<ModelStore, E, K>,
     store: ModelStore,
-    chain: Still,
     gate: Arc<Gate>,
     stop: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
-impl Running {
-    fn start(database: &ModelDatabase, name: &str, keys: &[Address]) -> Running {
-        let (store, chain) = (database.start(name), Still::default());
-        let options = crate::model::options();
-        let pool = Pool::new(vec![chain.clone()], &options);
+/// Starts a node on a chain that stands still, with keys that are mute.
+fn start(database: &ModelDatabase, name: &str, keys: &[Address]) -> Running<Still, Mute> {
+    let options = crate::model::options();
+    Running::start(database, name, vec![Still::default()], Mute(keys.to_vec()), options)
+}
+
+impl<E: Endpoint, K: Signer> Running<E, K> {
+    fn start(
+        database: &ModelDatabase,
+        name: &str,
+        endpoints: Vec<E>,
+        keys: K,
+        options: TxmOptions,
+    ) -> Running<E, K> {
+        let store = database.start(name);
+        let pool = Pool::new(endpoints, &options);
         let policy = SignerPolicy {
             is_native_allowed: true,
             tokens: Vec::new(),
             is_any_allowed: false,
             outflow_per_hour_max: Vec::new(),
         };
-        let policies = keys.iter().map(|key| (*key, policy.clone())).collect();
-        let keys = Mute(keys.to_vec());
+        let policies = keys.addresses().into_iter().map(|key| (key, policy.clone())).collect();
         let (node, desk) =
             Node::start(store.clone(), pool, keys, options, policies, name.to_owned());
         let (gate, stop) = (Arc::new(Gate::default()), Arc::new(Notify::new()));
         let stopped = Arc::clone(&stop);
         let run = Box::pin(node.run(async move { stopped.notified().await }));
         let task = tokio::spawn(Process { gate: Arc::clone(&gate), run });
-        Running { desk, store, chain, gate, stop, task }
+        Running { desk, store, gate, stop, task }
     }
 
     fn pause(&self, is_paused: bool) {
@@ -187,7 +196,7 @@ fn request(signer: Address, id: &str) -> NewTx {
 }
 
 /// A client: it repeats the same request at one node behind the other, until one answers.
-async fn post(desks: &[TestDesk], request: NewTx) -> Box<Tx> {
+async fn post<E: Endpoint, K: Signer>(desks: &[Desk<ModelStore, E, K>], request: NewTx) -> Box<Tx> {
     for desk in desks.iter().cycle() {
         match desk.create(request.clone(), false).await {
             Ok(Created::New(tx) | Created::Known(tx)) => return tx,
@@ -211,7 +220,7 @@ async fn eventually(what: &str, holds: impl Fn() -> bool) {
     timeout(Duration::from_secs(3_600), waits).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
-fn desks(nodes: &[Running]) -> Vec<TestDesk> {
+fn desks<E: Endpoint, K: Signer>(nodes: &[Running<E, K>]) -> Vec<Desk<ModelStore, E, K>> {
     nodes.iter().map(|node| node.desk.clone()).collect()
 }
 
@@ -226,7 +235,7 @@ fn shares(database: &ModelDatabase, keys: &[Address], nodes: &[&str]) -> Vec<usi
 #[tokio::test(start_paused = true)]
 async fn creates_over_three_nodes_have_rising_nonces_without_a_hole() {
     let (database, keys) = database(1);
-    let nodes = ["a", "b", "c"].map(|name| Running::start(&database, name, &keys));
+    let nodes = ["a", "b", "c"].map(|name| start(&database, name, &keys));
     let desks = desks(&nodes);
     let posts = (0..1_000_usize).map(|number| {
         let mut desks = desks.clone();
@@ -249,7 +258,7 @@ async fn creates_over_three_nodes_have_rising_nonces_without_a_hole() {
 #[tokio::test(start_paused = true)]
 async fn the_same_request_has_one_row_and_another_body_is_refused() {
     let (database, keys) = database(1);
-    let nodes = ["a", "b", "c"].map(|name| Running::start(&database, name, &keys));
+    let nodes = ["a", "b", "c"].map(|name| start(&database, name, &keys));
     let desks = desks(&nodes);
     let posts = (0..100_usize).map(|number| {
         let mut desks = desks.clone();
@@ -284,9 +293,9 @@ async fn the_same_request_has_one_row_and_another_body_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_request_is_refused_where_its_signer_is_not() {
     let (database, keys) = database(2);
-    let a = Running::start(&database, "a", &keys);
-    let b = Running::start(&database, "b", &keys[..1]);
-    post(&[a.desk.clone()], request(keys[0], "1")).await;
+    let a = start(&database, "a", &keys);
+    let b = start(&database, "b", &keys[..1]);
+    post(std::slice::from_ref(&a.desk), request(keys[0], "1")).await;
     let owner = OtherOwner { node: "a".to_owned(), url: "http://a".to_owned() };
     let not_leader = Err(TxRefusal::NotLeader(owner));
     assert_eq!(b.desk.create(request(keys[0], "2"), false).await, not_leader);
@@ -295,7 +304,7 @@ async fn a_request_is_refused_where_its_signer_is_not() {
     assert!(matches!(known, Ok(Created::Known(_))), "{known:?}");
     // No key here: the node tells the owner, and never acquires.
     assert_eq!(b.desk.create(request(keys[1], "1"), false).await, Err(TxRefusal::no_owner()));
-    post(&[a.desk.clone()], request(keys[1], "1")).await;
+    post(std::slice::from_ref(&a.desk), request(keys[1], "1")).await;
     assert_eq!(b.desk.create(request(keys[1], "2"), false).await, not_leader);
     for later in [false, true] {
         let unknown = b.desk.create(request(key(99), "1"), later).await;
@@ -312,8 +321,8 @@ async fn a_request_is_refused_where_its_signer_is_not() {
 #[tokio::test(start_paused = true)]
 async fn later_rows_get_their_nonce_from_the_owner() {
     let (database, keys) = database(1);
-    let a = Running::start(&database, "a", &keys);
-    let b = Running::start(&database, "b", &[]);
+    let a = start(&database, "a", &keys);
+    let b = start(&database, "b", &[]);
     let kept = b.desk.create(request(keys[0], "1"), true).await.expect("kept");
     let Created::New(tx) = kept else { panic!("{kept:?}") };
     assert_eq!((tx.nonce, tx.new.gas), (None, None));
@@ -341,11 +350,11 @@ async fn shares_are_even_and_a_new_node_gets_its_share() {
     // The client's process is no node for longer than a lease.
     sleep(Duration::from_secs(11)).await;
     let tick = crate::model::options().lease_renew;
-    let _nodes = ["a", "b", "c"].map(|name| Running::start(&database, name, &keys));
+    let _nodes = ["a", "b", "c"].map(|name| start(&database, name, &keys));
     sleep(tick * 3).await;
     assert_eq!(shares(&database, &keys, &["a", "b", "c"]), [4, 4, 4]);
     eventually("nonces", || database.rows().iter().all(|tx| tx.nonce.is_some())).await;
-    let _fourth = Running::start(&database, "d", &keys);
+    let _fourth = start(&database, "d", &keys);
     sleep(tick * 3).await;
     assert_eq!(shares(&database, &keys, &["a", "b", "c", "d"]), [3, 3, 3, 3]);
     let tokens: Vec<u64> = keys.iter().map(|key| database.token(*key)).collect();
@@ -359,12 +368,12 @@ async fn shares_are_even_and_a_new_node_gets_its_share() {
 #[tokio::test(start_paused = true)]
 async fn an_orderly_end_hands_over() {
     let (database, keys) = database(2);
-    let a = Running::start(&database, "a", &keys);
+    let a = start(&database, "a", &keys);
     let posted = [a.desk.clone()];
     for key in &keys {
         post(&posted, request(*key, "1")).await;
     }
-    let b = Running::start(&database, "b", &keys);
+    let b = start(&database, "b", &keys);
     let desk = a.desk.clone();
     let before = Instant::now();
     a.stop().await;
@@ -372,7 +381,7 @@ async fn an_orderly_end_hands_over() {
     assert!(keys.iter().all(|key| database.owner(*key).is_none()));
     assert_eq!(desk.create(request(keys[0], "2"), false).await, Err(TxRefusal::no_owner()));
     // A request finds the next owner at once.
-    post(&[b.desk.clone()], request(keys[0], "2")).await;
+    post(std::slice::from_ref(&b.desk), request(keys[0], "2")).await;
     assert_eq!(database.owner(keys[0]).expect("an owner").0, "b");
     eventually("both signers", || shares(&database, &keys, &["b"]) == [2]).await;
     database.check();
@@ -382,19 +391,19 @@ async fn an_orderly_end_hands_over() {
 #[tokio::test(start_paused = true)]
 async fn a_killed_node_loses_its_signers_when_the_lease_ends() {
     let (database, keys) = database(1);
-    let a = Running::start(&database, "a", &keys);
-    post(&[a.desk.clone()], request(keys[0], "1")).await;
-    let b = Running::start(&database, "b", &keys);
+    let a = start(&database, "a", &keys);
+    post(std::slice::from_ref(&a.desk), request(keys[0], "1")).await;
+    let b = start(&database, "b", &keys);
     sleep(Duration::from_secs(30)).await;
     assert_eq!(database.owner(keys[0]).expect("an owner").0, "a");
     let before = Instant::now();
     a.kill().await;
-    post(&[b.desk.clone()], request(keys[0], "2")).await;
+    post(std::slice::from_ref(&b.desk), request(keys[0], "2")).await;
     let options = crate::model::options();
     assert!(before.elapsed() <= options.lease_duration + options.lease_skew * 2);
     assert_eq!(database.owner(keys[0]).map(|owner| owner.2), Some(2));
     // The same name again is a stranger to its predecessor.
-    let again = Running::start(&database, "a", &keys);
+    let again = start(&database, "a", &keys);
     let answer = again.desk.create(request(keys[0], "3"), false).await;
     assert!(matches!(answer, Err(TxRefusal::NotLeader(_))), "{answer:?}");
     database.check();
@@ -405,16 +414,16 @@ async fn a_killed_node_loses_its_signers_when_the_lease_ends() {
 async fn a_paused_owner_changes_nothing_when_it_wakes() {
     for polls in 0..40_u64 {
         let (database, keys) = database(1);
-        let a = Running::start(&database, "a", &keys);
-        let b = Running::start(&database, "b", &keys);
+        let a = start(&database, "a", &keys);
+        let b = start(&database, "b", &keys);
         a.store.delay(Duration::from_millis(1));
-        post(&[a.desk.clone()], request(keys[0], "1")).await;
+        post(std::slice::from_ref(&a.desk), request(keys[0], "1")).await;
         // Paused at some instant of the creates that follow.
         let (desk, signer) = (a.desk.clone(), keys[0]);
         let cut = tokio::spawn(async move { post(&[desk], request(signer, "2")).await });
         sleep(Duration::from_micros(200 * polls)).await;
         a.pause(true);
-        post(&[b.desk.clone()], request(keys[0], "3")).await;
+        post(std::slice::from_ref(&b.desk), request(keys[0], "3")).await;
         let (owner, _, token) = database.owner(keys[0]).expect("an owner");
         assert_eq!((owner.as_str(), token), ("b", 2));
         a.pause(false);
@@ -434,17 +443,19 @@ async fn a_paused_owner_changes_nothing_when_it_wakes() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_cut_off_loses_or_gives_its_signers() {
     let (database, keys) = database(1);
-    let a = Running::start(&database, "a", &keys);
-    post(&[a.desk.clone()], request(keys[0], "1")).await;
-    let b = Running::start(&database, "b", &keys);
+    let a = start(&database, "a", &keys);
+    post(std::slice::from_ref(&a.desk), request(keys[0], "1")).await;
+    let chain = Still::default();
+    let (mute, options) = (Mute(keys.clone()), crate::model::options());
+    let b = Running::start(&database, "b", vec![chain.clone()], mute, options);
     a.store.cut(true);
-    post(&[b.desk.clone()], request(keys[0], "2")).await;
+    post(std::slice::from_ref(&b.desk), request(keys[0], "2")).await;
     assert_eq!(database.owner(keys[0]).expect("an owner").0, "b");
     a.store.cut(false);
     sleep(Duration::from_secs(5)).await;
     assert_eq!(a.desk.owned(), []);
 
-    b.chain.is_away.store(true, Ordering::Relaxed);
+    chain.is_away.store(true, Ordering::Relaxed);
     let options = crate::model::options();
     sleep(options.release_blind / 2).await;
     assert_eq!(database.owner(keys[0]).expect("an owner").0, "b", "it keeps them for a while");
@@ -458,17 +469,17 @@ async fn a_node_that_is_cut_off_loses_or_gives_its_signers() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_with_an_unknown_outcome_is_found() {
     let (database, keys) = database(1);
-    let a = Running::start(&database, "a", &keys);
+    let a = start(&database, "a", &keys);
     a.store.fail(StoreCall::Acquire, StoreFault::AnswerLost);
-    post(&[a.desk.clone()], request(keys[0], "1")).await;
+    post(std::slice::from_ref(&a.desk), request(keys[0], "1")).await;
     assert_eq!(database.token(keys[0]), 1);
     a.kill().await;
 
-    let b = Running::start(&database, "b", &keys);
+    let b = start(&database, "b", &keys);
     sleep(Duration::from_secs(20)).await;
     eventually("an owner", || database.token(keys[0]) == 2).await;
     assert_eq!(b.desk.owned().len(), 1, "taken by turns");
-    let c = Running::start(&database, "c", &keys);
+    let c = start(&database, "c", &keys);
     // Both answers are lost, and the client leaves: the renewal finds the lease.
     sleep(Duration::from_secs(1)).await;
     b.stop().await;
@@ -486,13 +497,13 @@ async fn a_lease_with_an_unknown_outcome_is_found() {
 #[tokio::test(start_paused = true)]
 async fn an_end_without_the_store_keeps_its_limit() {
     let (database, keys) = database(1);
-    let a = Running::start(&database, "a", &keys);
-    post(&[a.desk.clone()], request(keys[0], "1")).await;
+    let a = start(&database, "a", &keys);
+    post(std::slice::from_ref(&a.desk), request(keys[0], "1")).await;
     a.store.fail(StoreCall::Release, StoreFault::Refused);
     a.stop().await;
     assert_eq!(database.owner(keys[0]), None);
-    let b = Running::start(&database, "b", &keys);
-    post(&[b.desk.clone()], request(keys[0], "2")).await;
+    let b = start(&database, "b", &keys);
+    post(std::slice::from_ref(&b.desk), request(keys[0], "2")).await;
     b.store.cut(true);
     let before = Instant::now();
     b.stop().await;
@@ -508,7 +519,7 @@ async fn random_faults_break_no_law() {
         let (database, keys) = database(4);
         let mut nodes = Vec::new();
         for (number, name) in ["a", "b", "c"].into_iter().enumerate() {
-            let node = Running::start(&database, name, &keys);
+            let node = start(&database, name, &keys);
             node.store.delay(Duration::from_millis(2));
             node.store.shake(seed * 7 + number as u64, 60);
             nodes.push(node);
@@ -543,7 +554,7 @@ async fn random_faults_break_no_law() {
                 sleep(Duration::from_secs(seed % 20)).await;
                 nodes[at].pause(false);
             } else {
-                let fresh = Running::start(&database, "again", &keys);
+                let fresh = start(&database, "again", &keys);
                 fresh.store.delay(Duration::from_millis(2));
                 fresh.store.shake(seed * 31 + round, 60);
                 desk_list.lock()[at] = fresh.desk.clone();

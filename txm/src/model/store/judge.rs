@@ -55,7 +55,7 @@ fn attempts(old: &Tx, step: &TxStep, admits_any_bytes: bool) {
             attempt_of(new, attempt);
         }
     }
-    assert!(new.attempts.is_empty() == !may_be_sent(new), "CL3: {id} in {:?}", new.state);
+    assert_eq!(new.attempts.is_empty(), !may_be_sent(new), "CL3: {id} in {:?}", new.state);
     for effect in &step.effects {
         if let Effect::Send { attempt } = effect {
             let is_stored = new.attempts.iter().any(|it| it.number == *attempt);
