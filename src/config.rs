@@ -45,6 +45,14 @@ pub mod telemetry;
 pub mod tls;
 pub mod transactions;
 pub mod txm;
+pub mod txm_confirmations;
+pub mod txm_lease;
+pub mod txm_network;
+pub mod txm_nonce;
+pub mod txm_price;
+pub mod txm_resubmit;
+pub mod txm_signers;
+pub mod txm_trust;
 pub mod wal;
 pub mod webhooks;
 

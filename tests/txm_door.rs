@@ -12,7 +12,7 @@ mod node;
 /// Each input that is refused, row by row.
 mod refused;
 
-/// Who may do what.
+/// The rights of each token.
 mod tokens;
 
 /// Transactions from POST to their end, on one node and on two.

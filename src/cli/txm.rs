@@ -48,7 +48,7 @@ pub enum SignerCommand {
     ///
     /// It is refused while transactions of the signer are under way.
     Add(SignerAddArgs),
-    /// Let a signer sign no new payment until `resume`. What is signed goes on.
+    /// Let a signer sign no new payment until `resume`. Signed ones go on.
     Suspend(SignerArgs),
     /// Lift a suspension.
     Resume(SignerResumeArgs),

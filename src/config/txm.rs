@@ -1,16 +1,7 @@
 //! The transaction manager: the nodes that `ubscore txm serve` runs.
 //!
-//! The sections below `[txm]` have files of their own. What only a node needs is checked by
-//! [`Txm::validate_node`], so that the service itself starts without it.
-
-pub mod confirmations;
-pub mod lease;
-pub mod network;
-pub mod nonce;
-pub mod price;
-pub mod resubmit;
-pub mod signers;
-pub mod trust;
+//! The sections below `[txm]` have files of their own. [`Txm::validate_node`] checks the needs of a
+//! node, so that the service itself starts without them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -21,20 +12,23 @@ use domain::transfer::Cid;
 use serde::Deserialize;
 use txm::options::TxmOptions;
 
-use self::confirmations::Confirmations;
-use self::lease::LeaseTimes;
-use self::network::Network;
-use self::nonce::{Nonce, Submit};
-use self::price::{Fee, Gas};
-use self::resubmit::Resubmit;
-use self::signers::Signers;
-use self::trust::Trust;
 use super::auth::Auth;
 use super::bound::{Bound, FIVE_MINUTES_MS, HOUR_MS, bound};
 use super::file::read_secret;
 use super::secret::Secret;
 use super::tls::{self, TlsFiles};
-use super::{Error, is_http_url, range};
+use super::txm_confirmations::Confirmations;
+use super::txm_lease::LeaseTimes;
+use super::txm_network::Network;
+use super::txm_nonce::{Nonce, Submit};
+use super::txm_price::{Fee, Gas};
+use super::txm_resubmit::Resubmit;
+use super::txm_signers::Signers;
+use super::txm_trust::Trust;
+use super::{
+    Error, is_http_url, range, txm_confirmations, txm_lease, txm_network, txm_nonce, txm_price,
+    txm_resubmit, txm_signers, txm_trust,
+};
 use crate::postgres::Address;
 
 /// The section `[txm]`.
@@ -83,7 +77,7 @@ pub struct Txm {
     pub fee: Fee,
     /// Amounts of gas.
     pub gas: Gas,
-    /// Keys, and what they may sign.
+    /// Keys, and the payloads that they may sign.
     pub signers: Signers,
     /// The tokens of the node's clients and operators.
     pub auth: Trust,
@@ -132,14 +126,14 @@ const OWN: &[Bound] = &[
 /// The bounds of all whole numbers, section by section.
 pub(super) const BOUNDS: [&[Bound]; 9] = [
     OWN,
-    network::BOUNDS,
-    lease::BOUNDS,
-    nonce::BOUNDS,
-    resubmit::BOUNDS,
-    confirmations::BOUNDS,
-    price::BOUNDS,
-    signers::BOUNDS,
-    trust::BOUNDS,
+    txm_network::BOUNDS,
+    txm_lease::BOUNDS,
+    txm_nonce::BOUNDS,
+    txm_resubmit::BOUNDS,
+    txm_confirmations::BOUNDS,
+    txm_price::BOUNDS,
+    txm_signers::BOUNDS,
+    txm_trust::BOUNDS,
 ];
 
 impl Txm {
@@ -179,7 +173,7 @@ impl Txm {
         self.signers.validate()
     }
 
-    /// Checks what a node needs. `core`: the tokens of the service. `dev`: limits may be missing,
+    /// Checks the needs of a node. `core`: the tokens of the service. `dev`: limits may be missing,
     /// and the development secret is allowed.
     pub(super) fn validate_node(&self, core: &Auth, dev: bool) -> Result<(), Error> {
         self.chain.validate_node()?;
@@ -232,9 +226,9 @@ impl Txm {
             attempts_max: resubmit.attempts_max,
             bump_percent: fee.bump_percent,
             caps: GasCaps {
-                max_fee: price::wei(fee.max_fee_gwei_max),
-                tip: price::wei(fee.tip_gwei_max),
-                cost: price::wei(fee.cost_gwei_max),
+                max_fee: txm_price::wei(fee.max_fee_gwei_max),
+                tip: txm_price::wei(fee.tip_gwei_max),
+                cost: txm_price::wei(fee.cost_gwei_max),
             },
             is_legacy: chain.legacy_fees,
             gas_margin_percent: self.gas.margin_percent,

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! The rights of each token.
 
 use serde_json::json;
 

@@ -10,7 +10,7 @@ use txm::signer::remote::RemoteSigner;
 use txm::signer::{SignError, SignedBytes, Signer, Unsigned};
 
 use super::tls;
-use crate::config::txm::signers::Signers;
+use crate::config::txm_signers::Signers;
 
 /// The keys of a node.
 pub(super) struct NodeKeys {

@@ -42,7 +42,7 @@ pub(super) async fn list(service: &TxmService, call: &Call) -> Outcome {
 }
 
 /// `POST /admin/v1/signers`. Its next nonce is the chain's, if every endpoint says the same of its
-/// head and of its pool. Otherwise transactions of somebody else are under way.
+/// head and of its pool. Otherwise other transactions of it are under way.
 pub(super) async fn add(service: &TxmService, call: Call) -> Outcome {
     let user = TxCaller::admin(&service.intake, &call)?;
     query(&call, "")?;

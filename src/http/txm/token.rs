@@ -1,5 +1,5 @@
-//! The callers of a node, by their tokens: services with their signers, operators who read, and
-//! operators who command. Tokens of users, venues and other audiences are refused.
+//! The callers of a node, by their tokens: services with their signers, viewers, and admins. Tokens
+//! of users, venues and other audiences are refused.
 
 use alloy_primitives::Address;
 use base64::Engine;
@@ -36,9 +36,9 @@ pub(super) enum TxCaller {
         /// The beginning of its ids; `None`: ids without a slash.
         prefix: Option<String>,
     },
-    /// An operator who reads.
+    /// An operator with the right to read.
     Viewer,
-    /// An operator who commands.
+    /// An operator with the right to command.
     Admin(u64),
 }
 
@@ -61,7 +61,7 @@ impl TxCaller {
         }
     }
 
-    /// The operator of a request who may command.
+    /// The operator of a request, with the right to command.
     ///
     /// # Errors
     /// UNAUTHORIZED, FORBIDDEN.

@@ -249,7 +249,7 @@ pub(super) async fn cancel_by_request(service: &TxmService, call: Call) -> Outco
     Ok(json(status, &TxBody::new(&details.tx), &answered))
 }
 
-/// Of a suspended signer only operators cancel what has a nonce.
+/// Only operators cancel a numbered transaction of a suspended signer.
 async fn refuse_of_suspended(
     service: &TxmService,
     signer: Address,

@@ -1,4 +1,4 @@
-//! The keys of a node, and what they may sign.
+//! The keys of a node, and the payloads that they may sign.
 
 use std::path::PathBuf;
 
@@ -7,9 +7,9 @@ use chain::payload;
 use serde::Deserialize;
 use txm::options::SignerPolicy;
 
-use crate::config::bound::{Bound, MINUTE_MS, bound};
-use crate::config::names::names;
-use crate::config::{Error, is_http_url, range};
+use super::bound::{Bound, MINUTE_MS, bound};
+use super::names::names;
+use super::{Error, is_http_url, range};
 
 /// The word for the chain's own coin.
 const NATIVE: &str = "native";
@@ -69,7 +69,7 @@ pub(super) const BOUNDS: &[Bound] = &[
 ];
 
 impl Signers {
-    /// What each signer of this node may sign.
+    /// The payloads that each signer of this node may sign.
     ///
     /// # Errors
     /// [`Error::Range`]: a text of `allow` or of `outflow_per_hour_max` is wrong.
@@ -120,7 +120,7 @@ impl Signers {
         }
     }
 
-    /// Checks what a node needs. `dev`: limits may be missing.
+    /// Checks the needs of a node. `dev`: limits may be missing.
     pub(super) fn validate_node(&self, dev: bool) -> Result<(), Error> {
         let missing = |key: &'static str, advice| Err(Error::Missing { key: key.into(), advice });
         if self.keystore_dir.is_none() && self.remote_url.is_none() {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use txm::options::Finality;
 
-use crate::config::bound::{Bound, HOUR_MS, bound};
+use super::bound::{Bound, HOUR_MS, bound};
 
 /// The section `[txm.confirmations]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::config::bound::{Bound, MINUTE_MS, bound};
-use crate::config::file::read_secret;
-use crate::config::names::names;
-use crate::config::secret::Secret;
-use crate::config::{Error, is_http_url, range};
+use super::bound::{Bound, MINUTE_MS, bound};
+use super::file::read_secret;
+use super::names::names;
+use super::secret::Secret;
+use super::{Error, is_http_url, range};
 
 /// The most endpoints: each is asked for each send.
 const ENDPOINTS_MAX: usize = 16;
@@ -96,7 +96,7 @@ impl Network {
         }
     }
 
-    /// Checks what a node needs.
+    /// Checks the needs of a node.
     pub(super) fn validate_node(&self) -> Result<(), Error> {
         if self.chain_id == 0 {
             let advice = "give the chain's number, 1 for Ethereum";

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::config::auth::{Algorithm, Auth};
-use crate::config::bound::{Bound, bound};
-use crate::config::secret::Secret;
-use crate::config::{Error, range};
+use super::auth::{Algorithm, Auth};
+use super::bound::{Bound, bound};
+use super::secret::Secret;
+use super::{Error, range};
 
 /// The value that `aud` of every token must contain. It is fixed: no token of another service
 /// counts here.

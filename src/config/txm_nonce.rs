@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use txm::options::ExternalUse;
 
-use crate::config::bound::{Bound, HOUR_MS, WEEK_MS, bound};
+use super::bound::{Bound, HOUR_MS, WEEK_MS, bound};
 
 /// The section `[txm.nonce]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

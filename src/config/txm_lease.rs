@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use crate::config::bound::{Bound, bound};
-use crate::config::{Error, range};
+use super::bound::{Bound, bound};
+use super::{Error, range};
 
 /// The section `[txm.lease]`. Every node of one database has the same values.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::config::bound::{Bound, HOUR_MS, bound};
+use super::bound::{Bound, HOUR_MS, bound};
 
 /// The section `[txm.resubmit]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

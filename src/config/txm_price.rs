@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::config::bound::{Bound, bound};
+use super::bound::{Bound, bound};
 
 /// Wei of a gwei.
 const GWEI: u128 = 1_000_000_000;
