@@ -260,6 +260,9 @@ pub(in crate::postgres) const ORDER_COLUMNS: &str = "\
     r.payments, r.held, r.attempts, r.next_at, r.created_at, r.expires_at, r.updated_at, \
     r.paid_at, r.version, r.follow_state, r.follow_req_id, r.follow_code, r.bonus_state";
 
+/// How many they are.
+pub(in crate::postgres) const ORDER_COLUMNS_COUNT: usize = 29;
+
 /// The columns of a return, in the order of [`return_from_row`].
 pub(in crate::postgres) const RETURN_COLUMNS: &str = "\
     b.return_id, b.payment_id, b.kind, b.minor_units, b.state, b.next_at, b.created_at, \
