@@ -84,6 +84,11 @@ pub(in crate::postgres) struct OrderRow<'a> {
 }
 
 impl<'a> OrderRow<'a> {
+    /// Whether a flight makes it; otherwise it changes it.
+    pub(super) fn is_new(&self) -> bool {
+        self.version == 1
+    }
+
     pub(in crate::postgres) fn of(
         order: &'a Recharge,
         steps: &'a [RechargeStep],
@@ -154,6 +159,11 @@ pub(super) struct PaymentRow<'a> {
 }
 
 impl<'a> PaymentRow<'a> {
+    /// Whether a flight makes it; otherwise it changes it.
+    pub(super) fn is_new(&self) -> bool {
+        self.version == 1
+    }
+
     pub(super) fn of(payment: &'a RechargePayment) -> Self {
         PaymentRow {
             minor_units: payment.minor_units,
