@@ -17,7 +17,7 @@ use domain::code::Code;
 
 /// The longest wait of a look for the end of all commits: about one commit. Beside a load of
 /// transfers there is always one.
-const COMMIT_WAIT: Duration = Duration::from_millis(3);
+const COMMIT_WAIT: Duration = Duration::from_millis(5);
 
 /// The result of a look for one caller.
 type Looked = Result<KnownMatter, Rejection>;
