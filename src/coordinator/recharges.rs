@@ -7,9 +7,11 @@
 mod bonus;
 mod creates;
 pub mod forward;
+mod lookups;
 pub mod recovered;
 pub mod returns;
 mod tries;
+mod turns;
 mod waits;
 
 use std::collections::HashMap;
@@ -22,6 +24,8 @@ use tracing::warn;
 
 use self::bonus::Bonuses;
 use self::creates::Creates;
+use self::lookups::Lookups;
+use self::turns::Turns;
 use self::waits::Waits;
 use super::{Coordinator, Rejection};
 use crate::adapters::Adapter;
@@ -31,6 +35,7 @@ use crate::crash;
 use crate::entropy::Entropy;
 use crate::postgres::Error;
 use crate::postgres::reads::Reads;
+use crate::postgres::reads::recharges::{KnownMatter, MatterKey};
 use crate::postgres::recover::Restored;
 use crate::quota::Refused;
 use crate::recharge::act::{
@@ -105,6 +110,8 @@ pub struct PaymentAnswer {
     pub told: PaymentTold,
     /// The payment as it stands; `None`: it is not recorded.
     pub payment: Option<RechargePayment>,
+    /// Whether the till may have something to do for its order now.
+    pub due: bool,
 }
 
 /// See the head of this file.
@@ -116,6 +123,8 @@ pub struct Recharges<T, F> {
     clock: Arc<dyn Clock>,
     entropy: Mutex<Box<dyn Entropy>>,
     creates: Creates,
+    lookups: Lookups,
+    turns: Turns,
     waits: Waits,
     bonuses: Option<Bonuses>,
     /// Payments that were told and not committed, each with its first failure, monotonic ns.
@@ -145,6 +154,8 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
             clock,
             entropy,
             creates,
+            lookups: Lookups::default(),
+            turns: Turns::default(),
             waits,
             bonuses: None,
             failing,
@@ -416,56 +427,84 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         again: bool,
         last: bool,
     ) -> Result<PaymentAnswer, Rejection> {
-        let away = |error| {
-            warn!(%error, "a payment waits for PostgreSQL");
-            Rejection::of(Code::SystemError)
-        };
-        let recorded = self.reads.channel_payment(&terms.name, &facts.trade_no).await;
-        let recorded = recorded.map_err(away)?;
-        let order = match RechargeId::parse(&facts.merchant_no) {
-            Some(id) => self.reads.recharge(id).await.map_err(away)?,
-            None => None,
-        };
-        let order = order.filter(|order| order.channel == terms.name);
-        let proof = facts.proof.as_deref();
-        let (proven, _) = self.proofs.verify(proof, &terms.name, &facts.merchant_no);
-        let known = KnownPayment {
-            terms,
-            amount: None,
-            proven,
-            recorded: recorded.as_ref(),
-            order: order.as_ref(),
-            account: None,
-            again,
-        };
-        // Only the rows that write nothing: they rest on committed rows that never change.
-        let decision = decide(&known, facts, self.rules.policy);
-        if !decision.writes() {
-            let told = decision.told(recorded.as_ref());
-            return Ok(PaymentAnswer { decision, told, payment: recorded });
+        loop {
+            let key = MatterKey {
+                channel: terms.name.clone(),
+                trade_no: facts.trade_no.clone(),
+                order: RechargeId::parse(&facts.merchant_no),
+            };
+            let named = (key.channel.clone(), key.trade_no.clone());
+            let KnownMatter { order, payment: recorded } =
+                self.lookups.look(&self.coordinator, &self.reads, key).await?;
+            let order = order.filter(|order| order.channel == terms.name);
+            let proof = facts.proof.as_deref();
+            let (proven, _) = self.proofs.verify(proof, &terms.name, &facts.merchant_no);
+            let known = KnownPayment {
+                terms,
+                amount: None,
+                proven,
+                recorded: recorded.as_ref(),
+                order: order.as_ref(),
+                account: None,
+                again,
+            };
+            // Only the rows that write nothing: they rest on committed rows that never change.
+            let decision = decide(&known, facts, self.rules.policy);
+            if !decision.writes() {
+                let told = decision.told(recorded.as_ref());
+                let due = order.is_some_and(|order| !order.state.is_terminal());
+                return Ok(PaymentAnswer { decision, told, payment: recorded, due });
+            }
+            let turn = match self.turns.begin(named) {
+                Ok(turn) => turn,
+                Err(another) => {
+                    turns::ended(another).await;
+                    continue;
+                }
+            };
+            let pay = PaymentCall {
+                id: PaymentId::of(&terms.name, &facts.trade_no),
+                return_id: self.return_id(),
+                facts: facts.clone(),
+                terms: Arc::clone(terms),
+                proven,
+                recharge: order.as_ref().map(|order| order.id),
+                seen_by,
+                policy: self.rules.policy,
+                again,
+                bonus: order.as_ref().is_some_and(|order| order.bonus_state.is_some()),
+                restored: self.may_be_restored(order.as_ref()),
+                last,
+                seen: None,
+            };
+            let answer = self.pay(pay, order, recorded.is_some(), actor).await;
+            drop(turn);
+            return answer;
         }
+    }
+
+    /// Has the worker of its user decide a payment. `order`: as it was looked up. `is_recorded`:
+    /// the payment was seen too.
+    async fn pay(
+        &self,
+        mut pay: PaymentCall,
+        order: Option<Recharge>,
+        is_recorded: bool,
+        actor: &str,
+    ) -> Result<PaymentAnswer, Rejection> {
+        let (restored, bonus) = (pay.restored, pay.bonus);
         let user = order.as_ref().map(|order| order.user);
-        let bonus = order.as_ref().is_some_and(|order| order.bonus_state.is_some());
-        let restored = self.may_be_restored(order.as_ref());
         let is_paid = order.as_ref().is_some_and(|order| order.state == RechargeState::Paid);
-        let act = RechargeAct::Pay(Box::new(PaymentCall {
-            id: PaymentId::of(&terms.name, &facts.trade_no),
-            return_id: self.return_id(),
-            facts: facts.clone(),
-            terms: Arc::clone(terms),
-            proven,
-            recharge: order.map(|order| order.id),
-            seen_by,
-            policy: self.rules.policy,
-            again,
-            bonus,
-            restored,
-            last,
-        }));
+        let goes_on = order.as_ref().is_none_or(|order| order.target != RechargeTarget::Funding);
+        pay.seen = order.filter(|_| !is_recorded).map(Box::new);
+        let act = RechargeAct::Pay(Box::new(pay));
         crash::point("callback_before_commit");
         let outcome = self.act(user, actor, act).await?;
         crash::point("callback_after_commit");
-        let answer = answered(outcome)?;
+        let mut answer = answered(outcome)?;
+        // A credit ends the order, and leaves no return and no question.
+        let credits = matches!(answer.decision, PaymentDecision::Credit { .. });
+        answer.due = !credits || goes_on || bonus;
         if restored && !is_paid {
             Self::report_other(&answer);
         }
@@ -624,7 +663,8 @@ fn made(outcome: RechargeOutcome) -> Result<RechargeMade, Rejection> {
 fn answered(outcome: RechargeOutcome) -> Result<PaymentAnswer, Rejection> {
     match outcome {
         RechargeOutcome::Payment { decision, told, payment } => {
-            Ok(PaymentAnswer { decision, told, payment: payment.map(|payment| *payment) })
+            let payment = payment.map(|payment| *payment);
+            Ok(PaymentAnswer { decision, told, payment, due: true })
         }
         outcome => unreachable!("{outcome:?} answers another act"),
     }

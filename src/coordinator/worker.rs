@@ -60,6 +60,7 @@ use self::recording::Recordings;
 use self::scan::Scan;
 use self::stuck::Stuck;
 use self::undecided::Undecided;
+use super::commits::Commits;
 use super::hand::Hands;
 use super::numbers::Numbers;
 use super::parts::Parts;
@@ -116,6 +117,7 @@ pub(super) struct Worker<T, F> {
     parts: Arc<Parts<T, F>>,
     numbers: Arc<Numbers>,
     hands: Arc<Hands>,
+    commits: Arc<Commits>,
     queue: Queue,
     marks: Marks,
     active: HashMap<ReqId, Active>,
@@ -146,7 +148,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         shards: u32,
         parts: Arc<Parts<T, F>>,
         numbers: Arc<Numbers>,
-        hands: Arc<Hands>,
+        (hands, commits): (Arc<Hands>, Arc<Commits>),
         entropy: Box<dyn Entropy>,
     ) -> Worker<T, F> {
         let options = &parts.options;
@@ -155,6 +157,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             shards,
             numbers,
             hands,
+            commits,
             queue: Queue::default(),
             marks: Marks::default(),
             active: HashMap::new(),
@@ -228,7 +231,12 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 }
                 Woken::Participant(told) => self.on_told(told),
                 Woken::Message(Some(message)) => {
+                    let is_payment = message.is_payment();
                     self.receive(message);
+                    if is_payment {
+                        // One look has woken many callers: they are ready to send theirs.
+                        tokio::task::yield_now().await;
+                    }
                     // Messages that have come meanwhile belong into the same batch.
                     while self.queue.len() < self.parts.options.batch_max
                         && let Ok(message) = inbox.try_recv()

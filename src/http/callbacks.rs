@@ -285,7 +285,7 @@ async fn pay(
             let recharge_id = order.map(|id| id.to_string());
             let decision = answer.decision;
             info!(channel = name, recharge_id, trade_no, ?decision, "a payment is decided");
-            if let Some(id) = order {
+            if let Some(id) = order.filter(|_| answer.due) {
                 desk.till.look(id);
             }
             let is_held = |payment: RechargePayment| payment.disposition == Disposition::Held;

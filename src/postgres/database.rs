@@ -17,6 +17,7 @@ use futures_util::future::{Either, select};
 use jiff::Timestamp;
 use tokio::sync::OnceCell;
 use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row, Statement};
 use tracing::{error, info};
 
@@ -84,6 +85,8 @@ struct Session {
     reads: Reads,
     /// Those of flights with recharges, prepared with the first one.
     recharging: OnceCell<Statement>,
+    /// The same of flights that credit orders and do no more.
+    crediting: OnceCell<Statement>,
 }
 
 impl Database {
@@ -313,7 +316,7 @@ impl Journal for Database {
         let statement = match (rows.are_plain(), rows.have_recharges()) {
             (true, _) => &session.plain,
             (false, false) => &session.flight,
-            (false, true) => match session.recharging(limit).await {
+            (false, true) => match session.recharging(rows.are_credits(), limit).await {
                 Ok(statement) => statement,
                 Err(error) => {
                     self.set_flies(flew);
@@ -408,12 +411,23 @@ impl Session {
         let (prepared, blockers) = watched((config, limits), pid, prepare).await;
         let (flight, plain, reads) = prepared.map_err(|error| unanswered(error, blockers))?;
         info!("connected to PostgreSQL");
-        Ok(Session { client, pid, flight, plain, reads, recharging: OnceCell::new() })
+        let (recharging, crediting) = (OnceCell::new(), OnceCell::new());
+        Ok(Session { client, pid, flight, plain, reads, recharging, crediting })
     }
 
     /// The statement of a flight with recharges. Nothing is prepared for it while there is none.
-    async fn recharging(&self, limit: Duration) -> Result<&Statement, Error> {
-        let prepare = self.recharging.get_or_try_init(|| self.client.prepare(FLIGHT));
+    /// `credits`: it has only credits of orders.
+    async fn recharging(&self, credits: bool, limit: Duration) -> Result<&Statement, Error> {
+        let prepare = async {
+            if !credits {
+                return self.recharging.get_or_try_init(|| self.client.prepare(FLIGHT)).await;
+            }
+            let prepare = async || {
+                let statement = without(FLIGHT, CREDITS_LACK);
+                self.client.prepare_typed(&statement, &credit_parameters()).await
+            };
+            self.crediting.get_or_try_init(prepare).await
+        };
         let prepared = tokio::time::timeout(limit, prepare).await;
         Ok(prepared.map_err(|_| Error::Timeout(limit))??)
     }
@@ -421,6 +435,17 @@ impl Session {
 
 /// The statement of a flight with everything.
 const FLIGHT: &str = include_str!("flight/flight.sql");
+
+/// The marks of the parts that a flight of credits lacks.
+const CREDITS_LACK: [&str; 2] = ["--(\n", "--)\n"];
+
+/// The parameters of the statement of credits, in their order. PostgreSQL finds the types of those
+/// that it has; the others, which stand in missing parts, are NULL.
+fn credit_parameters() -> Vec<Type> {
+    const MISSING: [usize; 6] = [16, 18, 19, 20, 21, 24];
+    let of = |number| if MISSING.contains(&number) { Type::INT4 } else { Type::UNKNOWN };
+    (1..=26).map(of).collect()
+}
 
 /// A statement without the parts between two marks: those that only other flights have.
 fn without(flight: &str, [open, close]: [&str; 2]) -> String {
@@ -545,5 +570,19 @@ mod tests {
             }
         }
         assert!(FLIGHT.contains("$26::recharge_events[]"));
+    }
+
+    /// Goal: the statement of credits has each of its parameters, and none that it lacks.
+    #[test]
+    fn a_flight_of_credits_has_no_part_that_it_does_not_need() {
+        let statement = without(FLIGHT, CREDITS_LACK);
+        for (number, type_) in (1..).zip(credit_parameters()) {
+            let is_there = statement.contains(&format!("${number}::"))
+                || statement.contains(&format!("cardinality(${number})"));
+            assert_eq!(is_there, type_ == Type::UNKNOWN, "${number}");
+        }
+        for word in ["funding_holds", "freezes_tb", "admin_audit", "receivables", "returns"] {
+            assert!(!statement.contains(word), "{word}");
+        }
     }
 }

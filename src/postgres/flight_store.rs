@@ -250,6 +250,7 @@ impl<J: Journal> Store for FlightStore<J> {
     async fn commit(&mut self, standing: Standing, calls: &[Call]) -> Result<Vec<Reply>, Failure> {
         let number = self.settle(standing).await? + 1;
         let mut known = Known::default();
+        known.see(calls, &self.memory);
         let (mut mismatches, mut differed) = (0, None::<Flight>);
         // Each further round has made the batch careful or has counted a mismatch.
         loop {

@@ -246,6 +246,9 @@ pub struct PaymentCall {
     /// Every other payment of its order was decided before, in the turn of [`Facts::in_turn`]: one
     /// that went back as a whole may have the credit of its order.
     pub last: bool,
+    /// Its order, as it was looked up together with its payment, which was not recorded then. The
+    /// flight compares both rows, so that it need not read them. `None`: they are read.
+    pub seen: Option<Box<Recharge>>,
 }
 
 impl PaymentCall {

@@ -47,6 +47,35 @@ fn rch_004_ten_and_a_thousand_at_once_credit_once() {
     assert_eq!(recorded(&site).len(), 2);
 }
 
+/// Goal: payments of many orders that are told at once share looks and flights, and one that
+/// PostgreSQL cannot take spoils no other. Method: the number of one has a zero byte.
+#[test]
+fn payments_that_are_told_at_once_are_decided_each_for_itself() {
+    let desk = Desk::with_open_max(100);
+    let orders: Vec<Recharge> = (0..8).map(|n| desk.paying(&format!("order-{n}"))).collect();
+    let number = |n: usize| if n == 3 { "t\0".to_owned() } else { format!("t{n}") };
+    let facts: Vec<Facts> =
+        orders.iter().enumerate().map(|(n, order)| desk.facts(order, &number(n))).collect();
+    let flights = || -> usize { desk.flights().parse().expect("a number") };
+    let before = flights();
+    let told = facts.iter().map(|facts| desk.recharges.told(&desk.terms, facts, SeenBy::Query));
+    let answers = block_on(join_all(told));
+    for (n, answer) in answers.iter().enumerate() {
+        match (n, answer) {
+            (3, Err(rejection)) => assert_eq!(rejection.code, Code::SystemError),
+            (_, Ok(answer)) => {
+                assert_eq!(answer.decision, PaymentDecision::Credit { pays: true });
+                assert!(!answer.due, "the till has nothing to do");
+            }
+            (n, answer) => panic!("{n}: {answer:?}"),
+        }
+    }
+    assert!(flights() - before < 7, "{} flights for 7 payments", flights() - before);
+    assert_eq!(desk.available(USER), (710 * COIN).to_string());
+    assert_eq!(desk.stands(&orders[3]), (RechargeState::Paying, 0, 0));
+    desk.stopped();
+}
+
 /// Goal: the same number with other facts is refused, and changes nothing.
 #[test]
 fn rch_024_a_contradiction_changes_nothing() {

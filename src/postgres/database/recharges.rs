@@ -84,6 +84,11 @@ pub(in crate::postgres) struct OrderRow<'a> {
 }
 
 impl<'a> OrderRow<'a> {
+    /// Whether a flight makes it; otherwise it changes it.
+    pub(super) fn is_new(&self) -> bool {
+        self.version == 1
+    }
+
     pub(in crate::postgres) fn of(
         order: &'a Recharge,
         steps: &'a [RechargeStep],
@@ -154,6 +159,11 @@ pub(super) struct PaymentRow<'a> {
 }
 
 impl<'a> PaymentRow<'a> {
+    /// Whether a flight makes it; otherwise it changes it.
+    pub(super) fn is_new(&self) -> bool {
+        self.version == 1
+    }
+
     pub(super) fn of(payment: &'a RechargePayment) -> Self {
         PaymentRow {
             minor_units: payment.minor_units,
@@ -259,6 +269,9 @@ pub(in crate::postgres) const ORDER_COLUMNS: &str = "\
     r.minor_units, r.bonus, r.promotion, r.target, r.state, r.closing, r.code, r.reference, r.pay, \
     r.payments, r.held, r.attempts, r.next_at, r.created_at, r.expires_at, r.updated_at, \
     r.paid_at, r.version, r.follow_state, r.follow_req_id, r.follow_code, r.bonus_state";
+
+/// How many they are.
+pub(in crate::postgres) const ORDER_COLUMNS_COUNT: usize = 29;
 
 /// The columns of a return, in the order of [`return_from_row`].
 pub(in crate::postgres) const RETURN_COLUMNS: &str = "\

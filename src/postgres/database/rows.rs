@@ -334,14 +334,29 @@ impl<'a> Rows<'a> {
 
     /// Whether it has only rows of a plain flight: see the statement.
     pub(super) fn are_plain(&self) -> bool {
+        self.externals.is_empty() && !self.have_recharges() && self.move_only()
+    }
+
+    /// Whether its rows of recharges are those of credits, and its others those of a plain flight:
+    /// see the statement.
+    pub(super) fn are_credits(&self) -> bool {
+        self.have_recharges()
+            && self.orders.iter().all(|row| !row.is_new())
+            && self.payments.iter().all(PaymentRow::is_new)
+            && self.returns.is_empty()
+            && self.receivables.is_empty()
+            && self.move_only()
+    }
+
+    /// Whether accounts stand, balances change, nothing is set apart, and nothing is audited.
+    fn move_only(&self) -> bool {
         let stands =
             |account: &Account| account.before.is_some() && account.after == account.before;
         let changes = |row: &BalanceChange| row.before.is_some() && row.after.is_some();
         self.deferred.is_empty()
-            && self.externals.is_empty()
             && self.notes.is_empty()
             && self.holds.is_empty()
-            && !self.have_recharges()
+            && self.frozen.is_empty()
             && self.freezes.is_empty()
             && self.accounts.iter().all(stands)
             && self.balances.iter().all(changes)
@@ -376,6 +391,14 @@ impl<'a> Rows<'a> {
             &self.accounts,
             &self.balances,
         ];
+        if self.are_credits() {
+            let (outside, nothing): (&(dyn ToSql + Sync), &(dyn ToSql + Sync)) =
+                (&self.externals, &None::<i32>);
+            values.extend([nothing, outside, nothing, nothing, nothing, nothing]);
+            values.extend([&self.orders as &(dyn ToSql + Sync), &self.payments, nothing]);
+            values.extend([&self.movements as &(dyn ToSql + Sync), &self.told]);
+            return values;
+        }
         if !self.are_plain() {
             let beside: [&(dyn ToSql + Sync); 6] = [
                 &self.deferred,

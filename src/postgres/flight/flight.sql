@@ -5,7 +5,8 @@
 --
 -- A plain flight has no row for the parts in marks, such as `deferred`. They are cut out of its
 -- statement, because PostgreSQL prepares each part of a statement, also one without rows. The same
--- holds of the parts in braces and a flight without recharges.
+-- holds of the parts in braces and a flight without recharges. A flight whose acts on recharges are
+-- credits of orders lacks the parts in parentheses, and keeps the others.
 WITH journal AS (
     INSERT INTO journal_tb (shard, flight, incarnation, attempt, at, durable, open_from,
                             event_first, bytes, event_count, entries)
@@ -43,16 +44,19 @@ WITH journal AS (
                     OR t.funding_at IS NOT NULL AND t.funding_code IS NULL))
     RETURNING 1
 --[
+--(
 ), deferred AS (
     UPDATE transfers_tb t SET attempts = a.attempts, next_retry_at = a.next_retry_at
       FROM journal CROSS JOIN unnest($16::flight_deferral[]) AS a
      WHERE t.req_id = a.req_id AND t.state = a.state
+--)
 ), outside AS (
     INSERT INTO external_operations (idem_key, op, code, user_id, asset_id, amount, balance_after,
                                      at, order_number)
     SELECT a.idem_key, a.op, a.code, a.user_id, a.asset_id, a.amount, a.balance_after, at,
            a.order_number
       FROM journal CROSS JOIN unnest($17::flight_external[]) AS a
+--(
 ), apart AS (
     INSERT INTO funding_holds (order_number, user_id, amount, asked, taken, brought, created_at,
                                updated_at, asset_id, state, round, round_code, reason, pays, paid,
@@ -83,11 +87,14 @@ WITH journal AS (
      WHERE t.user_id = a.user_id AND t.asset_id = a.asset_id AND t.purpose = a.purpose
        AND t.amount = a.before
     RETURNING 1
+--)
 --]
 --{
+--(
 ), orders_made AS (
     INSERT INTO recharges_tb
     SELECT a.* FROM journal CROSS JOIN unnest($22::recharges_tb[]) AS a WHERE a.version = 1
+--)
 ), orders_moved AS (
     UPDATE recharges_tb t
        SET version = a.version, updated_at = a.updated_at, paid_at = a.paid_at,
@@ -102,6 +109,7 @@ WITH journal AS (
 ), payments_made AS (
     INSERT INTO channel_payments
     SELECT a.* FROM journal CROSS JOIN unnest($23::channel_payments[]) AS a WHERE a.version = 1
+--(
 ), payments_moved AS (
     UPDATE channel_payments t
        SET version = a.version, user_id = a.user_id, updated_at = a.updated_at,
@@ -121,12 +129,14 @@ WITH journal AS (
       FROM journal CROSS JOIN unnest($24::recharge_returns[]) AS a
      WHERE t.return_id = a.return_id AND t.version = a.version - 1 AND a.version > 1
     RETURNING 1
+--)
 ), movements AS (
     INSERT INTO recharge_movements
     SELECT a.* FROM journal CROSS JOIN unnest($25::recharge_movements[]) AS a
 ), told AS (
     INSERT INTO recharge_events
     SELECT a.* FROM journal CROSS JOIN unnest($26::recharge_events[]) AS a
+--(
 ), receivables_made AS (
     INSERT INTO receivables_tb
     SELECT a.* FROM journal CROSS JOIN unnest($27::receivables_tb[]) AS a WHERE a.version = 1
@@ -137,10 +147,12 @@ WITH journal AS (
       FROM journal CROSS JOIN unnest($27::receivables_tb[]) AS a
      WHERE t.return_id = a.return_id AND t.version = a.version - 1 AND a.version > 1
     RETURNING 1
+--)
 --}
 ), accounts AS (
     SELECT * FROM unnest($14::flight_account[])
 --[
+--(
 ), opened AS (
     INSERT INTO accounts_tb (user_id, status)
     SELECT a.user_id, a.after
@@ -150,10 +162,12 @@ WITH journal AS (
       FROM journal CROSS JOIN accounts a
      WHERE t.user_id = a.user_id AND t.status = a.before AND a.after <> a.before
     RETURNING 1
+--)
 --]
 ), balances AS (
     SELECT * FROM unnest($15::flight_balance[])
 --[
+--(
 ), begun AS (
     -- A balance may be begun and set apart by the calls of one flight.
     INSERT INTO balances_tb (user_id, asset_id, available, frozen)
@@ -161,13 +175,16 @@ WITH journal AS (
            COALESCE((SELECT f.frozen FROM unnest($20::flight_frozen[]) AS f
                       WHERE f.user_id = b.user_id AND f.asset_id = b.asset_id), 0)
       FROM journal CROSS JOIN balances b WHERE b.before IS NULL AND b.after IS NOT NULL
+--)
 --]
 ), booked AS (
     UPDATE balances_tb t SET available = b.after, version = t.version + 1
 --[
+--(
            , frozen = COALESCE((SELECT f.frozen FROM unnest($20::flight_frozen[]) AS f
                                  WHERE f.user_id = b.user_id AND f.asset_id = b.asset_id),
                                t.frozen)
+--)
 --]
       FROM journal CROSS JOIN balances b
      WHERE t.user_id = b.user_id AND t.asset_id = b.asset_id
@@ -175,10 +192,12 @@ WITH journal AS (
        AND b.after IS NOT NULL
     RETURNING 1
 --[
+--(
 ), audited AS (
     INSERT INTO admin_audit (at, actor, action, subject, detail, reason)
     SELECT at, a.actor, a.action, a.subject, a.detail, a.reason
       FROM journal CROSS JOIN unnest($18::flight_note[]) AS a
+--)
 --]
 )
 SELECT flight_guard(
@@ -188,26 +207,33 @@ SELECT flight_guard(
         SELECT FROM accounts_tb t
          WHERE a.after = a.before AND t.user_id = a.user_id AND t.status = a.before OFFSET 0) AS f)
 --[
+--(
     + (SELECT count(*) FROM changed)
+--)
 --]
     , (SELECT count(*) FROM accounts WHERE before IS NOT NULL),
     0
 --[
+--(
     + (SELECT count(*) FROM accounts a CROSS JOIN LATERAL (
         SELECT FROM accounts_tb t
          WHERE a.before IS NULL AND t.user_id = a.user_id OFFSET 0) AS f)
+--)
 --]
     , (SELECT count(*) FROM booked)
 --[
+--(
     + (SELECT count(*) FROM balances b CROSS JOIN LATERAL (
         SELECT FROM balances_tb t
          WHERE b.after IS NULL AND t.user_id = b.user_id AND t.asset_id = b.asset_id
            AND t.version = b.version AND t.available = b.before AND t.frozen = b.frozen
          OFFSET 0) AS f)
+--)
 --]
     , (SELECT count(*) FROM balances WHERE before IS NOT NULL),
     0
 --[
+--(
     + (SELECT count(*) FROM balances b CROSS JOIN LATERAL (
         SELECT FROM balances_tb t
          WHERE b.before IS NULL AND t.user_id = b.user_id AND t.asset_id = b.asset_id OFFSET 0) AS f)
@@ -215,14 +241,21 @@ SELECT flight_guard(
     (SELECT count(*) FROM unnest($19::flight_hold[]) AS a WHERE a.was_state IS NOT NULL),
     (SELECT count(*) FROM refrozen),
     (SELECT count(*) FROM unnest($21::flight_freeze[]) AS a WHERE a.before IS NOT NULL)
+--)
 --]
     )
 --{
     , recharge_guard(
-        (SELECT count(*) FROM orders_moved) + (SELECT count(*) FROM payments_moved)
-        + (SELECT count(*) FROM returns_moved) + (SELECT count(*) FROM receivables_moved),
-        (SELECT count(*) FROM unnest($22::recharges_tb[]) AS a WHERE a.version > 1)
+        (SELECT count(*) FROM orders_moved)
+--(
+        + (SELECT count(*) FROM payments_moved)
+        + (SELECT count(*) FROM returns_moved) + (SELECT count(*) FROM receivables_moved)
+--)
+        , (SELECT count(*) FROM unnest($22::recharges_tb[]) AS a WHERE a.version > 1)
+--(
         + (SELECT count(*) FROM unnest($23::channel_payments[]) AS a WHERE a.version > 1)
         + (SELECT count(*) FROM unnest($24::recharge_returns[]) AS a WHERE a.version > 1)
-        + (SELECT count(*) FROM unnest($27::receivables_tb[]) AS a WHERE a.version > 1))
+        + (SELECT count(*) FROM unnest($27::receivables_tb[]) AS a WHERE a.version > 1)
+--)
+        )
 --}

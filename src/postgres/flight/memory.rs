@@ -3,8 +3,13 @@
 use std::collections::HashMap;
 
 use super::{Balance, Flight, Found, Key, Wanted};
+use crate::recharge::RechargeId;
 use domain::account::{AccountStatus, UserId};
 use domain::asset::AssetId;
+
+/// Orders of recharges in one generation. It covers the seconds between a look at an order and the
+/// flight that rests on it. An older order costs a flight that PostgreSQL refuses.
+const ORDERS_MAX: usize = 8192;
 
 /// A user's Funding. Each part is known, or has not been read: `None`.
 #[derive(Clone, Debug, Default)]
@@ -22,13 +27,15 @@ pub struct Memory {
     young: HashMap<UserId, Held>,
     old: HashMap<UserId, Held>,
     users_max: usize,
+    /// The last version of each order that a flight has written lately, young and old.
+    orders: [HashMap<RechargeId, u64>; 2],
 }
 
 impl Memory {
     /// An empty memory for at most `users_max` users.
     pub fn new(users_max: usize) -> Memory {
         assert!(users_max >= 2, "two generations");
-        Memory { young: HashMap::new(), old: HashMap::new(), users_max }
+        Memory { young: HashMap::new(), old: HashMap::new(), users_max, orders: Default::default() }
     }
 
     fn held(&self, user: UserId) -> Option<&Held> {
@@ -44,6 +51,11 @@ impl Memory {
     pub fn balance(&self, user: UserId, asset: AssetId) -> Option<Option<Balance>> {
         let balances = &self.held(user)?.balances;
         balances.iter().find(|(held, _)| *held == asset).map(|(_, balance)| *balance)
+    }
+
+    /// The version of an order behind the last flight that has written it; `None`: none has lately.
+    pub fn order_version(&self, id: RechargeId) -> Option<u64> {
+        self.orders.iter().find_map(|orders| orders.get(&id)).copied()
     }
 
     fn entry(&mut self, user: UserId) -> &mut Held {
@@ -86,6 +98,12 @@ impl Memory {
         }
         for row in &flight.balances {
             self.set_balance(row.user, row.asset, row.after.or(row.before));
+        }
+        for (order, _) in &flight.recharged.orders {
+            self.orders[0].insert(order.id, order.version);
+        }
+        if self.orders[0].len() > ORDERS_MAX {
+            self.orders[1] = std::mem::take(&mut self.orders[0]);
         }
         // Between two flights, when no decision rests on an entry.
         if self.young.len() > self.users_max / 2 {

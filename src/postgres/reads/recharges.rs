@@ -8,8 +8,8 @@ use crate::postgres::Error;
 use crate::postgres::columns::{Id, Numeric};
 use crate::postgres::database::receivables::receivable_by;
 use crate::postgres::database::recharges::{
-    ORDER_COLUMNS, PAYMENT_COLUMNS, RETURN_COLUMNS, order_by, order_from_row, payment_behind,
-    payment_from_row, return_by, return_from_row,
+    ORDER_COLUMNS, ORDER_COLUMNS_COUNT, PAYMENT_COLUMNS, RETURN_COLUMNS, order_by, order_from_row,
+    payment_behind, payment_from_row, return_by, return_from_row,
 };
 use crate::recharge::movement;
 use crate::recharge::order::Recharge;
@@ -59,6 +59,74 @@ impl Reads {
         let row = client.query_opt(&payment, &[&channel, &trade_no]).await?;
         self.pool.note(&client).await?;
         row.map(|row| payment_from_row(&row, &self.catalog())).transpose()
+    }
+
+    /// The payments and orders that verified facts name, in the places of `keys`, by one statement.
+    /// A row that cannot be read is an error at its place.
+    ///
+    /// An open order whose payment is not recorded tells a channel nothing: the flight of its
+    /// decision does. Anything else is noted first, since an answer may rest on it.
+    ///
+    /// # Errors
+    /// [`Error`]: PostgreSQL is away.
+    pub async fn matters(
+        &self,
+        keys: &[MatterKey],
+    ) -> Result<Vec<Result<KnownMatter, Error>>, Error> {
+        match self.matters_at_once(keys).await {
+            // A text of one key, such as one with a zero byte, fails the others no longer.
+            Err(Error::Query(error)) if keys.len() > 1 && is_of_values(&error) => {
+                let mut found = Vec::with_capacity(keys.len());
+                for key in keys {
+                    let alone = self.matters_at_once(std::slice::from_ref(key)).await;
+                    found.push(alone.and_then(|mut alone| alone.pop().expect("one for the key")));
+                }
+                Ok(found)
+            }
+            found => found,
+        }
+    }
+
+    async fn matters_at_once(
+        &self,
+        keys: &[MatterKey],
+    ) -> Result<Vec<Result<KnownMatter, Error>>, Error> {
+        let select = format!(
+            "SELECT {ORDER_COLUMNS}, {PAYMENT_COLUMNS} \
+               FROM unnest($1::text[], $2::text[], $3::uuid[]) WITH ORDINALITY \
+                 AS a (channel, trade_no, id, place) \
+               LEFT JOIN LATERAL (SELECT * FROM recharges_tb \
+                 WHERE recharge_id = a.id OFFSET 0) AS r ON true \
+               LEFT JOIN LATERAL (SELECT * FROM channel_payments \
+                 WHERE channel = a.channel AND trade_no = a.trade_no OFFSET 0) AS p ON true \
+              ORDER BY place"
+        );
+        let channels: Vec<&str> = keys.iter().map(|key| key.channel.as_str()).collect();
+        let trades: Vec<&str> = keys.iter().map(|key| key.trade_no.as_str()).collect();
+        let orders: Vec<Option<Id>> =
+            keys.iter().map(|key| key.order.map(|id| Id(id.number()))).collect();
+        let client = self.pool.get().await?;
+        let statement = client.prepare_cached(&select).await?;
+        let rows = client.query(&statement, &[&channels, &trades, &orders]).await?;
+        assert_eq!(rows.len(), keys.len(), "a row for each key: both rows have unique ones");
+        let catalog = self.catalog();
+        let matter = |row: &Row| -> Result<KnownMatter, Error> {
+            let order: Option<Id> = row.try_get(0)?;
+            let payment: Option<Id> = row.try_get(ORDER_COLUMNS_COUNT)?;
+            let order = order.map(|_| order_from_row(row, &catalog)).transpose()?;
+            let payment = payment.map(|_| payment_behind(row, ORDER_COLUMNS_COUNT, &catalog));
+            Ok(KnownMatter { order, payment: payment.transpose()? })
+        };
+        let found: Vec<_> = rows.iter().map(matter).collect();
+        let is_told = |(key, matter): (&MatterKey, &Result<KnownMatter, Error>)| {
+            let Ok(KnownMatter { order, payment }) = matter else { return false };
+            let is_there = order.as_ref().is_some_and(|order| order.channel == key.channel);
+            payment.is_some() || !is_there
+        };
+        if keys.iter().zip(&found).any(is_told) {
+            self.pool.note(&client).await?;
+        }
+        Ok(found)
     }
 
     /// A payment by its id.
@@ -261,6 +329,31 @@ impl Reads {
         self.pool.note(&client).await?;
         Ok(row.try_get(0)?)
     }
+}
+
+/// Whether PostgreSQL refuses a value of a statement: the SQLSTATEs of data exceptions.
+fn is_of_values(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|state| state.code().starts_with("22"))
+}
+
+/// The names of a verified payment and of its order.
+#[derive(Clone, Debug)]
+pub struct MatterKey {
+    /// The channel's name.
+    pub channel: String,
+    /// The channel's own number.
+    pub trade_no: String,
+    /// The order; `None`: the merchant's number is none of ours.
+    pub order: Option<RechargeId>,
+}
+
+/// The rows of a [`MatterKey`].
+#[derive(Clone, Debug, Default)]
+pub struct KnownMatter {
+    /// The order, of any channel; `None`: there is none.
+    pub order: Option<Recharge>,
+    /// The payment; `None`: it is not recorded.
+    pub payment: Option<RechargePayment>,
 }
 
 /// The accounts of one channel and asset, smallest units. Clearing, the channel's debt to us, is

@@ -150,7 +150,7 @@ impl Shop {
         let decision = decide(&known, &facts, policy);
         if !decision.writes() {
             let told = decision.told(recorded.as_ref());
-            return Ok(PaymentAnswer { decision, told, payment: recorded });
+            return Ok(PaymentAnswer { decision, told, payment: recorded, due: true });
         }
         let user = order.as_ref().map(|order| order.user);
         let act = RechargeAct::Pay(Box::new(PaymentCall {
@@ -159,13 +159,17 @@ impl Shop {
             facts,
             terms,
             proven,
-            recharge: order.map(|order| order.id),
+            recharge: order.as_ref().map(|order| order.id),
             seen_by,
             policy,
             again,
             bonus: false,
             restored: false,
             last: false,
+            // That bug is planted in the reads of flights.
+            seen: order
+                .filter(|_| recorded.is_none() && planted != Some(Planted::SecondCredited))
+                .map(Box::new),
         }));
         self.point("before a payment is committed").await;
         let actor = if again { OPERATOR } else { CHANNEL };
@@ -323,7 +327,8 @@ impl Shop {
 fn answered(outcome: RechargeOutcome) -> Acted<PaymentAnswer> {
     match outcome {
         RechargeOutcome::Payment { decision, told, payment } => {
-            Ok(PaymentAnswer { decision, told, payment: payment.map(|payment| *payment) })
+            let payment = payment.map(|payment| *payment);
+            Ok(PaymentAnswer { decision, told, payment, due: true })
         }
         outcome => unreachable!("{outcome:?} answers another act"),
     }

@@ -2,6 +2,7 @@
 
 mod held;
 mod remade;
+mod seen;
 mod till;
 
 use std::collections::BTreeMap;

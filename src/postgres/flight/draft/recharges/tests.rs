@@ -197,6 +197,7 @@ fn pays(bonus: bool) -> RechargeCall {
         again: false,
         restored: false,
         last: false,
+        seen: None,
     })))
 }
 
@@ -423,4 +424,40 @@ fn a_refund_that_is_refused_behind_a_taking_is_its_users_to_pay() {
         let want: Vec<u64> = if restored.is_some() { Vec::new() } else { vec![over] };
         assert_eq!(booked.collect::<Vec<_>>(), want);
     }
+}
+
+/// Goal: an order that a caller has seen is not read again for its payment, unless a flight may
+/// have changed it, or another answer may rest on it.
+#[test]
+fn the_rows_of_a_payment_that_its_caller_has_seen_are_not_read_again() {
+    use crate::postgres::flight::Flight;
+    use crate::postgres::flight::draft::wanted;
+    use crate::postgres::flight::memory::Memory;
+    use crate::postgres::store::Call;
+
+    let pay = |version| {
+        let mut call = pays(false);
+        let RechargeAct::Pay(pay) = &mut call.act else { panic!("{call:?}") };
+        pay.seen = Some(Box::new(Recharge { version, ..order() }));
+        Call::Recharge(Box::new(call))
+    };
+    let read = |calls: &[Call], memory: &Memory| {
+        let mut known = Known::default();
+        known.see(calls, memory);
+        let left = wanted(calls, memory, &known).recharges.len();
+        let forgotten = wanted(calls, memory, &known.forgotten()).recharges.len();
+        (left, forgotten)
+    };
+    let mut memory = Memory::new(4);
+    assert_eq!(read(&[pay(2)], &memory), (0, 2), "an order and a payment");
+    assert_eq!(read(&[pay(2), pay(2)], &memory), (0, 2));
+    assert_eq!(read(&[pay(2), pay(3)], &memory), (2, 2), "one of them is old");
+    assert_eq!(read(&[Call::Recharge(Box::new(pays(false)))], &memory), (2, 2), "not seen");
+    let hint = Call::Recharge(Box::new(call(RechargeAct::Hint { id: order().id })));
+    assert_eq!(read(&[pay(2), hint], &memory), (2, 2), "another call names the order");
+    let mut flight = Flight::default();
+    flight.recharged.orders.push((Recharge { version: 3, ..order() }, Vec::new()));
+    memory.advance(&flight);
+    assert_eq!(read(&[pay(2)], &memory), (2, 2), "a flight has changed the order");
+    assert_eq!(read(&[pay(3)], &memory), (0, 2));
 }
