@@ -91,7 +91,9 @@ impl RpcClient {
         url.set_password(None).map_err(|()| RpcUrlError::Form)?;
         url.set_fragment(None);
         let uri: Uri = url.as_str().parse().map_err(|_| RpcUrlError::Form)?;
-        let tls = tls.unwrap_or_else(untrusting);
+        let mut tls = tls.unwrap_or_else(untrusting);
+        // The connector sets its own, and panics over others.
+        tls.alpn_protocols.clear();
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_nodelay(true);

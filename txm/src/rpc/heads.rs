@@ -120,6 +120,12 @@ async fn cycle<E: Endpoint>(member: &Member<E>, rules: &HeadRules) -> Result<Arc
         let mut chain = member.chain.lock();
         (chain.seen.clone(), std::mem::take(&mut chain.wanted))
     };
+    let is_same = before.view.head() == Some(&head.at)
+        && before.safe == safe
+        && finalized.is_none_or(|tag| before.view.finalized() == Some(&tag));
+    if is_same && wanted.is_empty() {
+        return Ok(before);
+    }
     let deep = finalized.map_or(0, |tag| head.at.number.saturating_sub(tag.number));
     let keep = rules.keep.max(deep.saturating_add(BELOW_FINALIZED)).min(VIEW_BLOCKS_MAX);
     let floor = head.at.number.saturating_sub(keep);

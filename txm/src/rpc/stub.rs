@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 /// One answer.
 #[derive(Clone, Debug)]
@@ -45,8 +47,18 @@ type Answer = Arc<dyn Fn(&Value) -> Reply + Send + Sync>;
 
 impl Stub {
     pub(crate) async fn start(answer: impl Fn(&Value) -> Reply + Send + Sync + 'static) -> Stub {
+        Stub::listen(answer, None).await
+    }
+
+    /// A server, over TLS if it has settings for it.
+    pub(crate) async fn listen(
+        answer: impl Fn(&Value) -> Reply + Send + Sync + 'static,
+        tls: Option<ServerConfig>,
+    ) -> Stub {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", listener.local_addr().expect("bound"));
+        let acceptor = tls.map(|tls| TlsAcceptor::from(Arc::new(tls)));
         let seen: Arc<Seen> = Arc::default();
         let (answer, shared): (Answer, _) = (Arc::new(answer), seen.clone());
         let task = tokio::spawn(async move {
@@ -54,7 +66,15 @@ impl Stub {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 shared.connections.fetch_add(1, Ordering::Relaxed);
-                connections.spawn(serve(stream, answer.clone(), shared.clone()));
+                let (answer, shared) = (answer.clone(), shared.clone());
+                match acceptor.clone() {
+                    None => drop(connections.spawn(serve(stream, answer, shared))),
+                    Some(acceptor) => drop(connections.spawn(async move {
+                        if let Ok(stream) = acceptor.accept(stream).await {
+                            serve(stream, answer, shared).await;
+                        }
+                    })),
+                }
             }
         });
         Stub { url, seen, task }
@@ -86,7 +106,7 @@ impl Stub {
 }
 
 /// Serves one connection until it is closed.
-async fn serve(mut stream: TcpStream, answer: Answer, seen: Arc<Seen>) {
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Answer, seen: Arc<Seen>) {
     let mut buffer: Vec<u8> = Vec::new();
     loop {
         let (head, body, rest) = loop {

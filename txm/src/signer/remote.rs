@@ -112,8 +112,13 @@ fn wish(unsigned: &Unsigned) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use alloy_primitives::{Bytes, U256};
     use chain::fee::GasPrice;
+    use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio_rustls::rustls::server::WebPkiClientVerifier;
+    use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
     use super::*;
     use crate::model::wallet::Wallet;
@@ -188,6 +193,69 @@ mod tests {
         let signed = remote(&stub, &Wallet::new(6)).sign(&unsigned).await;
         assert_eq!(signed, Err(SignError::NoKey));
         assert!(stub.requests().is_empty());
+    }
+
+    /// Goal: keys are asked for over TLS in both directions. Method: a server that wants a
+    /// certificate, asked with one, without one, and by a node that does not know the server.
+    #[tokio::test]
+    async fn both_sides_show_a_certificate() {
+        let certified = || {
+            let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]);
+            let made = made.expect("a certificate");
+            let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
+            (made.cert.der().clone(), key)
+        };
+        let roots = |certificate: &CertificateDer<'static>| {
+            let mut roots = RootCertStore::empty();
+            roots.add(certificate.clone()).expect("a certificate");
+            roots
+        };
+        let ((server, server_key), (node, node_key)) = (certified(), certified());
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots(&node)), provider.clone());
+        let listens = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_client_cert_verifier(verifier.build().expect("a verifier"))
+            .with_single_cert(vec![server.clone()], server_key)
+            .expect("a certificate");
+        let asks = |roots| {
+            ClientConfig::builder_with_provider(provider.clone())
+                .with_safe_default_protocol_versions()
+                .expect("versions")
+                .with_root_certificates(roots)
+        };
+        let wallet = Wallet::new(5);
+        let unsigned = unsigned(&wallet, false);
+        let signed = wallet.sign(&unsigned);
+        let raw = signed.raw.to_string();
+        let answer = move |call: &Value| {
+            Reply::Json(json!({ "jsonrpc": "2.0", "id": call["id"], "result": raw }))
+        };
+        let stub = Stub::listen(answer, Some(listens)).await;
+        let shown = asks(roots(&server)).with_client_auth_cert(vec![node], node_key);
+        let mut shown = shown.expect("a certificate");
+        // Left over from another use: it must not matter.
+        shown.alpn_protocols = vec![b"h2".to_vec()];
+        let (anonymous, mistrusting) =
+            (asks(roots(&server)).with_no_client_auth(), asks(RootCertStore::empty()));
+        let mistrusting = mistrusting.with_no_client_auth();
+        for (tls, is_signed) in [
+            (Some(shown), true),
+            (Some(anonymous), false),
+            (Some(mistrusting), false),
+            (None, false),
+        ] {
+            let limit = Duration::from_secs(20);
+            let remote = RemoteSigner::new(&stub.url, &local(), &[wallet.address()], tls, limit);
+            let answer = remote.expect("allowed").sign(&unsigned).await;
+            match is_signed {
+                true => assert_eq!(answer.as_ref(), Ok(&signed)),
+                false => assert!(matches!(answer, Err(SignError::Away(_))), "{answer:?}"),
+            }
+        }
+        assert_eq!(stub.requests().len(), 1);
     }
 
     #[test]
