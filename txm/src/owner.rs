@@ -48,9 +48,11 @@ use writing::{Called, Writing};
 pub enum Order {
     /// A prepared request: its gas limit is set. The answer goes to the sender.
     Create(NewTx, oneshot::Sender<Result<Created, TxRefusal>>),
-    /// What the store has of the signer now: rows without a nonce that are new, open commands, and
+    /// The news of the signer in the store: new rows without a nonce, open commands, and
     /// all suspensions.
     Arrived(Vec<Tx>, Vec<TxCommand>, Vec<Suspension>),
+    /// Rows without a nonce whose deadline has passed by the store's clock.
+    Expired(Vec<TxId>),
     /// To finish the write that is under way, and to end.
     Release,
 }
@@ -104,6 +106,8 @@ pub struct Owner<S, E, K> {
     following: Following,
     /// Suspensions that this owner has set and the store has not shown yet.
     own_suspensions: Vec<Suspension>,
+    /// The orders that arrived before the book was read.
+    early: Vec<Order>,
     is_draining: bool,
     is_fenced: bool,
 }
@@ -137,6 +141,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             sending: Sending::default(),
             following: Following::default(),
             own_suspensions: Vec::new(),
+            early: Vec::new(),
             is_draining: false,
             is_fenced: false,
         }
@@ -243,6 +248,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             Some(Order::Arrived(txs, commands, suspensions)) => {
                 self.take_arrived(txs, commands, suspensions);
             }
+            Some(Order::Expired(ids)) => self.take_expired(&ids),
             Some(Order::Release) | None => self.is_draining = true,
         }
     }
@@ -269,7 +275,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 Effect::Sign { kind, price, gas } => self.begin_sign(id, kind, price, gas),
                 Effect::Send { attempt } => self.queue_send(id, attempt),
                 Effect::Receipts => self.want_receipts(id),
-                Effect::LookFor => self.seek(id),
+                Effect::LookFor => self.seek(id, None),
                 Effect::Gap => self.following.wants_counts = true,
                 Effect::Suspend(reason) => self.want_suspension(reason, format!("tx {id}")),
                 Effect::Raise(alert) => self.raise(alert, &id.to_string()),

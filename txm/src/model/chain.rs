@@ -24,7 +24,7 @@ use self::mempool::{BLOCK_GAS, Mempool};
 pub use self::raw::ModelTx;
 use crate::rpc::{Block, ReceiptRead};
 
-/// What becomes of the transactions of blocks that leave the chain.
+/// The fate of the transactions of blocks that leave the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Each is in the new block of the same height.
@@ -469,3 +469,6 @@ impl World {
         self.prune();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,7 @@ impl Wallet {
         Address::from_public_key(self.key.verifying_key())
     }
 
-    /// Signs, whichever sender was asked for.
+    /// Signs. The sender is this key's, also if the wish names another one.
     ///
     /// # Panics
     /// Never: a hash can be signed.

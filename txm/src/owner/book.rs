@@ -15,6 +15,9 @@ pub(super) const BACK_OFF: Duration = Duration::from_millis(100);
 /// The longest such pause.
 pub(super) const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
+/// The pause before another look at a row that is being signed, prepared or written.
+const BUSY: Duration = Duration::from_secs(1);
+
 /// A pause that doubles with each failure.
 pub(super) fn back_off(failures: u32) -> Duration {
     BACK_OFF.saturating_mul(1 << failures.min(16)).min(BACK_OFF_MAX)
@@ -130,21 +133,28 @@ impl Row {
         Some(sent + times.stale)
     }
 
+    /// Whether something about it is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        let is_asked = self.is_writing || self.is_signing || self.is_preparing;
+        is_asked || !self.facts.is_empty()
+    }
+
     /// When its nonce is to be filled.
     fn fill_at(&self, times: Times) -> Option<Instant> {
         Some(self.blocked.filter(|_| !self.is_fill_told)? + times.fill_after)
     }
 
-    /// What its time has come for, now.
+    /// The looks for which the time has come.
     pub(super) fn look_at(&self, now: Instant, times: Times) -> Wants {
         let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        let retries = is_over(self.retry);
+        // Busy: its time comes again.
+        let retries = is_over(self.retry) && !self.is_busy();
         Wants {
             resend: is_over(self.due) && self.place == Place::Flying,
             stale: is_over(self.stale_at(times)),
             fill: is_over(self.fill_at(times)),
-            turn: retries && self.tx.state == TxState::Allocated && !self.is_signing,
-            prepare: retries && self.tx.state == TxState::Created && !self.is_preparing,
+            turn: retries && self.tx.state == TxState::Allocated,
+            prepare: retries && self.tx.state == TxState::Created,
         }
     }
 
@@ -401,18 +411,16 @@ impl Book {
     }
 
     /// The next rows to be signed, ascending: as many as the window has room for. `most` is the
-    /// window; 0: no window.
+    /// window; 0: no window. A suspended signer has none: an operator's cancel or fill is signed by
+    /// its command.
     pub(super) fn turns(&self, most: usize) -> Vec<TxId> {
         let room = match most {
+            _ if self.is_suspended() => 0,
             0 => usize::MAX,
             most => most.saturating_sub(self.flying.range(self.mined..).take(most).count()),
         };
         let ids = self.waiting.iter().filter_map(|nonce| self.nonces.get(nonce).copied());
-        let turns = ids.filter(|id| {
-            let wish = self.rows[id].tx.wish;
-            wish != Wish::Pay || !self.is_suspended()
-        });
-        turns.take(room).collect()
+        ids.take(room).collect()
     }
 
     /// Rows below the mined count without a believed receipt, by nonce. No other row's receipt is
@@ -456,7 +464,12 @@ impl Book {
         let wants = self.rows.get(&id).map(|row| row.look_at(now, times)).unwrap_or_default();
         self.change(id, |row| {
             row.due = row.due.filter(|at| *at > now);
-            row.retry = row.retry.filter(|at| *at > now);
+            let waits = matches!(row.tx.state, TxState::Allocated | TxState::Created);
+            row.retry = match row.retry.filter(|at| *at <= now) {
+                Some(_) if row.is_busy() && waits => Some(now + BUSY),
+                Some(_) => None,
+                None => row.retry,
+            };
             row.is_stale_told |= wants.stale;
             row.is_fill_told |= wants.fill;
         });

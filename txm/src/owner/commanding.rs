@@ -1,10 +1,11 @@
 //! Work that came by the store: rows without a nonce, commands of operators, and suspensions.
 
 use chain::decide::TxFact;
+use chain::state::TxState;
 use chain::tx::{Tx, TxId};
 use tokio::time::Instant;
 
-use super::Owner;
+use super::{Order, Owner};
 use crate::rpc::Endpoint;
 use crate::signer::Signer;
 use crate::store::{CommandWish, Suspension, TxCommand, TxStore};
@@ -20,7 +21,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         suspensions: Vec<Suspension>,
     ) {
         if !self.writing.is_open {
-            // The book that is being read has all of it.
+            // The book that is being read may be older.
+            self.early.push(Order::Arrived(txs, commands, suspensions));
             return;
         }
         let now = Instant::now();
@@ -36,6 +38,16 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.take_commands(commands, false);
     }
 
+    /// A row that has no nonce yet gets none.
+    pub(super) fn take_expired(&mut self, ids: &[TxId]) {
+        for id in ids {
+            let is_open = self.book.row(*id).is_some_and(|row| row.tx.state == TxState::Created);
+            if is_open {
+                self.book.tell_once(*id, TxFact::Expired);
+            }
+        }
+    }
+
     /// Takes the suspensions as the store has them. One that this owner has set stays until the
     /// store has shown it.
     pub(super) fn set_suspensions(&mut self, mut read: Vec<Suspension>) {
@@ -44,7 +56,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         read.extend(self.own_suspensions.iter().cloned());
         self.book.suspensions = read;
         if was_suspended && !self.book.is_suspended() {
-            // Whoever lifted it may have moved the cursor.
+            // The command that lifted it may have moved the cursor.
             self.writing.must_open = true;
             self.following.wants_counts = true;
         }
@@ -92,10 +104,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             CommandWish::Cancel => TxFact::Cancel,
             CommandWish::Fill => TxFact::Fill,
             CommandWish::Resolve { is_paid } => TxFact::Resolve { is_paid },
-            CommandWish::ResolveHash(_) => {
+            CommandWish::ResolveHash(hash) => {
                 // A hint to look again, never a verdict.
                 self.want_receipts(id);
-                self.seek(id);
+                self.seek(id, Some(hash));
                 self.over(command.id, None);
                 return;
             }

@@ -87,7 +87,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    /// Begins the create of all that is queued, at most `batch_max`. Whether there is one.
+    /// Begins the create of all queued requests, at most `batch_max`. Returns whether there is one.
     pub(super) fn begin_create(&mut self, now: Instant) -> bool {
         // Its caller has gone, and asks again by its key. If it has its row, the book shows it.
         let gone = |it: &Request| it.reply.is_closed();
@@ -146,7 +146,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             let Some(row) = self.book.row(id).filter(|row| row.tx.state == TxState::Created) else {
                 continue;
             };
-            if row.is_preparing || row.is_writing || !row.facts.is_empty() {
+            if row.is_busy() {
                 self.prepare_later(id, now);
                 continue;
             }
@@ -205,7 +205,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    /// Begins to number what is prepared. Whether there is something.
+    /// Begins to number the prepared rows. Returns whether there are some.
     pub(super) fn begin_number(&mut self, now: Instant) -> bool {
         if self.is_draining || self.creating.ready.is_empty() || !self.may_number(now) {
             return false;

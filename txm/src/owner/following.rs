@@ -26,7 +26,7 @@ pub(super) const NONCE_AHEAD: &str = "NONCE_AHEAD";
 /// The most hashes of one question for receipts.
 const HASHES_MAX: usize = 100;
 
-/// What the owner knows of the chain, and what it asks.
+/// The last answers of the chain, and the questions that are wanted.
 #[derive(Default)]
 pub(super) struct Following {
     /// The next nonce is at least this.
@@ -50,7 +50,8 @@ pub(super) struct Following {
     is_asking_final: bool,
     receipts: VecDeque<TxId>,
     receipts_under_way: usize,
-    seeks: VecDeque<TxId>,
+    /// Rows, and the hash that a person named, if one did.
+    seeks: VecDeque<(TxId, Option<B256>)>,
 }
 
 /// The answers to one question for receipts.
@@ -183,7 +184,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             self.following.floor = self.following.floor.max(agreed);
             return;
         }
-        self.suspend_here(NONCE_AHEAD);
         self.want_suspension(NONCE_AHEAD, format!("chain {chain}, cursor {cursor}"));
     }
 
@@ -337,7 +337,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.miss(id);
                 if is_clear && nonce < final_mined {
                     self.book.tell_once(id, TxFact::Unaccounted);
-                    self.seek(id);
+                    self.seek(id, None);
                 } else if is_clear && nonce < self.book.mined {
                     self.following.wants_final = true;
                 }
@@ -369,11 +369,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         });
     }
 
-    /// Looks for the transaction that has a row's nonce on chain.
-    pub(super) fn seek(&mut self, id: TxId) {
-        if self.book.row(id).is_some_and(|row| !row.is_sought) {
+    /// Looks for the transaction that has a row's nonce on chain: by its signer and nonce, and by
+    /// the hash that a person named.
+    pub(super) fn seek(&mut self, id: TxId, named: Option<B256>) {
+        if self.book.row(id).is_some_and(|row| !row.is_sought || named.is_some()) {
             self.book.change(id, |row| row.is_sought = true);
-            self.following.seeks.push_back(id);
+            self.following.seeks.push_back((id, named));
         }
     }
 
@@ -381,11 +382,15 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         if self.following.seeks.is_empty() || self.look.head().is_none() {
             return;
         }
-        while let Some(id) = self.following.seeks.pop_front() {
+        while let Some((id, named)) = self.following.seeks.pop_front() {
             let Some(nonce) = self.book.row(id).and_then(|row| row.tx.nonce) else { continue };
             let (tools, look, signer) = (self.tools.clone(), self.look.clone(), self.lease.signer);
             self.asks.push(Box::pin(async move {
-                let found = tools.pool.by_sender_and_nonce(&look, signer, nonce).await;
+                let mut found = tools.pool.by_sender_and_nonce(&look, signer, nonce).await;
+                if let Some(hash) = named.filter(|_| found.is_empty()) {
+                    found = tools.pool.by_hash(&look, hash).await;
+                    found.retain(|read| read.from == signer && read.nonce == nonce);
+                }
                 Heard::Sought(id, look, found)
             }));
         }

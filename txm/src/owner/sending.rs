@@ -22,7 +22,7 @@ const SEND_MAX: usize = 16;
 /// The gas of a transfer of nothing to the signer itself.
 const NOTHING_GAS: u64 = chain::payload::TRANSFER_GAS;
 
-/// What waits to be sent.
+/// The attempts that wait to be sent.
 #[derive(Default)]
 pub(super) struct Sending {
     /// By nonce and attempt, so that sends begin in ascending order.
@@ -193,7 +193,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    /// Asks whether a pool has one of the row's attempts: another transaction of its nonce is there.
+    /// Asks whether a pool has one of the row's attempts: another one of its nonce is there.
     fn ask_known(&mut self, id: TxId) {
         let Some(row) = self.book.row(id) else { return };
         let attempts = row.tx.attempts.iter().map(|attempt| (attempt.number, attempt.hash));

@@ -39,7 +39,7 @@ enum Kind {
     Command,
 }
 
-/// What the owner has to write, beside the facts of its rows.
+/// The work for the store, beside the facts of rows.
 #[derive(Default)]
 pub(super) struct Writing {
     /// The book was read at least once.
@@ -65,16 +65,17 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     pub(super) fn has_to_write(&self) -> bool {
         let Writing { is_open, again, over, suspensions, failures, .. } = &self.writing;
         let has = self.book.is_ready() || !again.is_empty() || !over.is_empty();
-        // A store that is away keeps nobody: the next owner asks the chain again.
+        // A store that is away holds no end up: the next owner asks the chain again.
         *is_open && *failures == 0 && (has || !suspensions.is_empty())
     }
 
-    /// Suspends the signer with the next call.
+    /// Suspends the signer: in memory at once, in the store with the next call.
     pub(super) fn want_suspension(&mut self, reason: &'static str, about: String) {
-        if !self.writing.suspensions.iter().any(|(waiting, _)| *waiting == reason) {
+        if !self.book.suspensions.iter().any(|known| known.reason == reason) {
             self.raise(reason, &about);
             self.writing.suspensions.push_back((reason, about));
         }
+        self.suspend_here(reason);
     }
 
     /// Begins the next fenced call, if none is under way.
@@ -149,7 +150,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }));
     }
 
-    /// Decides what has gathered, and begins its write. Whether there is one.
+    /// Decides the gathered facts, and begins their write. Returns whether there is one.
     fn begin_write(&mut self, now: Instant) -> bool {
         if !self.book.is_ready() {
             return false;
@@ -268,10 +269,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     fn suspended(&mut self, reason: &'static str, about: String, done: Result<(), StoreError>) {
         match done {
-            Ok(()) => {
-                self.well();
-                self.suspend_here(reason);
-            }
+            Ok(()) => self.well(),
             Err(error) => {
                 self.writing.suspensions.push_front((reason, about));
                 self.failed("suspend", &error);
@@ -348,7 +346,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let is_first = !self.writing.is_open;
         (self.writing.is_open, self.writing.must_open) = (true, false);
         self.book.cursor = self.book.cursor.max(read.cursor);
-        self.set_suspensions(read.suspensions);
+        // Later ones come with the arrivals, and one that was handed over may be newer than this.
+        if is_first {
+            self.set_suspensions(read.suspensions);
+        }
         let lost = std::mem::take(&mut self.writing.lost);
         let known: BTreeSet<TxId> = read.txs.iter().map(|tx| tx.id).collect();
         let max_fee = assumed_fee(self.following.market, &self.tools.options.caps);
@@ -376,6 +377,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             }
         }
         self.take_commands(read.commands, true);
+        for order in std::mem::take(&mut self.early) {
+            self.order(Some(order));
+        }
         if is_first {
             self.following.wants_counts = true;
             self.want_market();
@@ -387,7 +391,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.looked();
     }
 
-    /// Hands an unfinished row to the table: what the previous owner did about it is not known.
+    /// Hands an unfinished row to the table, as if no owner had done anything about it yet.
     pub(super) fn take_up(&mut self, id: TxId) {
         let Some(row) = self.book.row(id) else { return };
         let tx = &row.tx;
@@ -402,7 +406,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         };
         match state {
             TxState::Created => self.want_prepare(id),
-            // Its turn comes again. What was signed and not stored has never left.
+            // Its turn comes again. Bytes that are not stored have never left.
             TxState::Allocated => self.book.change(id, |row| row.has_turn = row.is_signing),
             TxState::Submitted => self.book.tell_once(id, TxFact::Missing),
             TxState::Tracking if !mined => self.want_receipts(id),

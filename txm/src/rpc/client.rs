@@ -129,7 +129,7 @@ impl RpcClient {
         if is_allowed { Ok(()) } else { Err(RpcUrlError::Host) }
     }
 
-    /// Host and port: what logs and metrics may show.
+    /// Host and port: logs and metrics may show them.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -13,7 +13,7 @@ use super::{
 
 /// The selector of `balanceOf(address)`.
 const BALANCE_OF: [u8; 4] = [0x70, 0xa0, 0x82, 0x31];
-/// The blocks whose tips are asked for.
+/// The last blocks that an endpoint is asked for tips of.
 const TIP_BLOCKS: u64 = 10;
 /// The most topics of a log, by the EVM.
 const TOPICS_MAX: usize = 4;
@@ -212,7 +212,7 @@ fn block(value: &Value, asked: BlockAt) -> Option<Block> {
 }
 
 fn receipt(value: &Value, asked: B256) -> Option<Option<Box<ReceiptRead>>> {
-    // Some endpoints show a receipt without a block of what is in their pool.
+    // Some endpoints show a receipt without a block for a transaction of their pool.
     if value.is_null() || value.get("blockHash").is_some_and(Value::is_null) {
         return Some(None);
     }

@@ -60,38 +60,47 @@ impl Seen {
 pub struct Look {
     /// By endpoint; `None`: it did not answer in this cycle, or is set aside.
     pub(super) seen: Vec<Option<Arc<Seen>>>,
-    pub(super) quorum: usize,
-    pub(super) blind: Option<Duration>,
+    quorum: usize,
+    blind: Option<Duration>,
+    /// The blocks of the views that a quorum has, the lowest first. A view may be anywhere, so
+    /// that its heights are counted, and not those between two views.
+    agreed: Vec<BlockRef>,
 }
 
 impl Look {
-    /// A look of endpoints that all showed something, for tests of other modules.
+    pub(super) fn new(
+        seen: Vec<Option<Arc<Seen>>>,
+        quorum: usize,
+        blind: Option<Duration>,
+    ) -> Look {
+        let mut counts: BTreeMap<(u64, B256), (BlockRef, usize)> = BTreeMap::new();
+        for block in seen.iter().flatten().flat_map(|seen| seen.view.from(0, usize::MAX)) {
+            counts.entry((block.number, block.hash)).or_insert((*block, 0)).1 += 1;
+        }
+        let quorum = quorum.max(1);
+        let agreed = counts.into_values().filter(|(_, count)| *count >= quorum);
+        let agreed = agreed.map(|(block, _)| block).collect();
+        Look { seen, quorum, blind, agreed }
+    }
+
+    /// A look of endpoints that all showed something, with base fees of 0, for tests of other
+    /// modules.
     #[cfg(any(test, feature = "model"))]
     pub fn of(views: Vec<ChainView>, quorum: usize) -> Look {
-        let seen = |view| Some(Arc::new(Seen { view, ..Seen::default() }));
-        Look { seen: views.into_iter().map(seen).collect(), quorum, blind: None }
+        let seen = |view: ChainView| {
+            let base_fees = view.from(0, usize::MAX).map(|block| (block.number, 0)).collect();
+            Some(Arc::new(Seen { view, base_fees, ..Seen::default() }))
+        };
+        Look::new(views.into_iter().map(seen).collect(), quorum, None)
     }
 
     /// The highest block that a quorum of endpoints has.
     pub fn head(&self) -> Option<Block> {
-        let mut heads: Vec<&BlockRef> = self.views().filter_map(|seen| seen.view.head()).collect();
-        heads.sort_by_key(|head| std::cmp::Reverse(head.number));
-        let highest = heads.first()?.number;
-        let lowest = heads.last()?.number;
-        let blocks = (lowest..=highest).rev().find_map(|number| self.agreed(number));
-        // Below the lowest head each endpoint has a block at each height, down to its lowest one.
-        let at = blocks.or_else(|| {
-            let down =
-                self.views().filter_map(|seen| seen.view.from(0, 1).next()).map(|b| b.number);
-            (down.min()?..lowest).rev().find_map(|number| self.agreed(number))
-        })?;
-        let fee = |seen: &Arc<Seen>| {
-            let here = seen.view.has(at.number, at.hash);
-            here.then(|| seen.base_fees.get(&at.number).copied()).flatten()
-        };
+        let at = *self.agreed.last()?;
+        let fees = self.views().filter(|seen| seen.view.has(at.number, at.hash));
+        let fees = fees.filter_map(|seen| seen.base_fees.get(&at.number).copied());
         // One endpoint that says a wrong fee must not move the price: the middle one counts.
-        let base_fee = median(self.views().filter_map(fee).collect())?;
-        Some(Block { at, base_fee })
+        Some(Block { at, base_fee: median(fees.collect())? })
     }
 
     /// Whether a quorum of endpoints has this block at its height.
@@ -141,7 +150,8 @@ impl Look {
         list
     }
 
-    /// Whether a block is final by a policy, on a quorum of endpoints, each by its own head and tag.
+    /// Whether a block is final by a policy, on a quorum of endpoints. Each counts by its own head
+    /// and tag.
     pub fn is_final(&self, number: u64, hash: B256, finality: Finality, required: usize) -> bool {
         let says = |seen: &&Arc<Seen>| seen.is_final(number, hash, finality, required);
         self.is_quorum(self.views().filter(says).count())
@@ -149,11 +159,8 @@ impl Look {
 
     /// The highest block that is final.
     pub fn final_block(&self, finality: Finality, required: usize) -> Option<BlockRef> {
-        let highest = self.head()?.at.number;
-        let lowest = self.views().filter_map(|seen| seen.view.from(0, 1).next()).map(|b| b.number);
-        (lowest.min()?..=highest).rev().find_map(|number| {
-            self.agreed(number).filter(|at| self.is_final(number, at.hash, finality, required))
-        })
+        let mut down = self.agreed.iter().rev();
+        down.find(|at| self.is_final(at.number, at.hash, finality, required)).copied()
     }
 
     /// The time without an answer of any endpoint; `None`: one answered in this cycle.
@@ -164,16 +171,6 @@ impl Look {
     /// The endpoints' chains in this cycle.
     fn views(&self) -> impl Iterator<Item = &Arc<Seen>> {
         self.seen.iter().flatten()
-    }
-
-    /// The block at a height that a quorum has. Of two such blocks the first endpoint's counts.
-    fn agreed(&self, number: u64) -> Option<BlockRef> {
-        let mut here = self.views().filter_map(|seen| seen.view.at(number));
-        here.find(|block| {
-            let same = |seen: &&Arc<Seen>| seen.view.has(number, block.hash);
-            self.is_quorum(self.views().filter(same).count())
-        })
-        .copied()
     }
 
     /// A look without a quorum says nothing, so at least one endpoint is needed.

@@ -1,4 +1,5 @@
-//! Several endpoints as one: sends go to all of them, and an answer that decides comes from a quorum.
+//! Several endpoints as one: sends go to all of them, and an answer that decides comes from a
+//! quorum.
 
 use std::sync::Arc;
 
@@ -143,7 +144,7 @@ impl<E: Endpoint> Pool<E> {
             *answered = now;
         }
         let blind = (!is_answered).then(|| now - *answered);
-        let look = Look { seen, quorum: self.quorum, blind };
+        let look = Look::new(seen, self.quorum, blind);
         self.watch(&look);
         Arc::new(look)
     }
@@ -210,7 +211,7 @@ impl<E: Endpoint> Pool<E> {
             [Ok(RpcValue::Number(latest)), Ok(RpcValue::Number(pending))] => Some(Counts {
                 endpoint: member.endpoint.name().to_owned(),
                 latest: *latest,
-                // A pool knows at least what is mined.
+                // A pool knows at least the mined count.
                 pending: *pending.max(latest),
             }),
             _ => None,
@@ -244,7 +245,20 @@ impl<E: Endpoint> Pool<E> {
         signer: Address,
         nonce: u64,
     ) -> Vec<TransactionRead> {
-        let call = RpcCall::BySenderAndNonce(signer, nonce);
+        let mut found = self.located(look, RpcCall::BySenderAndNonce(signer, nonce)).await;
+        found.retain(|read| read.from == signer && read.nonce == nonce);
+        found
+    }
+
+    /// A mined transaction by its hash, one of each endpoint that has it in a block of its own view.
+    pub async fn by_hash(&self, look: &Look, hash: B256) -> Vec<TransactionRead> {
+        let mut found = self.located(look, RpcCall::Transaction(hash)).await;
+        found.retain(|read| read.hash == hash);
+        found
+    }
+
+    /// The mined transactions that a call names, one of each endpoint that has its block.
+    async fn located(&self, look: &Look, call: RpcCall) -> Vec<TransactionRead> {
         let asked = self.turn(look).into_iter().map(|(member, seen)| {
             let call = call.clone();
             async move {
@@ -252,12 +266,11 @@ impl<E: Endpoint> Pool<E> {
                     return None;
                 };
                 let (number, hash) = read.block?;
-                let fits = read.from == signer && read.nonce == nonce;
                 if !seen.has(number, hash) {
                     member.want(seen, number);
                     return None;
                 }
-                fits.then_some(read)
+                Some(read)
             }
         });
         join_all(asked).await.into_iter().flatten().collect()
@@ -474,7 +487,7 @@ fn fails(code: i64, message: &str) -> bool {
     code == 3 || words.iter().any(|word| message.contains(word))
 }
 
-/// A text cut to what is kept, at a character's border.
+/// The first bytes of a text, up to a character's border.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }

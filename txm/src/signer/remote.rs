@@ -46,7 +46,7 @@ impl RemoteSigner {
         Ok(RemoteSigner { client, addresses, next: AtomicU64::new(1) })
     }
 
-    /// Host and port: what logs may show.
+    /// Host and port: logs may show them.
     pub fn name(&self) -> &str {
         self.client.name()
     }

@@ -67,7 +67,7 @@ impl Mempool {
         next
     }
 
-    /// Drops what is mined.
+    /// Drops mined nonces.
     pub(super) fn prune(&mut self, ledger: &Ledger) {
         for (account, own) in &mut self.0 {
             let next = ledger.nonce(*account);

@@ -114,10 +114,6 @@ async fn turns_are_given_ascending_and_no_more_than_the_window_has_room_for() {
 
     book.suspensions.push(Suspension { reason: "halt".into(), actor: "a".into() });
     assert!(book.turns(4).is_empty());
-    let mut filled = tx(8, TxState::Allocated);
-    filled.wish = Wish::Fill;
-    book.put(filled, Instant::now());
-    assert_eq!(book.turns(4), [id(8)], "a fill pays nothing");
 }
 
 #[tokio::test(start_paused = true)]

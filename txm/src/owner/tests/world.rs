@@ -261,14 +261,22 @@ impl Running {
         }
     }
 
-    /// Hands over what came by the store, as the node does it.
+    /// Hands over the news of the store, as the node does it.
     pub(super) async fn arrive(&self) {
+        assert!(self.arrive_if_it_can().await, "the store");
+    }
+
+    /// The same, if the store answers.
+    pub(super) async fn arrive_if_it_can(&self) -> bool {
         let known: Vec<TxId> = self.tools.open_rows.without_nonce();
-        let arrived = self.tools.store.arrived(&[self.lease], &known).await.expect("the store");
+        let Ok(arrived) = self.tools.store.arrived(&[self.lease], &known).await else {
+            return false;
+        };
         let commands = arrived.commands.into_iter().map(|(_, command)| command).collect();
         let suspended = arrived.suspended.into_iter().flat_map(|(_, all)| all).collect();
         drop(self.orders.send(Order::Arrived(arrived.txs, commands, suspended)).await);
         sleep(Duration::from_millis(200)).await;
+        true
     }
 
     /// Ends the process at once.

@@ -290,7 +290,8 @@ fn an_error_has_its_number_words_and_data() {
     assert!(is_unknown(&answer(json!({ "id": 1, "result": "0x1" }))));
 }
 
-/// Goal: whatever bytes come, a call is unknown, and the next one on a new connection is answered.
+/// Goal: of any bytes that are no answer the call is unknown, and the next call on a new connection
+/// is answered.
 #[tokio::test]
 async fn half_answers_and_answers_that_are_none_are_unknown() {
     let text = |head: &str, body: &str| {

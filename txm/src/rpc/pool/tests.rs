@@ -6,6 +6,7 @@ use alloy_primitives::{Address, U256};
 use chain::class::best;
 use chain::fee::{GasCaps, GasPrice};
 use chain::payload::TokenTransfer;
+use chain::view::ChainView;
 use proptest::prelude::*;
 
 use super::*;
@@ -446,6 +447,28 @@ async fn an_endpoint_of_another_chain_is_no_endpoint() {
     assert!(alone.look().await.head().is_none(), "one is no quorum of two");
 }
 
+#[test]
+fn views_that_are_far_apart_are_compared_at_once() {
+    let view = |number: u64| {
+        let at = BlockRef { number, hash: B256::from(U256::from(number)), parent: B256::ZERO };
+        let mut view = ChainView::default();
+        view.take(&[at], None, 9).expect("one block");
+        view
+    };
+    let look = Look::of(vec![view(5), view(u64::MAX), view(u64::MAX - 1)], 2);
+    assert_eq!(look.head(), None);
+    assert_eq!(look.final_block(Finality::Count, 0), None);
+    let look = Look::of(vec![view(5), view(u64::MAX), view(5)], 2);
+    let five = B256::from(U256::from(5));
+    assert_eq!(look.head().map(|head| head.at.hash), Some(five));
+    assert!(look.is_final(5, five, Finality::Count, 0));
+    assert!(!look.is_final(5, five, Finality::Count, usize::MAX));
+    assert!(Look::default().head().is_none() && !Look::default().has(5, five));
+    let last = B256::from(U256::from(u64::MAX));
+    assert!(!look.is_final(u64::MAX, last, Finality::Count, 1));
+    assert_eq!(look.confirmed(&[], (u64::MAX, last), 3), None, "one endpoint has it");
+}
+
 /// A thing that happens to the chain or to an endpoint.
 #[derive(Clone, Debug)]
 enum Event {
@@ -474,8 +497,8 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever endpoints say: no block is final, and none is in the look, that is not in the own
-    /// views of a quorum, and of one height at most one block is final with a quorum of 2 of 3.
+    /// Of any answers of endpoints: no block is final, and none is in the look, that is not in the
+    /// own views of a quorum, and of one height at most one block is final with a quorum of 2 of 3.
     #[test]
     fn nothing_is_final_without_a_quorum(events in prop::collection::vec(event(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
