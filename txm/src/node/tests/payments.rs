@@ -1,5 +1,5 @@
-//! Payments over whole nodes, models of the store and of the chain, and faults of everything, from a
-//! seed.
+//! Payments over whole nodes, models of the store and of the chain, and faults of everything, from
+//! a seed.
 
 use chain::state::TxState;
 
@@ -189,8 +189,8 @@ async fn pay(desks: Arc<parking_lot::Mutex<Vec<PayerDesk>>>, number: u64) {
 type PayerDesk = Desk<ModelStore, ModelEndpoint, Keystore>;
 
 /// Goal: each request is paid once, or proven unpaid, through kills, pauses, orderly ends, lost and
-/// late statements, lost answers, lies, cancels and reorganizations. Method: whole nodes over models
-/// of everything else, one run a seed. A failing run names its seed.
+/// late statements, lost answers, lies, cancels and reorganizations. Method: whole nodes over
+/// models of everything else, one run a seed. A failing run names its seed.
 #[tokio::test(start_paused = true)]
 async fn each_payment_is_made_once_or_proven_unmade() {
     for seed in 1..=12 {
