@@ -151,7 +151,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Desk<S, E, K> {
         Ok(self.tools.store.find(signer, request_id).await?)
     }
 
-    /// Looks for new rows and commands of a signer at once. If nobody owns it, this node tries to.
+    /// Looks for new rows and commands of a signer at once. If no node owns it, this node tries to.
     pub fn wake(&self, signer: Address) {
         if self.seats.get(signer).is_some() {
             self.arrivals.notify_one();
@@ -205,7 +205,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Desk<S, E, K> {
         answer
     }
 
-    /// The owner of a signer here. If nobody alive owns it, this node acquires it.
+    /// The owner of a signer here. If no live process owns it, this node acquires it.
     async fn seat(&self, signer: Address) -> Result<Seat, TxRefusal> {
         if self.seats.is_stopping() {
             return Err(TxRefusal::no_owner());

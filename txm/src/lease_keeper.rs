@@ -6,8 +6,8 @@
 //!                      each tick: renew all --> later deadlines, or lost
 //! ```
 //!
-//! One task has all of it. Its calls and the owners run as futures of this task, so that a node that
-//! is dropped or not polled, as a paused process, does nothing at all.
+//! One task has all of it. Its calls and the owners run as futures of this task, so that a node
+//! that is dropped or not polled, as a paused process, does nothing at all.
 
 mod shares;
 

@@ -38,8 +38,8 @@ pub struct Node<S, E, K> {
 }
 
 impl<S: TxStore, E: Endpoint, K: Signer> Node<S, E, K> {
-    /// Makes a node and its desk. The desk answers while the node runs. `policies`: a signer without
-    /// one may sign nothing. `node`: this node's name, for logs and people.
+    /// Makes a node and its desk. The desk answers while the node runs. `policies`: a signer
+    /// without one may sign nothing. `node`: this node's name, for logs and people.
     pub fn start(
         store: S,
         pool: Pool<E>,

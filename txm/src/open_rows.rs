@@ -20,9 +20,9 @@ pub struct OpenCost {
 }
 
 impl OpenCost {
-    /// The cost of a row. `max_fee`: the price, wei per gas, if it has no attempt yet. A row without
-    /// a nonce, one that is mined, and one that is terminal cost nothing: the balance at the head
-    /// shows a mined one.
+    /// The cost of a row. `max_fee`: the price, wei per gas, if it has no attempt yet. A row
+    /// without a nonce, one that is mined, and one that is terminal cost nothing: the balance at
+    /// the head shows a mined one.
     pub fn of(tx: &Tx, max_fee: u128) -> OpenCost {
         let is_paid = tx.receipt.is_some() || tx.state.is_terminal();
         if tx.nonce.is_none() || is_paid {

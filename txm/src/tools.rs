@@ -1,5 +1,5 @@
-//! The parts that every task of a node uses: store, endpoints, keys, settings, and the answers of the
-//! endpoints that hold for one head.
+//! The parts that every task of a node uses: store, endpoints, keys, settings, and the answers of
+//! the endpoints that hold for one head.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

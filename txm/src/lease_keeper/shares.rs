@@ -60,7 +60,8 @@ impl Shares {
         self.beyond = self.left_over.len().div_ceil(usize::try_from(nodes).unwrap_or(usize::MAX));
     }
 
-    /// The next signer to acquire. `held`: the busy signers here, and those that are being acquired.
+    /// The next signer to acquire. `held`: the busy signers here, and those that are being
+    /// acquired.
     pub(super) fn next_to_take(&mut self, held: usize, now: Instant) -> Option<Address> {
         while let Some(signer) = self.to_take.pop_front() {
             if held < self.share {

@@ -4,8 +4,9 @@
 //! It is strict. A change that a law of the manager forbids is a panic that names the law, also in
 //! places where the real store would only refuse. Its time is tokio's, so a paused clock drives it.
 //!
-//! Each call waits for the way there, carries out its one statement at an instant, and waits for the
-//! way back. A future that is dropped on the way there has done nothing; on the way back it has.
+//! Each call waits for the way there, carries out its one statement at an instant, and waits for
+//! the way back. A future that is dropped on the way there has done nothing; on the way back it
+//! has.
 
 mod base;
 mod judge;
@@ -66,7 +67,7 @@ pub enum StoreCall {
 pub enum StoreFault {
     /// It is done, and the answer is lost.
     AnswerLost,
-    /// It is lost on the way, and nobody knows.
+    /// It is lost on the way, and its sender hears nothing.
     RequestLost,
     /// It is given up, and arrives so much later.
     Late(Duration),

@@ -289,7 +289,7 @@ async fn the_same_request_has_one_row_and_another_body_is_refused() {
     database.check();
 }
 
-/// A signer of another node, one that nobody knows, and one without a key here.
+/// A signer of another node, an unknown one, and one without a key here.
 #[tokio::test(start_paused = true)]
 async fn a_request_is_refused_where_its_signer_is_not() {
     let (database, keys) = database(2);
@@ -511,8 +511,9 @@ async fn an_end_without_the_store_keeps_its_limit() {
     database.check();
 }
 
-/// Goal: whatever the way to the store does, each request has one row, and no law is broken. Method:
-/// three nodes with random faults, clients that repeat, kills, pauses and restarts, from a seed.
+/// Goal: under each fault of the way to the store, each request has one row, and no law is broken.
+/// Method: three nodes with random faults, clients that repeat, kills, pauses and restarts, from a
+/// seed.
 #[tokio::test(start_paused = true)]
 async fn random_faults_break_no_law() {
     for seed in 1..=20_u64 {

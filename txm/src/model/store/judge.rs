@@ -74,7 +74,7 @@ fn may_be_sent(tx: &Tx) -> bool {
 }
 
 /// Judges the signed bytes of an attempt: they are of its row's nonce, and pay its payload or
-/// nobody.
+/// no other account.
 fn attempt_of(tx: &Tx, attempt: &Attempt) {
     let (id, number) = (tx.id, attempt.number);
     assert_eq!(keccak256(&attempt.raw), attempt.hash, "CL4: the hash of attempt {number} of {id}");
