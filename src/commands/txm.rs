@@ -3,9 +3,9 @@
 
 mod keys;
 pub(super) mod node;
-pub(super) mod signer;
+pub mod signer;
 mod tls;
-pub(super) mod tx;
+pub mod tx;
 
 use anyhow::Context;
 
