@@ -5,5 +5,4 @@ mod dropped;
 mod key;
 mod paid;
 mod reorganized;
-mod shaken;
 mod world;
