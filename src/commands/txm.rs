@@ -1,5 +1,5 @@
-//! `ubscore txm serve`: a node of the transaction manager. `ubscore signer` and `ubscore tx` are its
-//! operators' commands.
+//! `ubscore txm serve`: a node of the transaction manager. Its operators use `ubscore signer` and
+//! `ubscore tx`.
 
 mod keys;
 pub(super) mod node;
