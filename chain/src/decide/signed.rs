@@ -124,6 +124,7 @@ pub(super) fn signed(tx: &Tx, signed: &Signed, rules: &TxRules) -> Option<TxStep
     }
     match step.tx.wish {
         Wish::Pay => (),
+        _ if tx.sub == Some(SubState::Unaccounted) => (),
         Wish::Cancel => step.tx.sub = Some(SubState::Cancelling),
         Wish::Fill => step.tx.sub = Some(SubState::Filling),
     }

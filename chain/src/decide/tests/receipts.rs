@@ -176,6 +176,13 @@ fn a_nonce_that_is_mined_by_an_unknown_one_is_looked_for_and_ends_by_a_foreign_o
         row.hand(TxFact::Mined(row.receipt(1, 1, Proof::Paid)));
         assert_eq!(row.effects, [Effect::Raise("reorg_after_final")], "ours, behind the end");
     }
+    // A cancel that was signed meanwhile does not hide it.
+    let mut row = Row::tracking();
+    row.hand(TxFact::Cancel);
+    let cancel = row.signature().expect("signs");
+    row.hand(TxFact::Unaccounted);
+    row.hand(TxFact::Signed(cancel));
+    assert_eq!(row.stands(), (TxState::Tracking, Some(SubState::Unaccounted)));
     let mut row = Row::mined(1, Proof::Paid);
     row.hand(TxFact::Taken(B256::repeat_byte(8)));
     assert!(!row.is_moved, "the views disagree");
