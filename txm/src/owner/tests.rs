@@ -5,4 +5,5 @@ mod dropped;
 mod key;
 mod paid;
 mod reorganized;
+mod shaken;
 mod world;
