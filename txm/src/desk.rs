@@ -230,8 +230,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Desk<S, E, K> {
 /// The answer to a repeat of a request.
 fn known(tx: Tx, request: &NewTx) -> Result<Created, TxRefusal> {
     // A cancel that came before its request has no body to compare.
-    let came_first =
-        tx.state.is_terminal() && tx.nonce.is_none() && tx.new.payload.to.is_zero();
+    let came_first = tx.state.is_terminal() && tx.nonce.is_none() && tx.new.payload.to.is_zero();
     let fields = differences(&tx.new, request);
     match came_first || fields.is_empty() {
         true => Ok(Created::Known(Box::new(tx))),

@@ -91,6 +91,12 @@ where
             let commands = arrived.commands.iter().filter(|(of, _)| *of == signer);
             let commands: Vec<TxCommand> =
                 commands.map(|(_, command)| command).filter(fresh).cloned().collect();
+            let expired = arrived.expired.iter().filter(|(of, _)| *of == signer);
+            let expired: Vec<TxId> = expired.map(|(_, id)| *id).collect();
+            // One that the owner does not know yet is told again at the next look.
+            if !expired.is_empty() && seat.orders.try_send(Order::Expired(expired)).is_err() {
+                tracing::debug!(%signer, "the owner has too many orders");
+            }
             let reasons = suspended.remove(&signer).unwrap_or_default();
             let given = self.handed.suspensions.get(&signer);
             let is_same = given.is_some_and(|given| given.0 == seat.lease && given.1 == reasons);

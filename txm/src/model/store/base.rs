@@ -73,7 +73,7 @@ type Late = Box<dyn FnOnce(&mut Base) + Send>;
 
 /// The database.
 pub(super) struct Base {
-    origin: Instant,
+    pub(super) origin: Instant,
     step_ms: i64,
     duration: Duration,
     skew: Duration,

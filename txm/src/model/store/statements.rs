@@ -85,7 +85,12 @@ impl Base {
         let open = open.filter(|row| row.end.is_none() && signers.contains(&row.signer));
         let of = self.signers.iter().filter(|(signer, _)| signers.contains(*signer));
         let suspended = of.filter(|(_, row)| !row.suspensions.is_empty());
+        let now_ms = i64::try_from(self.origin.elapsed().as_millis()).expect("a short run");
+        let is_late = |row: &&Row| row.tx.new.deadline_ms.is_some_and(|at| at <= now_ms);
+        let created = self.rows.values().filter(|row| row.tx.state == TxState::Created);
+        let late = created.filter(|row| signers.contains(&row.tx.new.signer)).filter(is_late);
         Arrived {
+            expired: late.map(|row| (row.tx.new.signer, row.tx.id)).collect(),
             txs: rows.into_iter().map(|row| self.seen(row)).collect(),
             commands: open.map(|row| (row.signer, row.command.clone())).collect(),
             suspended: suspended.map(|(at, row)| (*at, row.suspensions.clone())).collect(),
