@@ -1,5 +1,7 @@
 //! Nodes on one model of the store, with a clock that tokio drives: leases, shares, take-overs.
 
+mod payments;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
