@@ -80,7 +80,10 @@ impl World {
             1 => {
                 let at = self.index(3);
                 let fresh = self.node();
-                std::mem::replace(&mut self.nodes[at], fresh).stop().await;
+                let old = std::mem::replace(&mut self.nodes[at], fresh);
+                // A paused process never comes to its end, and the faults would wait for it.
+                old.pause(false);
+                old.stop().await;
             }
             2 => {
                 let at = self.index(3);
@@ -188,12 +191,20 @@ async fn pay(desks: Arc<parking_lot::Mutex<Vec<PayerDesk>>>, number: u64) {
 
 type PayerDesk = Desk<ModelStore, ModelEndpoint, Keystore>;
 
+/// The seed that the variable names, or so many.
+fn seeds() -> std::ops::Range<u64> {
+    match std::env::var("UBSCORE_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 1..61,
+    }
+}
+
 /// Goal: each request is paid once, or proven unpaid, through kills, pauses, orderly ends, lost and
 /// late statements, lost answers, lies, cancels and reorganizations. Method: whole nodes over
 /// models of everything else, one run a seed. A failing run names its seed.
 #[tokio::test(start_paused = true)]
 async fn each_payment_is_made_once_or_proven_unmade() {
-    for seed in 1..=12 {
+    for seed in seeds() {
         println!("seed {seed}");
         let mut world = World::new(seed);
         let list = Arc::new(parking_lot::Mutex::new(desks(&world.nodes)));
