@@ -1,6 +1,8 @@
 //! Payments over whole nodes, models of the store and of the chain, and faults of everything, from
 //! a seed.
 
+use std::sync::LazyLock;
+
 use chain::state::TxState;
 
 use super::*;
@@ -8,11 +10,23 @@ use crate::model::Draw;
 use crate::model::chain::{Fate, Lie, ModelChain, ModelEndpoint};
 use crate::options::Finality;
 use crate::signer::keystore::Keystore;
-use crate::store::CommandWish;
+use crate::store::{CommandWish, Lease};
 
 const GWEI: u128 = 1_000_000_000;
 const SIGNERS: u8 = 3;
 const PAYMENTS: u64 = 24;
+const NODES: usize = 3;
+const ENDPOINTS: usize = 2;
+/// Words of endpoints that do not take a transaction.
+const WORDS: [&str; 7] = [
+    "txpool is full",
+    "nonce too low",
+    "replacement transaction underpriced",
+    "insufficient funds for gas * price + value",
+    "max fee per gas less than block base fee",
+    "exceeds block gas limit",
+    "already known",
+];
 /// The tag `finalized` is so many blocks below the head; no reorganization is deeper.
 const FINAL_DEPTH: u64 = 4;
 
@@ -32,6 +46,12 @@ fn keys() -> Keystore {
     Keystore::of_keys(&secrets).expect("keys")
 }
 
+/// The addresses of the keys, which are not cheap.
+fn signers() -> Vec<Address> {
+    static SIGNERS: LazyLock<Vec<Address>> = LazyLock::new(|| keys().addresses());
+    SIGNERS.clone()
+}
+
 impl World {
     fn new(seed: u64) -> World {
         let mut options = crate::model::options();
@@ -39,8 +59,8 @@ impl World {
         options.finality = Finality::Finalized;
         options.resubmit_interval = Duration::from_secs(10);
         let database = ModelDatabase::new(options.lease_duration, options.lease_skew);
-        let chain = ModelChain::new(options.chain_id, 2);
-        for signer in keys().addresses() {
+        let chain = ModelChain::new(options.chain_id, ENDPOINTS);
+        for signer in signers() {
             database.add_signer(signer, 0);
             chain.fund(signer, U256::from(1_000_000_000 * GWEI));
         }
@@ -48,11 +68,11 @@ impl World {
         chain.set_tip(GWEI);
         chain.set_depths(1, FINAL_DEPTH);
         chain.mine(8);
-        for endpoint in 0..2 {
+        for endpoint in 0..ENDPOINTS {
             chain.set_latency(endpoint, Duration::from_millis(10));
         }
         let mut world = World { database, chain, options, draw: Draw::new(seed), nodes: vec![] };
-        world.nodes = (0..3).map(|_| world.node()).collect();
+        world.nodes = (0..NODES).map(|_| world.node()).collect();
         world
     }
 
@@ -70,45 +90,10 @@ impl World {
 
     /// One second, with a fault.
     async fn second(&mut self) {
-        let endpoint = self.index(2);
-        match self.draw.below(14) {
-            0 => {
-                let at = self.index(3);
-                let fresh = self.node();
-                std::mem::replace(&mut self.nodes[at], fresh).kill().await;
-            }
-            1 => {
-                let at = self.index(3);
-                let fresh = self.node();
-                let old = std::mem::replace(&mut self.nodes[at], fresh);
-                // A paused process never comes to its end, and the faults would wait for it.
-                old.pause(false);
-                old.stop().await;
-            }
-            2 => {
-                let at = self.index(3);
-                self.nodes[at].pause(true);
-            }
-            3 | 4 => self.nodes.iter().for_each(|node| node.pause(false)),
-            5 => {
-                let depth = 1 + self.draw.below(FINAL_DEPTH - 1);
-                let fates = [Fate::Kept, Fate::Moved, Fate::Pooled, Fate::Lost];
-                let fate = self.index(fates.len());
-                self.chain.reorg(depth, &fates[fate]);
-            }
-            6 => self.chain.lie(endpoint, Lie::LostAnswer, 3),
-            7 => self.chain.lie(endpoint, Lie::LostCall, 3),
-            8 => self.chain.lie(endpoint, Lie::Refuses("txpool is full".to_owned()), 2),
-            9 => self.chain.lie(endpoint, Lie::NoReceipt, 3),
-            10 => self.chain.set_away(endpoint, true),
-            11 => self.chain.set_away(endpoint, false),
-            12 => {
-                let rows = self.database.rows();
-                let open = rows.iter().filter(|tx| !tx.state.is_terminal());
-                if let Some(tx) = open.last() {
-                    self.database.command(tx.new.signer, Some(tx.id), CommandWish::Cancel);
-                }
-            }
+        match self.draw.below(4) {
+            0 => self.fault_of_nodes().await,
+            1 => self.fault_of_endpoints(),
+            2 => self.fault_of_chain(),
             _ => {}
         }
         sleep(Duration::from_millis(1_000)).await;
@@ -120,12 +105,104 @@ impl World {
         self.database.check_sent(&self.chain.raws());
     }
 
+    /// Kills, orderly ends, pauses, cuts, slow ways, and a step of the one clock.
+    async fn fault_of_nodes(&mut self) {
+        let at = self.index(NODES);
+        match self.draw.below(11) {
+            0 | 1 => {
+                let fresh = self.node();
+                std::mem::replace(&mut self.nodes[at], fresh).kill().await;
+            }
+            2 | 3 => {
+                let fresh = self.node();
+                let old = std::mem::replace(&mut self.nodes[at], fresh);
+                // A paused process never comes to its end, and the faults would wait for it.
+                old.pause(false);
+                old.stop().await;
+            }
+            4 | 5 => self.nodes[at].pause(true),
+            6 => self.nodes.iter().for_each(|node| node.pause(false)),
+            7 => self.nodes[at].store.cut(true),
+            8 => self.nodes.iter().for_each(|node| node.store.cut(false)),
+            9 => {
+                let latency = Duration::from_millis(1 << self.draw.below(11));
+                self.nodes[at].store.delay(latency);
+            }
+            _ => {
+                let seconds = i64::try_from(self.draw.below(13)).expect("a few") - 6;
+                self.database.step_clock(seconds);
+            }
+        }
+    }
+
+    /// Lies, cuts, slow ways, and views that lag behind or stand on a branch.
+    fn fault_of_endpoints(&mut self) {
+        let endpoint = self.index(ENDPOINTS);
+        let words = WORDS[self.index(WORDS.len())].to_owned();
+        let times = 1 + u32::try_from(self.draw.below(8)).expect("a few");
+        let lie = match self.draw.below(14) {
+            0 => return self.chain.set_away(endpoint, true),
+            1 | 2 => return self.chain.set_away(endpoint, false),
+            3 => return self.chain.lag(endpoint, self.draw.below(3)),
+            // Its tag `finalized` stays where the branch and the chain are one.
+            4 => return self.chain.fork(endpoint, FINAL_DEPTH - 1, 1 + self.draw.below(3)),
+            5 => {
+                let latency = Duration::from_millis(1 << self.draw.below(12));
+                return self.chain.set_latency(endpoint, latency);
+            }
+            6 => Lie::LostCall,
+            7 => Lie::LostAnswer,
+            8 => Lie::Refuses(words),
+            9 => Lie::TakesAndSays(words),
+            10 => Lie::OtherHash,
+            11 => Lie::NoReceipt,
+            12 => Lie::OtherBlock,
+            _ => Lie::OldHead(1 + self.draw.below(3)),
+        };
+        self.chain.lie(endpoint, lie, times);
+    }
+
+    /// Reorganizations, dear blocks, forgetful pools, and wishes of operators.
+    fn fault_of_chain(&mut self) {
+        let rows = self.database.rows();
+        let open: Vec<_> = rows.iter().filter(|tx| !tx.state.is_terminal()).collect();
+        let at = self.index(open.len().max(1));
+        let wish = match self.draw.below(8) {
+            0 | 1 => {
+                let depth = 1 + self.draw.below(FINAL_DEPTH - 1);
+                let fates = [Fate::Kept, Fate::Moved, Fate::Pooled, Fate::Lost];
+                let fate = self.index(fates.len());
+                return self.chain.reorg(depth, &fates[fate]);
+            }
+            2 => return self.chain.set_base_fee(GWEI << self.draw.below(5)),
+            3 => {
+                let attempts = open.get(at).map_or(&[][..], |tx| &tx.attempts);
+                return attempts.iter().for_each(|attempt| self.chain.forget(attempt.hash));
+            }
+            4 => CommandWish::Resubmit,
+            5 => CommandWish::Fill,
+            6 => CommandWish::Release,
+            _ => CommandWish::Cancel,
+        };
+        if let Some(tx) = open.get(at) {
+            let id = (wish != CommandWish::Release).then_some(tx.id);
+            self.database.command(tx.new.signer, id, wish);
+        }
+    }
+
     /// Ends all faults, and waits for all ends.
     async fn heal(&mut self) {
         self.chain.tell_the_truth();
-        (0..2).for_each(|endpoint| self.chain.set_away(endpoint, false));
+        self.chain.set_base_fee(GWEI);
+        for endpoint in 0..ENDPOINTS {
+            self.chain.set_away(endpoint, false);
+            self.chain.lag(endpoint, 0);
+            self.chain.set_latency(endpoint, Duration::from_millis(10));
+        }
         for node in &self.nodes {
             node.store.shake(0, 0);
+            node.store.cut(false);
+            node.store.delay(Duration::from_millis(2));
             node.pause(false);
         }
         for _ in 0..600 {
@@ -146,11 +223,15 @@ impl World {
         panic!("no end");
     }
 
-    /// Each payee has its value if its row is CONFIRMED, and nothing otherwise; each nonce that the
-    /// chain has is of a row.
-    fn judge(&self) {
+    /// Each payee has its value if its row is CONFIRMED, and nothing otherwise; the chain has of
+    /// each nonce the attempt that its row ended by; no signer is suspended.
+    async fn judge(&self) {
         self.database.check();
         self.database.check_sent(&self.chain.raws());
+        let leases: Vec<Lease> =
+            signers().into_iter().map(|signer| Lease { signer, token: 0 }).collect();
+        let arrived = self.nodes[0].store.arrived(&leases, &[]).await.expect("the store");
+        assert_eq!(arrived.suspended, [], "suspended without a reason");
         for tx in self.database.rows() {
             let paid = self.chain.wei(tx.new.payload.to);
             let owed = match tx.state {
@@ -158,13 +239,15 @@ impl World {
                 _ => U256::ZERO,
             };
             assert_eq!(paid, owed, "{}: {tx:#?}", tx.new.request_id);
+            let Some(nonce) = tx.nonce else { continue };
+            let (mined, _) = self.chain.mined(tx.new.signer, nonce).expect("mined");
+            assert_eq!(tx.receipt.map(|it| it.hash), Some(mined.hash), "{}", tx.new.request_id);
         }
     }
 }
 
 fn payment(number: u64) -> NewTx {
-    let signers = keys().addresses();
-    let signer = signers[usize::try_from(number % u64::from(SIGNERS)).expect("a few")];
+    let signer = signers()[usize::try_from(number % u64::from(SIGNERS)).expect("a few")];
     let mut request = request(signer, &format!("payment/{number}"));
     request.payload.to = Address::left_padding_from(&(0xaaaa_0000 + number).to_be_bytes());
     request.payload.value = U256::from(1_000 + number);
@@ -218,6 +301,6 @@ async fn each_payment_is_made_once_or_proven_unmade() {
         for post in posts {
             post.await.expect("an answer");
         }
-        world.judge();
+        world.judge().await;
     }
 }
