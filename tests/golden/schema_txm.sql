@@ -274,6 +274,8 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION fail_name(p_code smallint) RETURNS text LANGUAGE sql STABLE
 -- FUNCTION fence(p_signer text, p_me bigint, p_token bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION hex(p_bytes bytea) RETURNS text LANGUAGE sql STABLE
+-- FUNCTION is_same_server() RETURNS boolean LANGUAGE sql STABLE
+-- FUNCTION is_suspended(p_signer text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION jumped(p_signer text, p_nonce bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION keep(p_signer text, p_me bigint, p_request jsonb) RETURNS TABLE(outcome text, fields text[], tx text) LANGUAGE plpgsql VOLATILE
 -- FUNCTION lifted(p_signer text, p_reason text, p_actor text, p_why text) RETURNS boolean LANGUAGE plpgsql VOLATILE

@@ -33,8 +33,15 @@ CREATE FUNCTION txm.timeline() RETURNS BIGINT LANGUAGE sql STABLE AS $$
     SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint
 $$;
 
+-- Whether the rows are still on the server that the nodes know. Changes nothing.
+CREATE FUNCTION txm.is_same_server() RETURNS BOOLEAN LANGUAGE sql STABLE AS $$
+    SELECT s.system_identifier = c.system_identifier AND s.timeline = txm.timeline()
+      FROM txm.settings s, pg_control_system() c
+$$;
+
 -- Suspends every signer if the rows have come to another server: it may have an older copy. The
--- chain is compared before a person lifts that.
+-- chain is compared before a person lifts that. Each lease ends: its owner knows rows and nonces
+-- that this copy may lack, so it reads its book anew.
 CREATE FUNCTION txm.same_server() RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 DECLARE
     here BIGINT := (SELECT system_identifier FROM pg_control_system());
@@ -55,6 +62,7 @@ BEGIN
                   was.system_identifier, was.timeline), txm.clock()
       FROM txm.signers ORDER BY signer
         ON CONFLICT DO NOTHING;
+    UPDATE txm.signer_lease SET expires_at = '-infinity', updated_at = txm.clock();
     UPDATE txm.settings
        SET epoch = epoch + CASE WHEN system_identifier <> here THEN 1 ELSE 0 END,
            system_identifier = here, timeline = line;
@@ -151,8 +159,9 @@ BEGIN
 END
 $$;
 
--- Refuses a process that does not own the signer under this token. The row stays locked until this
--- write's commit, so that a take-over waits for it. EXISTS would not lock, and so not fence.
+-- Refuses a process that does not own the signer under this token, or that owned it on another
+-- server. The row stays locked until this write's commit, so that a take-over waits for it. EXISTS
+-- would not lock, and so not fence.
 CREATE FUNCTION txm.fence(p_signer TEXT, p_me BIGINT, p_token BIGINT) RETURNS VOID
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -161,7 +170,7 @@ BEGIN
     SELECT l.expires_at INTO until FROM txm.signer_lease l
      WHERE l.signer = p_signer AND l.owner_incarnation = p_me AND l.fencing_token = p_token
        FOR SHARE;
-    IF NOT FOUND OR NOT txm.alive(until) THEN
+    IF NOT FOUND OR NOT txm.alive(until) OR NOT txm.is_same_server() THEN
         RAISE EXCEPTION 'signer % is not owned by process % under token %', p_signer, p_me, p_token
             USING ERRCODE = 'UB001', DETAIL = COALESCE((
                 SELECT l.fencing_token FROM txm.signer_lease l
