@@ -161,7 +161,8 @@ $$;
 
 -- Refuses a process that does not own the signer under this token, or that owned it on another
 -- server. The row stays locked until this write's commit, so that a take-over waits for it. EXISTS
--- would not lock, and so not fence.
+-- would not lock, and so not fence. A renewal changes no key and does not wait for this lock; a
+-- take-over locks the whole row, and does.
 CREATE FUNCTION txm.fence(p_signer TEXT, p_me BIGINT, p_token BIGINT) RETURNS VOID
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -169,7 +170,7 @@ DECLARE
 BEGIN
     SELECT l.expires_at INTO until FROM txm.signer_lease l
      WHERE l.signer = p_signer AND l.owner_incarnation = p_me AND l.fencing_token = p_token
-       FOR SHARE;
+       FOR KEY SHARE;
     IF NOT FOUND OR NOT txm.alive(until) OR NOT txm.is_same_server() THEN
         RAISE EXCEPTION 'signer % is not owned by process % under token %', p_signer, p_me, p_token
             USING ERRCODE = 'UB001', DETAIL = COALESCE((
@@ -187,10 +188,11 @@ DECLARE
 BEGIN
     PERFORM txm.same_server();
     UPDATE txm.nodes n SET seen_at = txm.clock() WHERE n.incarnation = p_me;
-    -- Two steps: the lock waits, and the time is read behind it.
+    -- Two steps: the lock may wait for a take-over, and the time is read behind it. It waits for no
+    -- fenced write, so that a slow one costs no other lease.
     SELECT array_agg(l.signer) INTO owned FROM (
         SELECT l.signer FROM txm.signer_lease l WHERE l.owner_incarnation = p_me
-         ORDER BY l.signer FOR UPDATE) l;
+         ORDER BY l.signer FOR NO KEY UPDATE) l;
     RETURN QUERY
     UPDATE txm.signer_lease l SET expires_at = n.at + n.lease_duration, updated_at = n.at
       FROM (SELECT txm.clock() AS at, s.lease_duration FROM txm.settings s) n
