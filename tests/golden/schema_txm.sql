@@ -299,6 +299,7 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION sub_name(p_sub smallint) RETURNS text LANGUAGE sql STABLE
 -- FUNCTION suspend(p_signer text, p_me bigint, p_token bigint, p_reason text, p_about text) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION suspended(p_signer text, p_reason text, p_actor text, p_about text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- FUNCTION suspension(p_signer text, p_reason text, p_actor text, p_about text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION timeline() RETURNS bigint LANGUAGE sql STABLE
 -- FUNCTION tx_attempts_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION tx_commands_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE

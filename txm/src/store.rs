@@ -58,6 +58,12 @@ pub enum StoreError {
         /// The token there; `None`: not told.
         found: Option<u64>,
     },
+    /// The signer is suspended: it gets no nonce. Nothing was written.
+    #[error("the signer is suspended")]
+    Suspended,
+    /// The signer has too many rows without a nonce. Nothing was written.
+    #[error("the signer has too many transactions without a nonce")]
+    Overloaded,
     /// It may be written or not. Ask by key.
     #[error("unknown outcome: {0}")]
     Unknown(String),
@@ -229,7 +235,7 @@ pub trait TxStore: Send + Sync + 'static {
     /// what it passes over is kept as a jump.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], `Suspended` among them.
     fn create(
         &self,
         lease: Lease,
@@ -241,7 +247,7 @@ pub trait TxStore: Send + Sync + 'static {
     /// version is passed over.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], `Suspended` among them.
     fn number(
         &self,
         lease: Lease,
@@ -267,7 +273,9 @@ pub trait TxStore: Send + Sync + 'static {
 
     /// Fenced: writes steps of rows of one signer, at most one a row. Each is a compare-and-set on
     /// `version - 1`. One answer a step: the row as the commit has it. Only the bytes of its
-    /// attempts may leave. `None`: the row has another version, and nothing of the step is written.
+    /// attempts may leave. `None`: the row has another version, or the step has a new attempt that
+    /// pays and the signer is suspended or its outflow would pass its limit; nothing of the step is
+    /// written. A step that ends as NONCE_TAKEN suspends the signer too.
     /// Of a step with a new attempt of a number that is there already, the stored attempt comes
     /// back (a late twin).
     ///

@@ -99,6 +99,8 @@ fn created(row: &Row) -> Result<Created, StoreError> {
     match column(row, 0)? {
         "new" => Ok(Created::New(tx(row)?)),
         "known" => Ok(Created::Known(tx(row)?)),
+        "suspended" => Err(StoreError::Suspended),
+        "overloaded" => Err(StoreError::Overloaded),
         _ => Ok(Created::Conflict(column(row, 1)?)),
     }
 }
@@ -279,7 +281,11 @@ impl TxStore for TxmStore {
         let sql = "SELECT txm.number($1, $2, $3, $4, $5::text[]::uuid[], $6, $7)";
         let params: Params<'_> = &[&signer, &self.me, &token, &floor, &ids, &versions, &gas];
         let rows = self.rows(sql, params).await?;
-        rows.iter().map(|row| words::tx(column(row, 0)?).map_err(unread)).collect()
+        let tx = |row: &Row| {
+            let text: &str = column::<Option<_>>(row, 0)?.ok_or(StoreError::Suspended)?;
+            words::tx(text).map_err(unread)
+        };
+        rows.iter().map(tx).collect()
     }
 
     async fn keep(&self, request: &NewTx) -> Result<Created, StoreError> {

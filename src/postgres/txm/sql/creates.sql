@@ -156,7 +156,8 @@ END
 $$;
 
 -- Fenced: gives each new request the next nonce and its row, without a hole. One row a request, in
--- their order: new, known, or conflict with the names of the fields.
+-- their order: new, known, or conflict with the names of the fields. One row alone, suspended: the
+-- signer is, and nothing was done.
 CREATE FUNCTION txm.create(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_floor BIGINT,
                            p_requests JSONB)
 RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT) LANGUAGE plpgsql AS $$
@@ -165,6 +166,10 @@ DECLARE
     made txm.made[];
 BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
+    IF txm.is_suspended(p_signer) THEN
+        RETURN QUERY SELECT 'suspended', '{}'::text[], NULL;
+        RETURN;
+    END IF;
     FOR try IN 1..100 LOOP
         BEGIN
             SELECT array_agg(o ORDER BY o.place) INTO made
@@ -224,7 +229,8 @@ END
 $$;
 
 -- Fenced: gives prepared rows without a nonce theirs, in their order. A row with another version,
--- or with a deadline that has passed, is passed over.
+-- or with a deadline that has passed, is passed over. One NULL alone: the signer is suspended, and
+-- nothing was done.
 CREATE FUNCTION txm.number(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_floor BIGINT,
                            p_ids UUID[], p_versions BIGINT[], p_gas BIGINT[])
 RETURNS SETOF TEXT LANGUAGE plpgsql AS $$
@@ -238,6 +244,10 @@ DECLARE
     upcoming BIGINT;
 BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
+    IF txm.is_suspended(p_signer) THEN
+        RETURN NEXT NULL;
+        RETURN;
+    END IF;
     FOR r IN SELECT * FROM unnest(p_ids, p_versions, p_gas) i (id, version, gas) LOOP
         PERFORM 1 FROM txm.managed_tx m
           WHERE m.tx_id = r.id AND m.signer = p_signer AND m.version = r.version AND m.state = 0

@@ -180,6 +180,13 @@ BEGIN
 END
 $$;
 
+-- Whether a signer is suspended. Read behind the fence: its lock orders this with suspensions.
+CREATE FUNCTION txm.is_suspended(p_signer TEXT) RETURNS BOOLEAN LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM txm.signer_suspensions s WHERE s.signer = p_signer);
+END
+$$;
+
 -- Renews the live leases of a process, and marks it as seen.
 CREATE FUNCTION txm.renew(p_me BIGINT) RETURNS TABLE (signer TEXT, token BIGINT)
 LANGUAGE plpgsql AS $$

@@ -21,7 +21,8 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION txm.suspended(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_about TEXT)
+-- Adds a suspension; FALSE: it is there already.
+CREATE FUNCTION txm.suspension(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_about TEXT)
 RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO txm.signer_suspensions
@@ -32,6 +33,22 @@ BEGIN
     INSERT INTO txm.audit (at, signer, actor, what, reason)
     VALUES (txm.clock(), p_signer, p_actor, 'suspend ' || p_reason, p_about);
     RETURN TRUE;
+END
+$$;
+
+-- The same by any node, not fenced. It waits for the fenced writes that are under way, and those
+-- behind it read the suspension under the lock of their lease: behind its answer no nonce is given
+-- and no payment is stored.
+CREATE FUNCTION txm.suspended(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_about TEXT)
+RETURNS BOOLEAN LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM txm.signer_lease l WHERE l.signer = p_signer FOR UPDATE;
+    IF NOT FOUND THEN
+        -- The first lease of a signer refers to this row.
+        PERFORM 1 FROM txm.signers s WHERE s.signer = p_signer FOR UPDATE;
+        PERFORM 1 FROM txm.signer_lease l WHERE l.signer = p_signer FOR UPDATE;
+    END IF;
+    RETURN txm.suspension(p_signer, p_reason, p_actor, p_about);
 END
 $$;
 
@@ -137,8 +154,10 @@ END
 $$;
 
 -- Fenced: writes steps of rows of one signer, each a compare-and-set on the version. One answer a
--- step, in their order; NULL: another version, and nothing of it is written. A first payment that
--- would pass the outflow limit is not written either, and suspends the signer.
+-- step, in their order; NULL: another version, and nothing of it is written. A new attempt that pays
+-- is not written for a suspended signer, also if a step before it suspended it. A first payment that
+-- would pass the outflow limit is not written either, and suspends the signer. So does a nonce that
+-- another transaction took, with its row.
 CREATE FUNCTION txm.write(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_steps JSONB, p_limits JSONB)
 RETURNS SETOF TEXT LANGUAGE plpgsql AS $$
 DECLARE
@@ -161,12 +180,20 @@ BEGIN
             END IF;
             CONTINUE;
         END IF;
-        IF step #>> '{attempt,number}' = '1' AND step #>> '{attempt,kind}' = '1'
-           AND txm.outflow_passes(p_signer, was.payload, p_limits) THEN
-            PERFORM txm.suspended(p_signer, 'OUTFLOW_LIMIT', 'txm',
-                                  format('transaction %s would pass it', was.tx_id));
+        IF step #>> '{attempt,kind}' IN ('1', '2') AND txm.is_suspended(p_signer) THEN
             RETURN NEXT NULL;
             CONTINUE;
+        END IF;
+        IF step #>> '{attempt,number}' = '1' AND step #>> '{attempt,kind}' = '1'
+           AND txm.outflow_passes(p_signer, was.payload, p_limits) THEN
+            PERFORM txm.suspension(p_signer, 'OUTFLOW_LIMIT', 'txm',
+                                   format('transaction %s would pass it', was.tx_id));
+            RETURN NEXT NULL;
+            CONTINUE;
+        END IF;
+        IF step ->> 'code' = '6' AND was.code IS DISTINCT FROM 6 THEN
+            PERFORM txm.suspension(p_signer, 'NONCE_TAKEN', 'txm',
+                                   format('nonce %s of transaction %s', was.nonce, was.tx_id));
         END IF;
         was := txm.write_once(was, step, p_token, my_node, txm.clock());
         RETURN NEXT txm.tx_json(was)::text;
@@ -179,7 +206,7 @@ CREATE FUNCTION txm.suspend(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_reason
 RETURNS VOID LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
-    PERFORM txm.suspended(p_signer, p_reason, 'txm', p_about);
+    PERFORM txm.suspension(p_signer, p_reason, 'txm', p_about);
 END
 $$;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use alloy_primitives::{Address, B256};
 use chain::decide::TxStep;
 use chain::state::TxState;
-use chain::tx::{NewTx, Tx, TxId, Wish};
+use chain::tx::{FailCode, NewTx, Tx, TxId, Wish};
 
 use super::ModelPassage;
 use super::base::{Base, Row};
@@ -97,6 +97,19 @@ impl Base {
         }
     }
 
+    fn is_late(&self, new: &NewTx) -> bool {
+        let now_ms = i64::try_from(self.origin.elapsed().as_millis()).expect("a short run");
+        new.deadline_ms.is_some_and(|at| at <= now_ms)
+    }
+
+    /// Refuses a nonce for a suspended signer.
+    fn unsuspended(&self, lease: Lease) -> Result<(), StoreError> {
+        match self.signers[&lease.signer].suspensions.is_empty() {
+            true => Ok(()),
+            false => Err(StoreError::Suspended),
+        }
+    }
+
     pub(super) fn create(
         &mut self,
         lease: Lease,
@@ -105,6 +118,7 @@ impl Base {
         requests: &[NewTx],
     ) -> Result<Vec<Created>, StoreError> {
         self.fence(lease, me)?;
+        self.unsuspended(lease)?;
         self.jump(lease.signer, floor);
         let mut answers = Vec::new();
         for request in requests {
@@ -140,6 +154,7 @@ impl Base {
         ready: &[Ready],
     ) -> Result<Vec<Tx>, StoreError> {
         self.fence(lease, me)?;
+        self.unsuspended(lease)?;
         self.jump(lease.signer, floor);
         let mut numbered = Vec::new();
         for Ready { id, version, gas } in ready {
@@ -180,7 +195,17 @@ impl Base {
                 answers.push(None);
                 continue;
             }
+            let is_taken = step.tx.code == Some(FailCode::NonceTaken);
+            let pays = step.is_new_attempt
+                && step.tx.attempts.last().is_some_and(|attempt| attempt.kind.pays());
+            if pays && self.unsuspended(lease).is_err() {
+                answers.push(None);
+                continue;
+            }
             judge::step(&row.tx, step, self.admits_any_bytes);
+            if is_taken && row.tx.code != step.tx.code {
+                self.suspend(lease.signer, "NONCE_TAKEN", "txm");
+            }
             self.apply(step, me, lease.token);
             answers.push(self.row(step.tx.id));
         }
