@@ -317,6 +317,7 @@ impl TxStore for TxmStore {
 
     async fn suspend(&self, lease: Lease, reason: &str, about: &str) -> Result<(), StoreError> {
         let (signer, token) = (address_text(&lease.signer), bigint(lease.token)?);
+        let about = words::printable(about);
         let sql = "SELECT txm.suspend($1, $2, $3, $4, $5)::text";
         self.rows(sql, &[&signer, &self.me, &token, &reason, &about]).await.map(drop)
     }
