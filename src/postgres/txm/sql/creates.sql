@@ -51,7 +51,8 @@ END
 $$;
 
 -- One try of a create. It fails as a whole with unique_violation if another process stores one of
--- its keys meanwhile.
+-- its keys meanwhile. A request with a deadline that has passed gets no nonce: its row is stored as
+-- FAILED EXPIRED, and told as known, since its owner has nothing to do for it.
 CREATE FUNCTION txm.create_once(p_signer TEXT, p_node TEXT, p_token BIGINT, p_floor BIGINT,
                                 p_requests JSONB)
 RETURNS SETOF txm.made LANGUAGE plpgsql AS $$
@@ -66,6 +67,7 @@ DECLARE
     nonces BIGINT[] := '{}';
     upcoming BIGINT;
     at INTEGER;
+    is_late BOOLEAN;
     twin txm.managed_tx;
 BEGIN
     -- Each key is looked up alone: a join would read the whole table where it has no statistics.
@@ -100,10 +102,13 @@ BEGIN
             o.fields := '{businessKey}';
             o.id := NULL;
         ELSE
-            o.outcome := 'new';
+            is_late := COALESCE(txm.moment(r.deadline_ms) <= now, FALSE);
+            o.outcome := CASE WHEN is_late THEN 'known' ELSE 'new' END;
             o.fields := '{}';
             o.id := txm.uuid7(now);
-            IF r.request_id ^@ 'fill/' THEN
+            IF is_late THEN
+                nonces := array_append(nonces, NULL);
+            ELSIF r.request_id ^@ 'fill/' THEN
                 nonces := array_append(
                     nonces, txm.jumped(p_signer, substr(r.request_id, 6)::bigint));
             ELSE
@@ -126,9 +131,13 @@ BEGIN
     -- By business key: two signers that store the same keys wait in one order.
     INSERT INTO txm.managed_tx
         (tx_id, signer, request_id, business_key, fingerprint, payload, deadline, nonce, gas_limit,
-         state, version, event_seq, fencing_token, created_at, updated_at)
+         state, code, version, event_seq, fencing_token, created_at, updated_at, final_at)
     SELECT ids[n.at], p_signer, q.request_id, q.business_key, q.fingerprint, q.payload,
-           txm.moment(q.deadline_ms), nonces[n.at], q.gas, 10, 1, 1, p_token, now, now
+           txm.moment(q.deadline_ms), nonces[n.at],
+           CASE WHEN nonces[n.at] IS NOT NULL THEN q.gas END,
+           CASE WHEN nonces[n.at] IS NULL THEN -10 ELSE 10 END,
+           CASE WHEN nonces[n.at] IS NULL THEN 2 END, 1, 1, p_token, now, now,
+           CASE WHEN nonces[n.at] IS NULL THEN now END
       FROM txm.requests(p_requests) q
      CROSS JOIN LATERAL (SELECT array_position(places, q.place) AS at) n
      WHERE n.at IS NOT NULL

@@ -85,8 +85,7 @@ impl Base {
         let open = open.filter(|row| row.end.is_none() && signers.contains(&row.signer));
         let of = self.signers.iter().filter(|(signer, _)| signers.contains(*signer));
         let suspended = of.filter(|(_, row)| !row.suspensions.is_empty());
-        let now_ms = i64::try_from(self.origin.elapsed().as_millis()).expect("a short run");
-        let is_late = |row: &&Row| row.tx.new.deadline_ms.is_some_and(|at| at <= now_ms);
+        let is_late = |row: &&Row| self.is_late(&row.tx.new);
         let created = self.rows.values().filter(|row| row.tx.state == TxState::Created);
         let late = created.filter(|row| signers.contains(&row.tx.new.signer)).filter(is_late);
         Arrived {
@@ -126,6 +125,11 @@ impl Base {
             assert!(request.gas.is_some(), "N5: {} is not prepared", request.request_id);
             answers.push(match self.known(request) {
                 Some(known) => known,
+                None if self.is_late(request) => {
+                    let id = self.insert(request, None, me, Some(lease.token)).id;
+                    self.expire(id);
+                    Created::Known(Box::new(self.row(id).expect("it was made")))
+                }
                 None => {
                     let nonce = self.next_nonce(lease.signer);
                     let tx = self.insert(request, Some(nonce), me, Some(lease.token));
@@ -210,6 +214,14 @@ impl Base {
             answers.push(self.row(step.tx.id));
         }
         Ok(answers)
+    }
+
+    /// Ends a row that was made behind its deadline.
+    fn expire(&mut self, id: TxId) {
+        let row = self.rows.get_mut(&id).expect("it was made");
+        (row.tx.state, row.tx.code) = (TxState::Failed, Some(FailCode::Expired));
+        row.tx.is_final = true;
+        row.passages.iter_mut().for_each(|passage| passage.state = TxState::Failed);
     }
 
     /// Stores a step that the laws admit.
