@@ -54,8 +54,8 @@ fn every_statement_finds_its_rows_by_an_index() {
         );
         for statement in [
             format!("SELECT count(*) FROM txm.create({of}, 0, '[{}]')", body(&format!("c{round}"))),
-            format!("SELECT count(*) FROM txm.keep('{}', {me}, '{}')", name(), body("k")),
-            format!("SELECT count(*) FROM txm.write({of}, {step}, '{{}}')"),
+            format!("SELECT count(*) FROM txm.keep('{}', {me}, '{}', 99999)", name(), body("k")),
+            format!("SELECT count(*) FROM txm.write({of}, {step}, 'null')"),
             format!(
                 "SELECT count(*) FROM txm.arrived(ARRAY['{}'], ARRAY[gen_random_uuid()])",
                 name()

@@ -1,18 +1,22 @@
 -- The fenced writes of an owner, and the commands that it carries out.
 
 -- Whether the outflow of a signer would pass its limit with this payment, the last hour counted by
--- whole minutes. If not, the payment is added.
+-- whole minutes. If not, the payment is added. An asset without a limit has none to spend. Data that
+-- goes to a token with a limit may move that token, and cannot be counted: it passes. `p_limits` is
+-- null where the node wants no limits.
 CREATE FUNCTION txm.outflow_passes(p_signer TEXT, p_payload JSONB, p_limits JSONB) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 DECLARE
     now TIMESTAMPTZ := txm.clock();
     coin TEXT := COALESCE(p_payload #>> '{token,contract}', '');
+    is_call BOOLEAN := coin = '' AND COALESCE(p_payload ->> 'data', '0x') <> '0x';
     units NUMERIC := COALESCE(p_payload #>> '{token,amount}', p_payload ->> 'value')::numeric;
     before NUMERIC := (SELECT COALESCE(sum(m.units), 0) FROM txm.outflow_minutes m
                         WHERE m.signer = p_signer AND m.asset = coin
                           AND m.minute > now - INTERVAL '61 minutes');
 BEGIN
-    IF before + units > (p_limits ->> coin)::numeric THEN
+    IF p_limits <> 'null' AND (NOT p_limits ? coin OR before + units > (p_limits ->> coin)::numeric
+                               OR is_call AND p_limits ? (p_payload ->> 'to')) THEN
         RETURN TRUE;
     END IF;
     INSERT INTO txm.outflow_minutes AS m VALUES (p_signer, coin, date_trunc('minute', now), units)
