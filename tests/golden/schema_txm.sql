@@ -277,7 +277,7 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION is_same_server() RETURNS boolean LANGUAGE sql STABLE
 -- FUNCTION is_suspended(p_signer text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION jumped(p_signer text, p_nonce bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
--- FUNCTION keep(p_signer text, p_me bigint, p_request jsonb) RETURNS TABLE(outcome text, fields text[], tx text) LANGUAGE plpgsql VOLATILE
+-- FUNCTION keep(p_signer text, p_me bigint, p_request jsonb, p_most bigint) RETURNS TABLE(outcome text, fields text[], tx text) LANGUAGE plpgsql VOLATILE
 -- FUNCTION lifted(p_signer text, p_reason text, p_actor text, p_why text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION managed_tx_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION moment(p_ms bigint) RETURNS timestamp with time zone LANGUAGE sql STABLE

@@ -164,7 +164,7 @@ fn the_feed_waits_for_the_oldest_running_transaction() {
     let early = rows.site.session();
     early.sql(&format!(
         "BEGIN; SELECT txm.keep('{}', 1, '{{\"request_id\": \"early\", \"fingerprint\": \"f\", \
-         \"payload\": {{\"to\": \"\"}}}}')",
+         \"payload\": {{\"to\": \"\"}}}}', 9)",
         super::name()
     ));
     written(&store, lease, first_attempt(&tx)).expect("its version");

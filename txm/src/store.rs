@@ -119,7 +119,8 @@ pub struct SignerBook {
     pub suspensions: Vec<Suspension>,
     /// The next nonce of the store.
     pub cursor: u64,
-    /// The rows that are not final, by nonce; those without one behind them, the oldest first.
+    /// The rows that are not final, by nonce; the oldest of those without one behind them. The others
+    /// arrive.
     pub txs: Vec<Tx>,
     /// The nonces that a jump passed over and that have no row, ascending.
     pub jumped: Vec<u64>,
@@ -259,7 +260,7 @@ pub trait TxStore: Send + Sync + 'static {
     /// Stores a request without a nonce (CREATED). Not fenced: any node may.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], `Overloaded` among them.
     fn keep(&self, request: &NewTx) -> impl Future<Output = Result<Created, StoreError>> + Send;
 
     /// Finds the row of a request, on any node.

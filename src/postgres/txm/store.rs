@@ -298,8 +298,9 @@ impl TxStore for TxmStore {
 
     async fn keep(&self, request: &NewTx) -> Result<Created, StoreError> {
         let (signer, body) = (address_text(&request.signer), words::request(request).to_string());
-        let sql = "SELECT outcome, fields, tx FROM txm.keep($1, $2, $3::text::jsonb)";
-        created(&row(&self.pool, sql, &[&signer, &self.me, &body]).await?)
+        let sql = "SELECT outcome, fields, tx FROM txm.keep($1, $2, $3::text::jsonb, $4)";
+        let params: Params<'_> = &[&signer, &self.me, &body, &self.queue_max];
+        created(&row(&self.pool, sql, params).await?)
     }
 
     async fn find(&self, signer: Account, request_id: &str) -> Result<Option<Tx>, StoreError> {

@@ -201,8 +201,9 @@ BEGIN
 END
 $$;
 
--- Stores a request without a nonce, on any node. Not fenced.
-CREATE FUNCTION txm.keep(p_signer TEXT, p_me BIGINT, p_request JSONB)
+-- Stores a request without a nonce, on any node. Not fenced. Overloaded: it is new, and the signer
+-- has so many rows without a nonce.
+CREATE FUNCTION txm.keep(p_signer TEXT, p_me BIGINT, p_request JSONB, p_most BIGINT)
 RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT) LANGUAGE plpgsql AS $$
 DECLARE
     now TIMESTAMPTZ := txm.clock();
@@ -213,6 +214,15 @@ BEGIN
     SELECT * INTO STRICT q FROM txm.requests(jsonb_build_array(p_request));
     IF NOT EXISTS (SELECT FROM txm.signers s WHERE s.signer = p_signer) THEN
         RAISE EXCEPTION 'signer % is unknown', p_signer USING ERRCODE = 'UB002';
+    END IF;
+    IF NOT EXISTS (SELECT FROM txm.managed_tx m
+                    WHERE m.signer = p_signer AND m.request_id = q.request_id)
+       AND p_most <= (SELECT count(*) FROM (
+               SELECT FROM txm.managed_tx m
+                WHERE m.signer = p_signer AND m.nonce IS NULL AND m.final_at IS NULL
+                LIMIT p_most) waiting) THEN
+        RETURN QUERY SELECT 'overloaded', '{}'::text[], NULL;
+        RETURN;
     END IF;
     INSERT INTO txm.managed_tx
         (tx_id, signer, request_id, business_key, fingerprint, payload, deadline, state, version,

@@ -227,7 +227,7 @@ END
 $$;
 
 -- Fenced: everything of a signer that its new owner must know. Kinds: suspended, cursor, tx (by
--- nonce, then those without one, the oldest first), jumped, command.
+-- nonce, then the oldest 1000 of those without one), jumped, command. The others arrive.
 CREATE FUNCTION txm.book(p_signer TEXT, p_me BIGINT, p_token BIGINT)
 RETURNS TABLE (kind TEXT, body TEXT) LANGUAGE plpgsql AS $$
 BEGIN
@@ -237,7 +237,12 @@ BEGIN
     RETURN QUERY SELECT 'cursor', c.next_nonce::text
                    FROM txm.signer_nonce_cursor c WHERE c.signer = p_signer;
     RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM txm.managed_tx t
-                  WHERE t.signer = p_signer AND t.final_at IS NULL ORDER BY t.nonce, t.tx_id;
+                  WHERE t.signer = p_signer AND t.final_at IS NULL AND t.nonce IS NOT NULL
+                  ORDER BY t.nonce;
+    RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM (
+        SELECT * FROM txm.managed_tx m
+         WHERE m.signer = p_signer AND m.nonce IS NULL AND m.final_at IS NULL
+         ORDER BY m.tx_id LIMIT 1000) t;
     RETURN QUERY SELECT 'jumped', n::text FROM txm.nonce_jumps j
                   CROSS JOIN LATERAL generate_series(j.first_nonce, j.before_nonce - 1) n
                   WHERE j.signer = p_signer AND NOT EXISTS (

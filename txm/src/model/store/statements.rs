@@ -15,6 +15,8 @@ use crate::store::{Arrived, Created, Lease, Ready, SignerBook, StoreError};
 
 /// The most rows that one look at arrivals returns.
 const ARRIVED_MAX: usize = 100;
+/// The most rows without a nonce that a book has.
+const BOOK_UNNUMBERED_MAX: usize = 1_000;
 
 impl Base {
     /// A row as a reader sees it now.
@@ -60,6 +62,8 @@ impl Base {
         let mut rows: Vec<&Row> =
             self.rows.values().filter(of_signer).filter(|row| !row.tx.is_final).collect();
         rows.sort_by_key(|row| (row.tx.nonce.unwrap_or(u64::MAX), row.made));
+        let numbered = rows.iter().filter(|row| row.tx.nonce.is_some()).count();
+        rows.truncate(numbered + BOOK_UNNUMBERED_MAX);
         let commands = self.commands.values();
         let open = commands.filter(|row| row.signer == lease.signer && row.end.is_none());
         Ok(SignerBook {
