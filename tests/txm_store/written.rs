@@ -335,8 +335,10 @@ fn control_characters_of_endpoints_are_left_out() {
     let lease = owned(&store);
     let tx = created(&store, lease, "r1");
     let tx = written(&store, lease, first_attempt(&tx)).expect("its version");
-    let said =
-        EndpointAnswer { text: "a\0b\u{1b}\nc".to_owned(), ..answer("e\01", SendClass::Unknown) };
+    let said = EndpointAnswer {
+        text: "a\0b\u{1b}\nc".to_owned(),
+        ..answer("e\u{0}1", SendClass::Unknown)
+    };
     let heard = step(&tx, |tx| tx.attempts[0].class = Some(SendClass::Unknown));
     let heard = TxStep { answers: Some((1, vec![said])), ..heard };
     assert!(written(&store, lease, heard).is_some());
