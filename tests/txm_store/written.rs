@@ -284,7 +284,7 @@ fn a_suspended_signer_gets_no_nonce_and_stores_no_payment() {
     writer.sql(&format!("BEGIN; SELECT txm.fence('{}', {}, 1)", name(), store.incarnation()));
     other.sql("SET lock_timeout = '300ms'");
     let suspend = format!("SELECT txm.suspended('{}', 'X', 'x', 'x')", name());
-    assert_eq!(other.sql_refused(&suspend), "55P03", "it waits for what is under way");
+    assert_eq!(other.sql_refused(&suspend), "55P03", "it waits for the write");
     writer.sql("COMMIT");
     let suspension = Suspension { reason: "halt/core".to_owned(), actor: "core".to_owned() };
     assert_eq!(block_on(reads.suspend(signer(1), &suspension, "a halt")), Ok(true));

@@ -119,8 +119,8 @@ pub struct SignerBook {
     pub suspensions: Vec<Suspension>,
     /// The next nonce of the store.
     pub cursor: u64,
-    /// The rows that are not final, by nonce; the oldest of those without one behind them. The others
-    /// arrive.
+    /// The rows that are not final, by nonce; the oldest of those without one behind them. The
+    /// others arrive.
     pub txs: Vec<Tx>,
     /// The nonces that a jump passed over and that have no row, ascending.
     pub jumped: Vec<u64>,

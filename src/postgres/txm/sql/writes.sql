@@ -1,9 +1,9 @@
 -- The fenced writes of an owner, and the commands that it carries out.
 
 -- Whether the outflow of a signer would pass its limit with this payment, the last hour counted by
--- whole minutes. If not, the payment is added. An asset without a limit has none to spend. Data that
--- goes to a token with a limit may move that token, and cannot be counted: it passes. `p_limits` is
--- null where the node wants no limits.
+-- whole minutes. If not, the payment is added. An asset without a limit passes. So do data for a
+-- token with a limit: they may move that token, and cannot be counted. `p_limits` is null where the
+-- node wants no limits.
 CREATE FUNCTION txm.outflow_passes(p_signer TEXT, p_payload JSONB, p_limits JSONB) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -158,10 +158,10 @@ END
 $$;
 
 -- Fenced: writes steps of rows of one signer, each a compare-and-set on the version. One answer a
--- step, in their order; NULL: another version, and nothing of it is written. A new attempt that pays
--- is not written for a suspended signer, also if a step before it suspended it. A first payment that
--- would pass the outflow limit is not written either, and suspends the signer. So does a nonce that
--- another transaction took, with its row.
+-- step, in their order; NULL: another version, and nothing of it is written. A new attempt that
+-- pays is not written for a suspended signer, also if a step before it suspended the signer. A first
+-- payment that would pass the outflow limit is not written either, and suspends the signer. So does
+-- a nonce that another transaction took, with its row.
 CREATE FUNCTION txm.write(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_steps JSONB, p_limits JSONB)
 RETURNS SETOF TEXT LANGUAGE plpgsql AS $$
 DECLARE
