@@ -156,6 +156,9 @@ fn store_away(failure: StoreError) -> Refusal {
     let away = Refusal::away("PostgreSQL");
     match failure {
         StoreError::Unknown(_) => Refusal { unknown: true, ..away },
-        StoreError::Away(_) | StoreError::Fenced { .. } => away,
+        StoreError::Away(_)
+        | StoreError::Fenced { .. }
+        | StoreError::Suspended
+        | StoreError::Overloaded => away,
     }
 }

@@ -48,7 +48,11 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
     let lease = owned(&store);
     created(&store, lease, "r0");
     rows.site.sql("UPDATE txm.settings SET system_identifier = system_identifier - 1");
-    block_on(store.renew()).expect("renewed");
+    let late = block_on(store.create(lease, 0, &[request("r1")]));
+    assert_eq!(late, Err(StoreError::Fenced { found: Some(1) }), "before anything was compared");
+    assert_eq!(block_on(store.renew()), Ok(Vec::new()), "its owner reads its book anew");
+    let lease = owned(&store);
+    assert_eq!(lease.token, 2);
     for row in block_on(reads.signers()).expect("signers") {
         assert_eq!(row.suspensions[0].reason, "DATABASE_RESTORED", "{row:?}");
     }
@@ -160,7 +164,7 @@ fn the_feed_waits_for_the_oldest_running_transaction() {
     let early = rows.site.session();
     early.sql(&format!(
         "BEGIN; SELECT txm.keep('{}', 1, '{{\"request_id\": \"early\", \"fingerprint\": \"f\", \
-         \"payload\": {{\"to\": \"\"}}}}')",
+         \"payload\": {{\"to\": \"\"}}}}', 9)",
         super::name()
     ));
     written(&store, lease, first_attempt(&tx)).expect("its version");

@@ -43,11 +43,14 @@ const WAIT_GRACE: Duration = Duration::from_secs(2);
 /// The time for the rest of the process to end behind the node.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// Serves until a signal.
+/// Serves until a signal. `is_limited`: an asset without an outflow limit is not paid.
 ///
 /// # Errors
 /// The node cannot start: the chain, the database, a key or an address cannot be used.
-pub(in crate::commands) async fn serve(mut process: Process) -> anyhow::Result<Exit> {
+pub(in crate::commands) async fn serve(
+    mut process: Process,
+    is_limited: bool,
+) -> anyhow::Result<Exit> {
     let config = process.config.clone();
     telemetry::txm::describe();
     let keys = NodeKeys::open(&config.txm.signers)?;
@@ -61,7 +64,8 @@ pub(in crate::commands) async fn serve(mut process: Process) -> anyhow::Result<E
     rotating.extend(tls.clone().map(|tls| tls as Arc<dyn Rotating>));
     process.keep_keys(rotating);
 
-    let opening = Opening { config: &config, keys, address: addresses.0, is_tls: tls.is_some() };
+    let (address, is_tls) = (addresses.0, tls.is_some());
+    let opening = Opening { config: &config, keys, address, is_tls, is_limited };
     let opened = tokio::select! {
         opened = opening.open() => opened?,
         name = process.signals.next() => {
@@ -95,6 +99,7 @@ struct Opening<'a> {
     keys: NodeKeys,
     address: SocketAddr,
     is_tls: bool,
+    is_limited: bool,
 }
 
 impl Opening<'_> {
@@ -125,6 +130,8 @@ impl Opening<'_> {
             url,
             signers,
             policies,
+            is_limited: self.is_limited,
+            queue_max: options.queue_max,
             chain_id: options.chain_id,
             genesis,
             lease_duration: options.lease_duration,

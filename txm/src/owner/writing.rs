@@ -235,6 +235,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             );
             return;
         }
+        // The book tells why, before another nonce is asked for.
+        self.writing.must_open |= matches!(error, StoreError::Suspended);
         self.writing.pause = Some(Instant::now() + back_off(self.writing.failures));
         self.writing.failures += 1;
         tracing::warn!(%signer, node = %self.tools.node, what, %error, "the store did not answer");
