@@ -52,8 +52,11 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
     for row in block_on(reads.signers()).expect("signers") {
         assert_eq!(row.suspensions[0].reason, "DATABASE_RESTORED", "{row:?}");
     }
-    let refused = block_on(reads.resume(signer(1), "DATABASE_RESTORED", &DEED));
-    assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
+    block_on(store.suspend(lease, "NONCE_TAKEN", "another's transaction")).expect("suspended");
+    for reason in ["DATABASE_RESTORED", "NONCE_TAKEN"] {
+        let refused = block_on(reads.resume(signer(1), reason, &DEED));
+        assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
+    }
     let adopt = |named: &[u64]| {
         let foreign: BTreeMap<u64, B256> =
             named.iter().map(|nonce| (*nonce, B256::repeat_byte(1))).collect();

@@ -157,6 +157,7 @@ pub(super) async fn resume(service: &TxmService, signer: &str, call: Call) -> Ou
         }
         name if name.starts_with(HALT) => {}
         name => {
+            // NONCE_AHEAD, NONCE_TAKEN, and those of a database that was restored.
             let message = format!("{name} is lifted by adopt alone, which two operators do.");
             return Err(Refusal::because(Code::Forbidden, message));
         }

@@ -21,7 +21,8 @@ $$;
 CREATE FUNCTION txm.resume(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_why TEXT) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_reason IN ('OUTFLOW_LIMIT', 'NONCE_AHEAD', 'DATABASE_RESTORED', 'DATABASE_OLDER') THEN
+    IF p_reason IN ('OUTFLOW_LIMIT', 'NONCE_AHEAD', 'NONCE_TAKEN', 'DATABASE_RESTORED',
+                    'DATABASE_OLDER') THEN
         RAISE EXCEPTION '% of % wants two operators', p_reason, p_signer USING ERRCODE = 'UB002';
     END IF;
     RETURN txm.lifted(p_signer, p_reason, p_actor, p_why);
@@ -89,7 +90,7 @@ BEGIN
          WHERE n.signer = c.signer;
     END IF;
     PERFORM txm.lifted(c.signer, reason, p_actor, c.reason)
-       FROM unnest('{NONCE_AHEAD,DATABASE_RESTORED,DATABASE_OLDER}'::text[]) reason;
+       FROM unnest('{NONCE_AHEAD,NONCE_TAKEN,DATABASE_RESTORED,DATABASE_OLDER}'::text[]) reason;
 END
 $$;
 
