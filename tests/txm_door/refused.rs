@@ -49,6 +49,8 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
         (beside("nonce", json!(7)), 400, "INVALID_REQUEST"),
         (beside("nonce", json!("0")), 400, "INVALID_REQUEST"),
         (beside("deadline", json!("soon")), 400, "INVALID_REQUEST"),
+        (beside("deadline", json!("1969-12-31T23:59:59Z")), 400, "INVALID_REQUEST"),
+        (beside("deadline", json!("-000001-01-01T00:00:00Z")), 400, "INVALID_REQUEST"),
         (with("/payload/value", json!(1)), 400, "INVALID_REQUEST"),
         (with("/payload/value", json!("-1")), 400, "INVALID_REQUEST"),
         (with("/payload/value", json!("1.5")), 400, "INVALID_REQUEST"),

@@ -17,6 +17,8 @@ use domain::code::Code;
 const KEY_BYTES_MAX: usize = 128;
 /// The beginning of the ids of the program's own rows.
 const OWN_PREFIX: &str = "fill/";
+/// The deadlines that every reader of times takes, ms: the years 1970 to 9999, in UTC.
+const DEADLINES_MS: std::ops::Range<i64> = 0..253_402_300_800_000;
 /// The word for a transaction that gets its nonce later.
 const LATER: &str = "later";
 
@@ -146,8 +148,11 @@ impl TxDraft {
         let deadline = deadline.map_err(|_| {
             invalid("deadline must be a time as in RFC 3339, such as 2026-01-31T12:00:00Z.")
         })?;
-        let payload = self.payload.read(gas_max)?;
         let deadline_ms = deadline.map(Timestamp::as_millisecond);
+        if deadline_ms.is_some_and(|ms| !DEADLINES_MS.contains(&ms)) {
+            return Err(invalid("deadline must be in the years 1970 to 9999."));
+        }
+        let payload = self.payload.read(gas_max)?;
         Ok((NewTx { signer, request_id, business_key, payload, gas: None, deadline_ms }, later))
     }
 }
@@ -290,6 +295,10 @@ mod tests {
         let (request, later) = read(&body(&token, "")).expect("one");
         assert!(!later && request.payload.token.is_some());
         assert_eq!(request.payload.gas, Some(21_000));
+        // A deadline needs no later nonce.
+        let rest = r#","deadline":"1970-01-01T00:00:00Z""#;
+        let (request, later) = read(&body(r#""value":"1""#, rest)).expect("one");
+        assert_eq!((request.deadline_ms, later), (Some(0), false));
     }
 
     #[test]
@@ -310,6 +319,9 @@ mod tests {
             body(value, r#","nonce":"7""#),
             body(value, r#","deadline":1"#),
             body(value, r#","deadline":"tomorrow""#),
+            body(value, r#","deadline":"1969-12-31T23:59:59.999Z""#),
+            body(value, r#","deadline":"-000001-01-01T00:00:00Z""#),
+            body(value, r#","deadline":"9999-12-31T23:59:59-01:00""#),
             body(value, r#","businessKey":"""#),
             body(r#""value":1"#, ""),
             body(r#""value":"-1""#, ""),
