@@ -133,7 +133,7 @@ impl Opening<'_> {
         let connections = self.config.postgres.connections_max;
         let store = TxmStore::start(&address, &limits, connections, &start).await?;
         info!(node = start.node, incarnation = store.incarnation(), "begun");
-        let reads = TxmReads::new(store.pool().clone());
+        let reads = TxmReads::start(&address, &limits, connections);
         let (policies, name) = (start.policies, start.node);
         let (node, desk) = Node::start(store, pool, self.keys, options, policies, name);
         Ok((node, Arc::new(desk), reads))
