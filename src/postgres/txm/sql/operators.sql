@@ -31,15 +31,21 @@ $$;
 
 CREATE FUNCTION txm.lifted(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_why TEXT) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
+DECLARE
+    was_about TEXT;
+    coin TEXT;
 BEGIN
-    DELETE FROM txm.signer_suspensions s WHERE s.signer = p_signer AND s.reason = p_reason;
+    DELETE FROM txm.signer_suspensions s WHERE s.signer = p_signer AND s.reason = p_reason
+    RETURNING s.about INTO was_about;
     IF NOT FOUND THEN
         RETURN FALSE;
     END IF;
     IF p_reason = 'OUTFLOW_LIMIT' THEN
-        -- Its hour begins anew.
+        -- The hour of its asset begins anew: see txm.write.
+        coin := substring(was_about FROM '^asset ([^ :]+):');
         UPDATE txm.outflow_minutes m SET units = 0
-         WHERE m.signer = p_signer AND m.minute > txm.clock() - INTERVAL '61 minutes';
+         WHERE m.signer = p_signer AND m.asset = CASE coin WHEN 'native' THEN '' ELSE coin END
+           AND m.minute > txm.clock() - INTERVAL '61 minutes';
     END IF;
     INSERT INTO txm.audit (at, signer, actor, what, reason)
     VALUES (txm.clock(), p_signer, p_actor, 'resume ' || p_reason, p_why);
