@@ -17,7 +17,7 @@ use txm::rpc::http::HttpEndpoint;
 use txm::rpc::pool::Pool;
 use txm::signer::Signer;
 
-use super::keys::NodeKeys;
+use super::keys::{NodeKeys, seal_memory};
 use super::tls;
 use crate::commands::roles::process::{Process, Serving, listen};
 use crate::commands::roles::signals::notify_manager;
@@ -50,6 +50,7 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 pub(in crate::commands) async fn serve(mut process: Process) -> anyhow::Result<Exit> {
     let config = process.config.clone();
     telemetry::txm::describe();
+    seal_memory()?;
     let keys = NodeKeys::open(&config.txm.signers)?;
     let verifier = Verifier::new(&config.txm.auth.auth());
     let verifier = Arc::new(verifier.context("read the keys of tokens, [txm.auth]")?);
