@@ -138,6 +138,11 @@ fn a_command_is_carried_out_once_by_the_owner() {
     assert_eq!((state(asked[2]), state(999)), (Some(CommandState::Open), None));
     let foreign = ask(Some(TxId(uuid::Uuid::nil())), &CommandWish::Fill);
     assert!(matches!(foreign, Err(StoreError::Away(_))), "{foreign:?}");
+    let cancel = || ask(Some(tx.id), &CommandWish::Cancel).expect("a command");
+    let first = cancel();
+    assert_eq!(cancel(), first, "one open cancel is enough");
+    block_on(store.commanded(lease, first, None)).expect("done");
+    assert!(cancel() > first, "it is over");
     // A command alone is work.
     block_on(store.release(lease)).expect("released");
     assert_eq!(block_on(other.wanting(9)).expect("an answer").signers, [signer(1)]);
