@@ -223,4 +223,12 @@ fn lists_come_in_pages_and_queries_in_their_order() {
     let found = block_on(reads.query(&asked)).expect("an answer");
     let found: Vec<_> = found.into_iter().map(|it| it.map(|it| it.tx.id)).collect();
     assert_eq!(found, [Some(ids[3]), None, Some(ids[0])]);
+    // The bytes of attempts are long, and no list shows them.
+    let tx = created(&store, lease, "last");
+    written(&store, lease, first_attempt(&tx)).expect("its version");
+    let newest = TxListFilter { limit: 1, ..TxListFilter::default() };
+    let listed = list(&newest).txs.remove(0);
+    let read = block_on(reads.get(tx.id)).expect("an answer").expect("a row");
+    assert_eq!(listed.tx.attempts[0].hash, read.tx.attempts[0].hash);
+    assert!(listed.tx.attempts[0].raw.is_empty() && !read.tx.attempts[0].raw.is_empty());
 }
