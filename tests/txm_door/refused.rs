@@ -84,15 +84,19 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
         ("/api/v1/tx/00000000-0000-7000-8000-000000000000", 404, "TX_NOT_FOUND"),
         ("/api/v1/tx/by-request?signer=me&requestId=a", 400, "INVALID_ADDRESS"),
         ("/api/v1/tx/by-request?requestId=a", 400, "INVALID_REQUEST"),
+        ("/api/v1/tx/by-request?signer=SIGNER&requestId=a%20b", 400, "INVALID_REQUEST"),
+        ("/api/v1/tx/by-request?signer=SIGNER&requestId=a", 404, "TX_NOT_FOUND"),
         ("/api/v1/tx/events?after=7", 400, "INVALID_REQUEST"),
+        ("/api/v1/tx/events?after=1.1.9223372036854775808", 400, "INVALID_REQUEST"),
         ("/api/v1/tx/events?waitMs=30001", 400, "INVALID_REQUEST"),
         ("/api/v1/tx?signer=me", 400, "INVALID_ADDRESS"),
         ("/api/v1/tx", 400, "INVALID_REQUEST"),
         ("/api/v1/tx?unknown=1", 400, "INVALID_REQUEST"),
         ("/api/v1/nothing", 404, "NOT_FOUND"),
     ] {
+        let path = path.replace("SIGNER", &format!("{SIGNER:#x}"));
         println!("{path}");
-        assert_refused(&node.get(&token, path), status, code);
+        assert_refused(&node.get(&token, &path), status, code);
     }
     assert_eq!(site.sql_value("SELECT count(*) FROM txm.managed_tx"), "0");
     let cursor = "SELECT next_nonce FROM txm.signer_nonce_cursor";

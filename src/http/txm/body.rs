@@ -138,7 +138,7 @@ impl TxDraft {
     pub(super) fn read(self, gas_max: u64) -> Result<(NewTx, bool), Refusal> {
         let signer = address("signer", &self.signer)?;
         let request_id = request_id(self.request_id)?;
-        let business_key = self.business_key.map(|key| text("businessKey", key)).transpose()?;
+        let business_key = self.business_key.map(|text| key("businessKey", text)).transpose()?;
         let later = match self.nonce.as_deref() {
             None => false,
             Some(LATER) => true,
@@ -228,15 +228,18 @@ pub(super) fn address(field: &str, text: &str) -> Result<Address, Refusal> {
 /// # Errors
 /// INVALID_REQUEST.
 pub(super) fn request_id(text: String) -> Result<String, Refusal> {
-    let id = self::text("requestId", text)?;
+    let id = key("requestId", text)?;
     match id.starts_with(OWN_PREFIX) {
         true => Err(invalid(format!("requestId must not begin with {OWN_PREFIX}."))),
         false => Ok(id),
     }
 }
 
-/// A key of a client.
-fn text(field: &str, text: String) -> Result<String, Refusal> {
+/// A key of a client: 1 to 128 of `A-Za-z0-9_.:/-`.
+///
+/// # Errors
+/// INVALID_REQUEST, naming the field.
+pub(super) fn key(field: &str, text: String) -> Result<String, Refusal> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:/-".contains(&byte);
     if (1..=KEY_BYTES_MAX).contains(&text.len()) && text.bytes().all(fits) {
         return Ok(text);
