@@ -71,6 +71,11 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
     assert_eq!((signers[1].cursor, signers[1].suspensions.len()), (0, 1));
     assert_eq!(block_on(store.open(lease)).expect("a book").jumped, [1, 2]);
     assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "2");
+    rows.site.sql("UPDATE txm.settings SET timeline = timeline + 1");
+    block_on(store.renew()).expect("renewed");
+    assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "3");
+    block_on(store.renew()).expect("renewed");
+    assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "3");
 }
 
 /// Goal: suspensions are a set: each is added and lifted by its reason.
