@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_place_in_the_feed_is_read_as_it_was_written() {
-        let place = FeedCursor { epoch: 1, xid: 7, event: i64::MAX as u64 };
+        let place = FeedCursor { epoch: 1, xid: 7, event: u64::MAX / 2 };
         assert_eq!(cursor(&cursor_text(place)), Some(place));
         for bad in ["", "1", "1.2", "1.2.3.4", "1.2.+3", "1.2.", "a.b.c", "1.2.9223372036854775808"]
         {
