@@ -10,6 +10,7 @@ use ubscore::postgres::txm::details::{
     CommandState, FeedCursor, NewCommand, SignerKind, TxEventKind, TxListFilter,
 };
 use ubscore::postgres::txm::reads::TxmReads;
+use ubscore::postgres::txm::schema;
 use ubscore::postgres::txm::store::{NodeRefusal, NodeStart, TxmStore};
 
 use super::{DEED, Rows, created, first_attempt, node_start, owned, request, signer, written};
@@ -76,6 +77,36 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
     assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "3");
     block_on(store.renew()).expect("renewed");
     assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "3");
+}
+
+/// Goal: an older node takes no newer functions away, and waits for a table that is in use. Method: a
+/// later version beside the functions; then an older one, while a transaction holds a table.
+#[test]
+fn functions_go_forward_only_and_wait_for_their_tables() {
+    let rows = Rows::new();
+    let kept = "SELECT hash FROM txm.functions";
+    let own = rows.site.sql_value(kept);
+    let migrate = || block_on(schema::migrate(&rows.site.target(), &LIMITS)).expect("a schema");
+    rows.site.sql("UPDATE txm.functions SET hash = '99-x'");
+    migrate();
+    assert_eq!(rows.site.sql_value(kept), "99-x");
+    rows.site.sql("UPDATE txm.functions SET hash = 'of no version'");
+    let holder = rows.site.session();
+    holder.sql("BEGIN; LOCK TABLE txm.managed_tx IN ROW EXCLUSIVE MODE");
+    std::thread::scope(|scope| {
+        let migrating = scope.spawn(migrate);
+        // It lets others pass between its tries.
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                     AND wait_event_type = 'Lock'";
+        for want in ["1", "0"] {
+            crate::harness::eventually("its try", || {
+                (rows.site.sql_value(waits) == want).then_some(())
+            });
+        }
+        holder.sql("COMMIT");
+        migrating.join().expect("it is done");
+    });
+    assert_eq!(rows.site.sql_value(kept), own);
 }
 
 /// Goal: suspensions are a set: each is added and lifted by its reason.
