@@ -26,5 +26,6 @@ pub fn run(command: &TxmCommand) -> anyhow::Result<Exit> {
     config.txm.listen = args.listen.unwrap_or(config.txm.listen);
     config.txm.ops_listen = args.ops_listen.unwrap_or(config.txm.ops_listen);
     config.txm.keep_public_tokens_at_home()?;
+    config.txm.has_url()?;
     process::run(config, Signals::new, async |process| node::serve(process, !args.dev).await)
 }

@@ -303,7 +303,7 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION timeline() RETURNS bigint LANGUAGE sql STABLE
 -- FUNCTION tx_attempts_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION tx_commands_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION tx_json(t managed_tx) RETURNS jsonb LANGUAGE plpgsql VOLATILE
+-- FUNCTION tx_json(t managed_tx, p_raw boolean DEFAULT true) RETURNS jsonb LANGUAGE plpgsql VOLATILE
 -- FUNCTION uuid7(p_at timestamp with time zone) RETURNS uuid LANGUAGE sql VOLATILE
 -- FUNCTION wanting(p_me bigint, p_most integer) RETURNS TABLE(signers text[], live_nodes bigint, open_signers bigint) LANGUAGE sql VOLATILE
 -- FUNCTION write(p_signer text, p_me bigint, p_token bigint, p_steps jsonb, p_limits jsonb) RETURNS SETOF text LANGUAGE plpgsql VOLATILE

@@ -211,6 +211,9 @@ fn a_first_payment_beyond_the_outflow_limit_is_not_stored_and_suspends() {
     let book = block_on(store.open(lease)).expect("a book");
     assert_eq!(book.suspensions[0].reason, "OUTFLOW_LIMIT");
     assert_eq!(book.txs[2], txs[2], "nothing of it was written");
+    rows.site.sql(
+        "INSERT INTO txm.outflow_minutes SELECT signer, 'another', txm.clock(), 7 FROM txm.signers",
+    );
     // One operator does not lift it, and the hour passes.
     let refused = block_on(reads.resume(signer(1), "OUTFLOW_LIMIT", &super::DEED));
     assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
@@ -219,6 +222,8 @@ fn a_first_payment_beyond_the_outflow_limit_is_not_stored_and_suspends() {
     assert_eq!(block_on(reads.second(asked, super::DEED.actor)), Ok(false), "the same person");
     assert_eq!(block_on(reads.second(asked, "op-2")), Ok(true));
     assert_eq!(block_on(reads.second(asked, "op-3")), Ok(false), "once");
+    let others = "SELECT units FROM txm.outflow_minutes WHERE asset = 'another'";
+    assert_eq!(rows.site.sql_value(others), "7", "the hour of another asset goes on");
     assert!(written(&store, lease, first_attempt(&txs[2])).is_some(), "its hour begins anew");
     let fourth = created(&store, lease, "r4");
     let fifth = created(&store, lease, "r5");

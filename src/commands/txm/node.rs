@@ -17,7 +17,7 @@ use txm::rpc::http::HttpEndpoint;
 use txm::rpc::pool::Pool;
 use txm::signer::Signer;
 
-use super::keys::NodeKeys;
+use super::keys::{NodeKeys, seal_memory};
 use super::tls;
 use crate::commands::roles::process::{Process, Serving, listen};
 use crate::commands::roles::signals::notify_manager;
@@ -53,6 +53,7 @@ pub(in crate::commands) async fn serve(
 ) -> anyhow::Result<Exit> {
     let config = process.config.clone();
     telemetry::txm::describe();
+    seal_memory()?;
     let keys = NodeKeys::open(&config.txm.signers)?;
     let verifier = Verifier::new(&config.txm.auth.auth());
     let verifier = Arc::new(verifier.context("read the keys of tokens, [txm.auth]")?);
@@ -140,7 +141,7 @@ impl Opening<'_> {
         let connections = self.config.postgres.connections_max;
         let store = TxmStore::start(&address, &limits, connections, &start).await?;
         info!(node = start.node, incarnation = store.incarnation(), "begun");
-        let reads = TxmReads::new(store.pool().clone());
+        let reads = TxmReads::start(&address, &limits, connections);
         let (policies, name) = (start.policies, start.node);
         let (node, desk) = Node::start(store, pool, self.keys, options, policies, name);
         Ok((node, Arc::new(desk), reads))

@@ -29,6 +29,9 @@ pub trait TxDesk: Send + Sync {
     /// The counts of a signer at each endpoint that answered.
     fn counts(&self, signer: Address) -> BoxFuture<'_, Vec<Counts>>;
 
+    /// The number of configured endpoints.
+    fn endpoints(&self) -> usize;
+
     /// The height of the view's head; `None`: there is none.
     fn head(&self) -> Option<u64>;
 }
@@ -56,6 +59,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> TxDesk for Desk<S, E, K> {
 
     fn counts(&self, signer: Address) -> BoxFuture<'_, Vec<Counts>> {
         Box::pin(self.tools().pool.counts(signer))
+    }
+
+    fn endpoints(&self) -> usize {
+        self.tools().pool.endpoints()
     }
 
     fn head(&self) -> Option<u64> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use alloy_primitives::{Address, B256};
+use alloy_primitives::{Address as Account, B256};
 use chain::payload::address_text;
 use chain::tx::TxId;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use super::details::{
     TxDetails, TxEventKind, TxListFilter, TxPage,
 };
 use super::rows as words;
-use crate::postgres::Connections;
+use crate::postgres::{Address, Connections, Limits, pool_by_keys};
 
 /// The most requests of one query.
 pub const QUERY_MAX: usize = 100;
@@ -116,9 +116,15 @@ fn event(row: &Row) -> Result<FeedEvent, StoreError> {
 }
 
 impl TxmReads {
-    /// Over a pool of its own, or that of the node's store.
+    /// Over any pool.
     pub fn new(pool: Connections) -> TxmReads {
         TxmReads { pool }
+    }
+
+    /// Over a pool of its own, at most `connections_max` connections: the clients' questions take
+    /// none from the fenced store.
+    pub fn start(address: &Address, limits: &Limits, connections_max: usize) -> TxmReads {
+        TxmReads::new(pool_by_keys(address, limits, connections_max))
     }
 
     async fn rows(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
@@ -146,7 +152,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn by_request(
         &self,
-        signer: Address,
+        signer: Account,
         request_id: &str,
     ) -> Result<Option<TxDetails>, StoreError> {
         let sql = "SELECT txm.details_json(t, TRUE)::text FROM txm.managed_tx t \
@@ -161,7 +167,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn query(
         &self,
-        requests: &[(Address, String)],
+        requests: &[(Account, String)],
     ) -> Result<Vec<Option<TxDetails>>, StoreError> {
         let sql = "SELECT (SELECT txm.details_json(t, FALSE)::text FROM txm.managed_tx t \
                             WHERE t.signer = q.signer AND t.request_id = q.request_id) \
@@ -201,6 +207,10 @@ impl TxmReads {
                 params.push(value);
                 wanted.push_str(&format!(" AND {condition} ${}{cast}", params.len()));
             }
+        }
+        if filter.state.is_some_and(|state| !state.is_terminal()) {
+            // An open row is never final: the index of open rows serves.
+            wanted.push_str(" AND t.final_at IS NULL");
         }
         let sql = format!(
             "SELECT txm.details_json(t, FALSE)::text FROM txm.managed_tx t WHERE {wanted} \
@@ -244,7 +254,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn add_signer(
         &self,
-        signer: Address,
+        signer: Account,
         kind: SignerKind,
         cursor: u64,
         deed: &Deed<'_>,
@@ -261,7 +271,7 @@ impl TxmReads {
     /// [`StoreError`]. `Away`: also an unknown signer.
     pub async fn suspend(
         &self,
-        signer: Address,
+        signer: Account,
         suspension: &Suspension,
         about: &str,
     ) -> Result<bool, StoreError> {
@@ -278,7 +288,7 @@ impl TxmReads {
     /// [`StoreError`]. `Away`: also one that wants two operators.
     pub async fn resume(
         &self,
-        signer: Address,
+        signer: Account,
         reason: &str,
         deed: &Deed<'_>,
     ) -> Result<bool, StoreError> {
@@ -294,7 +304,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn ask_resume(
         &self,
-        signer: Address,
+        signer: Account,
         reason: &str,
         deed: &Deed<'_>,
     ) -> Result<u64, StoreError> {
@@ -309,7 +319,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn ask_adopt(
         &self,
-        signer: Address,
+        signer: Account,
         cursor: u64,
         foreign: &BTreeMap<u64, B256>,
         deed: &Deed<'_>,
@@ -331,7 +341,7 @@ impl TxmReads {
 
     async fn ask(
         &self,
-        signer: Address,
+        signer: Account,
         tx: Option<TxId>,
         what: &str,
         body: &Value,
@@ -376,7 +386,7 @@ impl TxmReads {
     /// [`StoreError`]. `Unknown`: ask again.
     pub async fn cancel_by_request(
         &self,
-        signer: Address,
+        signer: Account,
         request_id: &str,
         deed: &Deed<'_>,
     ) -> Result<CancelByRequest, StoreError> {

@@ -203,6 +203,11 @@ impl<E: Endpoint> Pool<E> {
         counts
     }
 
+    /// The number of endpoints.
+    pub fn endpoints(&self) -> usize {
+        self.members.len()
+    }
+
     /// The counts of a signer, of every endpoint that answered.
     pub async fn counts(&self, signer: Address) -> Vec<Counts> {
         let calls =

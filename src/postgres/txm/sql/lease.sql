@@ -64,8 +64,8 @@ BEGIN
         ON CONFLICT DO NOTHING;
     UPDATE txm.signer_lease SET expires_at = '-infinity', updated_at = txm.clock();
     UPDATE txm.settings
-       SET epoch = epoch + CASE WHEN system_identifier <> here THEN 1 ELSE 0 END,
-           system_identifier = here, timeline = line;
+       -- Another line of the same cluster may use its xids again.
+       SET epoch = epoch + 1, system_identifier = here, timeline = line;
     RETURN FALSE;
 END
 $$;

@@ -191,7 +191,9 @@ BEGIN
         IF step #>> '{attempt,number}' = '1' AND step #>> '{attempt,kind}' = '1'
            AND txm.outflow_passes(p_signer, was.payload, p_limits) THEN
             PERFORM txm.suspension(p_signer, 'OUTFLOW_LIMIT', 'txm',
-                                   format('transaction %s would pass it', was.tx_id));
+                                   format('asset %s: transaction %s would pass its limit',
+                                          COALESCE(was.payload #>> '{token,contract}', 'native'),
+                                          was.tx_id));
             RETURN NEXT NULL;
             CONTINUE;
         END IF;
