@@ -29,6 +29,8 @@ pub(super) struct Sending {
     /// By nonce and attempt, so that sends begin in ascending order.
     outbox: BTreeMap<(u64, u32), TxId>,
     under_way: usize,
+    /// Sends to endpoints with an open breaker.
+    beside: usize,
 }
 
 /// The answer of the signer.
@@ -176,9 +178,19 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 sent.push((id, attempt));
             }
             self.sending.under_way += 1;
+            let (well, shut) = self.tools.pool.halves();
+            // A full line of them: an endpoint that is back is sent to by its counts.
+            if !shut.is_empty() && self.sending.beside < most {
+                self.sending.beside += 1;
+                let (tools, sent, raws) = (self.tools.clone(), sent.clone(), raws.clone());
+                self.asks.push(Box::pin(async move {
+                    let answers = tools.pool.send_to_those(&shut, &raws).await;
+                    Heard::SentBeside(SendAnswer { sent, answers })
+                }));
+            }
             let tools = self.tools.clone();
             self.asks.push(Box::pin(async move {
-                let answers = tools.pool.send(&raws).await;
+                let answers = tools.pool.send_to_those(&well, &raws).await;
                 crash::point("txm_after_send");
                 Heard::Sent(SendAnswer { sent, answers })
             }));
@@ -204,6 +216,17 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 _ => {}
             }
             self.book.tell(id, TxFact::Answered { attempt, answers }, None);
+        }
+    }
+
+    /// Answers of endpoints with an open breaker. Those of the others have decided already: only an
+    /// endpoint that has the attempt says more.
+    pub(super) fn heard_beside(&mut self, answer: SendAnswer) {
+        self.sending.beside -= 1;
+        for ((id, attempt), answers) in answer.sent.into_iter().zip(answer.answers) {
+            if answers.iter().any(|answer| answer.class.is_in_pool()) {
+                self.book.tell(id, TxFact::Answered { attempt, answers }, None);
+            }
         }
     }
 
