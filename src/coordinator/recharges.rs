@@ -454,11 +454,11 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
                 let due = order.is_some_and(|order| !order.state.is_terminal());
                 return Ok(PaymentAnswer { decision, told, payment: recorded, due });
             }
-            let named = (key.channel.clone(), key.trade_no.clone());
+            let named = (key.channel.clone(), key.trade_no.clone(), again);
             let turn = match self.turns.begin(named) {
                 Ok(turn) => turn,
                 Err(another) => {
-                    turns::ended(another).await;
+                    turns::ended(another).await?;
                     continue;
                 }
             };
@@ -478,7 +478,10 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
                 seen: None,
             };
             let answer = self.pay(pay, order, recorded.is_some(), actor).await;
-            drop(turn);
+            match &answer {
+                Ok(_) => drop(turn),
+                Err(rejection) => turn.fail(rejection.clone()),
+            }
             return answer;
         }
     }
