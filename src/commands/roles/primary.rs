@@ -486,7 +486,7 @@ impl Start<'_> {
         let Postgres { address, limits, pin, .. } = postgres;
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
         let pool = crate::postgres::pool(address, limits, self.config.postgres.connections_max);
-        let reads = Reads::new(pool, Arc::clone(&catalog));
+        let reads = Reads::new(pool, Arc::clone(&catalog)).looking_by_keys(address, limits);
         let admin = Admin::new(reads.clone(), incarnation.number);
         if self.development {
             admin.begin_development(&dev::assets()).await.context("add the development assets")?;
