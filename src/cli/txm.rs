@@ -37,6 +37,9 @@ pub struct TxmServeArgs {
     /// Development: a secret of its own, on loopback only, and signers without limits.
     #[arg(long)]
     pub dev: bool,
+    /// Stop when standard input ends, as it does with the process that holds its other side.
+    #[arg(long, hide = true)]
+    pub until_stdin_ends: bool,
 }
 
 /// Commands for signers, through a running node.
