@@ -257,9 +257,9 @@ impl<E: Endpoint> Pool<E> {
         found
     }
 
-    /// The hashes of mined transactions with this signer and nonce, of every endpoint, in any block:
-    /// those that it knows by signer and nonce, and those of `hashes`. Ascending, each once. `None`:
-    /// no endpoint answered.
+    /// The hashes of mined transactions with this signer and nonce, of every endpoint, in any
+    /// block: those that it knows by signer and nonce, and those of `hashes`. Ascending, each
+    /// once. `None`: no endpoint answered.
     pub async fn mined_with(
         &self,
         signer: Address,
