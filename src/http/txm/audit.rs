@@ -121,7 +121,7 @@ struct DifferenceBody {
 impl DifferenceBody {
     fn new(seen: &NonceSeen<'_>, finding: NonceFinding) -> DifferenceBody {
         let row = seen.row;
-        let attempts = row.map_or(&[][..], |row| &row.attempts);
+        let attempts = row.map_or(&[][..], |row| row.attempts.as_slice());
         DifferenceBody {
             nonce: seen.nonce,
             finding: finding.name(),
@@ -193,7 +193,7 @@ async fn part(
         rows.into_iter().filter_map(|tx| tx.nonce.map(|nonce| (nonce, tx))).collect();
     let after = mined(service, signer).await?;
     let asked = (from..end).map(|nonce| {
-        let attempts = rows.get(&nonce).map_or(&[][..], |row| &row.attempts);
+        let attempts = rows.get(&nonce).map_or(&[][..], |row| row.attempts.as_slice());
         let hashes = attempts.iter().map(|attempt| attempt.hash).collect();
         service.desk.mined_with(signer, nonce, hashes)
     });

@@ -242,8 +242,10 @@ impl TxmReads {
                    WHERE j.signer = $1 AND j.before_nonce > $2 AND j.first_nonce < $3 \
                    ORDER BY j.first_nonce";
         let jumps = self.rows(sql, params).await?;
-        let jump = |row: &Row| Ok((unsigned(column(row, 0)?)?, unsigned(column(row, 1)?)?));
-        Ok((txs, jumps.iter().map(jump).collect::<Result<_, StoreError>>()?))
+        let jump = |row: &Row| -> Result<(u64, u64), StoreError> {
+            Ok((unsigned(column(row, 0)?)?, unsigned(column(row, 1)?)?))
+        };
+        Ok((txs, jumps.iter().map(jump).collect::<Result<_, _>>()?))
     }
 
     /// The events behind a place, in the order of the feed, at most `limit`. Nothing becomes
