@@ -76,7 +76,7 @@ impl TestChain {
             .recursive(true)
             .create(directory.join("keys"))
             .with_context(|| format!("make {}", directory.display()))?;
-        let program = env::var_os(PROGRAM_VARIABLE).map_or_else(|| PROGRAM.into(), PathBuf::from);
+        let program = environment::path(PROGRAM_VARIABLE).unwrap_or_else(|| PROGRAM.into());
         ensure!(
             program.is_file(),
             "the test chain is missing at {}; run `make need-anvil`, or name a copy of anvil by \
