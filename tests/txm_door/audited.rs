@@ -8,7 +8,7 @@ use crate::harness::{Chain, Draft, eventually};
 
 fn audit(node: &Node, more: &[&str]) -> (i32, Value) {
     let signer = format!("{SIGNER:#x}");
-    let arguments = [&["tx", "audit", "--signer", &signer, "--format", "json"], more].concat();
+    let arguments = [&["tx", "audit", "--signer", &signer, "--format", "json"][..], more].concat();
     let (code, out, why) = node.operate(&arguments);
     (code, serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{why}")))
 }

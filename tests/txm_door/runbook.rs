@@ -26,7 +26,7 @@ fn the_chapters_of_the_runbook_about_nodes_work() {
         let line = block.text.replace("--config ubscore.toml", &ops);
         let mut command = Command::new("bash");
         command.args(["-euo", "pipefail", "-c", &line]);
-        command.envs([("PATH", path.as_str()), ("SIGNER", &signer), ("TX_ID", tx_id)]);
+        command.envs([("PATH", path.as_str()), ("SIGNER", signer.as_str()), ("TX_ID", tx_id)]);
         let output = command.output().expect("bash");
         let said = String::from_utf8_lossy(&output.stdout);
         let why = String::from_utf8_lossy(&output.stderr);
