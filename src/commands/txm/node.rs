@@ -13,6 +13,7 @@ use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tracing::{info, warn};
 use txm::node::Node;
+use txm::rpc::Endpoint as _;
 use txm::rpc::http::HttpEndpoint;
 use txm::rpc::pool::Pool;
 use txm::signer::Signer;
@@ -113,7 +114,9 @@ impl Opening<'_> {
         let tls = tls::client(config.chain.ca_file.as_deref(), None)?;
         for url in &config.chain.rpc_urls {
             let endpoint = HttpEndpoint::new(url.expose(), Some(tls.clone()), &options);
-            endpoints.push(endpoint.context("txm.chain.rpc_urls")?);
+            let endpoint = endpoint.context("txm.chain.rpc_urls")?;
+            telemetry::txm::expect_endpoint(endpoint.name());
+            endpoints.push(endpoint);
         }
         let pool = Pool::new(endpoints, &options);
         let genesis = identity(&pool, options.chain_id).await?;

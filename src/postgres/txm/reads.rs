@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use alloy_primitives::{Address as Account, B256};
 use chain::payload::address_text;
-use chain::tx::TxId;
+use chain::tx::{Tx, TxId};
 use serde_json::{Value, json};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -229,6 +229,33 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn signers(&self) -> Result<Vec<SignerRow>, StoreError> {
         self.rows(SIGNERS, &[]).await?.iter().map(signer).collect()
+    }
+
+    /// The rows of a signer with a nonce from `first` up to `before`, without it, by nonce; and the
+    /// jumps over nonces there, each with the same two bounds.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn nonces(
+        &self,
+        signer: Address,
+        first: u64,
+        before: u64,
+    ) -> Result<(Vec<Tx>, Vec<(u64, u64)>), StoreError> {
+        let (name, first, before) = (address_text(&signer), bigint(first)?, bigint(before)?);
+        let params: Params<'_> = &[&name, &first, &before];
+        let sql = "SELECT txm.details_json(t, FALSE)::text FROM txm.managed_tx t \
+                   WHERE t.signer = $1 AND t.nonce >= $2 AND t.nonce < $3 ORDER BY t.nonce";
+        let rows = self.rows(sql, params).await?;
+        let txs = rows.iter().map(|row| details(row).map(|it| it.tx)).collect::<Result<_, _>>()?;
+        let sql = "SELECT j.first_nonce, j.before_nonce FROM txm.nonce_jumps j \
+                   WHERE j.signer = $1 AND j.before_nonce > $2 AND j.first_nonce < $3 \
+                   ORDER BY j.first_nonce";
+        let jumps = self.rows(sql, params).await?;
+        let jump = |row: &Row| -> Result<(u64, u64), StoreError> {
+            Ok((unsigned(column(row, 0)?)?, unsigned(column(row, 1)?)?))
+        };
+        Ok((txs, jumps.iter().map(jump).collect::<Result<_, _>>()?))
     }
 
     /// The events behind a place, in the order of the feed, at most `limit`. Nothing becomes

@@ -11,6 +11,8 @@ use crate::rpc::Endpoint;
 use crate::signer::Signer;
 use crate::store::{CommandWish, Suspension, TxCommand, TxStore};
 
+/// The suspensions that the store sets within a call. Nothing else raises an alert of them.
+const SET_BY_STORE: [&str; 2] = ["DATABASE_RESTORED", "OUTFLOW_LIMIT"];
 /// The actor of suspensions that the program sets.
 const ACTOR: &str = "txm";
 
@@ -57,6 +59,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let is_older = |all: &[Suspension]| all.iter().any(|it| it.reason == DATABASE_OLDER);
         let was_older = is_older(&self.book.suspensions);
         self.own_suspensions.retain(|own| !read.contains(own));
+        for reason in SET_BY_STORE {
+            let holds = |all: &[Suspension]| all.iter().any(|one| one.reason == reason);
+            if holds(&read) && !holds(&self.book.suspensions) {
+                self.raise(reason, "the signer");
+            }
+        }
         read.extend(self.own_suspensions.iter().cloned());
         self.book.suspensions = read;
         if was_older && !is_older(&self.book.suspensions) {

@@ -278,6 +278,39 @@ impl<E: Endpoint> Pool<E> {
         found
     }
 
+    /// The hashes of mined transactions with this signer and nonce, of every endpoint, in any
+    /// block: those that it knows by signer and nonce, and those of `hashes`. Ascending, each
+    /// once. `None`: no endpoint answered.
+    pub async fn mined_with(
+        &self,
+        signer: Address,
+        nonce: u64,
+        hashes: &[B256],
+    ) -> Option<Vec<B256>> {
+        let mut calls = vec![RpcCall::BySenderAndNonce(signer, nonce)];
+        calls.extend(hashes.iter().map(|hash| RpcCall::Transaction(*hash)));
+        let answers = self.ask_all(&calls).await;
+        let answers: Vec<&RpcValue> = answers
+            .iter()
+            .flat_map(|(_, answers)| answers)
+            .filter_map(|it| it.as_ref().ok())
+            .collect();
+        // The call by nonce may be unknown everywhere, and a row may have no hash.
+        let is_silent = answers.is_empty() && !hashes.is_empty();
+        let mut found: Vec<B256> = answers
+            .into_iter()
+            .filter_map(|value| match value {
+                RpcValue::Transaction(Some(read)) => Some(read),
+                _ => None,
+            })
+            .filter(|read| read.from == signer && read.nonce == nonce && read.block.is_some())
+            .map(|read| read.hash)
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        (!is_silent).then_some(found)
+    }
+
     /// The mined transactions that a call names, one of each endpoint that has its block. None that
     /// another endpoint with that block does not know.
     async fn located(&self, look: &Look, call: RpcCall) -> Vec<TransactionRead> {
