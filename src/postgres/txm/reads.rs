@@ -238,7 +238,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn nonces(
         &self,
-        signer: Address,
+        signer: Account,
         first: u64,
         before: u64,
     ) -> Result<(Vec<Tx>, Vec<(u64, u64)>), StoreError> {
