@@ -103,8 +103,8 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
     assert_eq!(site.sql_value(cursor), "0");
 }
 
-/// Goal: the first nonce of a signer is not that of an endpoint alone. Method: two endpoints, one of
-/// which does not answer; then both. A signer that is there already tells its stored nonce.
+/// Goal: the first nonce of a signer is not that of an endpoint alone. Method: two endpoints, one
+/// of which does not answer; then both. A signer that is there already tells its stored nonce.
 #[test]
 fn a_signer_is_added_by_the_word_of_every_endpoint() {
     let (site, chain) = (Site::new(), Chain::start());

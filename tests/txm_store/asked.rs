@@ -83,8 +83,8 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
     assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "3");
 }
 
-/// Goal: an older node takes no newer functions away, and waits for a table that is in use. Method: a
-/// later version beside the functions; then an older one, while a transaction holds a table.
+/// Goal: an older node takes no newer functions away, and waits for a table that is in use. Method:
+/// a later version beside the functions; then an older one, while a transaction holds a table.
 #[test]
 fn functions_go_forward_only_and_wait_for_their_tables() {
     let rows = Rows::new();
@@ -269,6 +269,7 @@ fn lists_come_in_pages_and_queries_in_their_order() {
     let newest = TxListFilter { limit: 1, ..TxListFilter::default() };
     let listed = list(&newest).txs.remove(0);
     let read = block_on(reads.get(tx.id)).expect("an answer").expect("a row");
+    assert_eq!(listed.tx.id, tx.id);
     assert_eq!(listed.tx.attempts[0].hash, read.tx.attempts[0].hash);
     assert!(listed.tx.attempts[0].raw.is_empty() && !read.tx.attempts[0].raw.is_empty());
 }

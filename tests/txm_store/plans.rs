@@ -8,15 +8,15 @@ use super::{
 };
 use crate::harness::{LIMITS, block_on};
 
-/// The scans of whole tables by PostgreSQL's own count, within a transaction. Not of `nodes`: it has
-/// one row for each start of a process, and the live ones are counted.
+/// The scans of whole tables by PostgreSQL's own count, within a transaction. Not of `nodes`: it
+/// has one row for each start of a process, and the live ones are counted.
 const SCANS: &str = "SELECT relname::text, seq_scan FROM pg_stat_xact_user_tables \
     WHERE schemaname = 'txm' AND seq_scan > 0 \
       AND relname IN ('managed_tx', 'tx_attempts', 'tx_confirmations', 'tx_events', 'tx_history', \
                       'tx_commands', 'signer_lease', 'signer_nonce_cursor', \
                       'nonce_jumps', 'outflow_minutes', 'signer_suspensions')";
 
-/// Goal: no statement of the store reads a whole table, whatever its statistics. Method: each one
+/// Goal: no statement of the store reads a whole table, with any statistics. Method: each one
 /// in a connection of the store, with the table empty, fresh and without statistics, and full;
 /// PostgreSQL counts the scans.
 #[test]

@@ -23,8 +23,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Duration, Instant, MissedTickBehavior, sleep, sleep_until, timeout};
 
 use crate::crash;
-use crate::desk::TxRefusal;
 use crate::owner::{Order, Owner, OwnerEnd};
+use crate::refusal::TxRefusal;
 use crate::rpc::Endpoint;
 use crate::seats::{Seat, Seats};
 use crate::signer::Signer;

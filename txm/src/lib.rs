@@ -22,6 +22,7 @@ pub mod options;
 pub mod owner;
 pub mod policy;
 pub mod prepare;
+pub mod refusal;
 pub mod rpc;
 mod seats;
 pub mod signer;

@@ -28,8 +28,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::desk::TxRefusal;
 use crate::prepare::{Prepared, assumed_fee};
+use crate::refusal::TxRefusal;
 use crate::rpc::look::Look;
 use crate::rpc::pool::Counts;
 use crate::rpc::{Endpoint, TransactionRead};
@@ -51,7 +51,7 @@ pub enum Order {
     /// The news of the signer in the store: new rows without a nonce, open commands, and
     /// all suspensions.
     Arrived(Vec<Tx>, Vec<TxCommand>, Vec<Suspension>),
-    /// Rows without a nonce whose deadline has passed by the store's clock.
+    /// Rows without a nonce, with a deadline that has passed by the store's clock.
     Expired(Vec<TxId>),
     /// To finish the write that is under way, and to end.
     Release,

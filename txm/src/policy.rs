@@ -45,7 +45,7 @@ pub fn allow(policy: Option<&SignerPolicy>, payload: &TxPayload) -> Result<(), P
 /// Checks an amount against the limit of an hour. An asset without a limit has none to pass.
 ///
 /// # Errors
-/// [`PolicyError::Amount`]: no hour has room for it, so its first attempt would be refused for ever.
+/// [`PolicyError::Amount`]: no hour has room for it, so its first attempt would always be refused.
 pub fn fits_an_hour(policy: &SignerPolicy, payload: &TxPayload) -> Result<(), PolicyError> {
     let (asset, amount) = match &payload.token {
         Some(token) => (Some(token.contract), token.amount),

@@ -5,9 +5,9 @@ use chain::fee::{GasCaps, GasMarket};
 use chain::payload::{TRANSFER_GAS, TxPayload};
 use chain::tx::NewTx;
 
-use crate::desk::TxRefusal;
 use crate::open_rows::{Hold, OpenCost};
 use crate::policy;
+use crate::refusal::TxRefusal;
 use crate::rpc::Endpoint;
 use crate::rpc::pool::EstimateError;
 use crate::tools::Tools;

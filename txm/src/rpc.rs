@@ -11,7 +11,7 @@ mod member;
 pub mod pool;
 #[cfg(test)]
 pub(crate) mod stub;
-mod told;
+pub mod told;
 
 use std::future::Future;
 

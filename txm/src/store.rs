@@ -147,7 +147,7 @@ pub struct Arrived {
     pub txs: Vec<Tx>,
     /// Open commands, each with its signer.
     pub commands: Vec<(Address, TxCommand)>,
-    /// Rows without a nonce whose deadline has passed by the store's clock, known or not, each with
+    /// Rows without a nonce, with a deadline that has passed by the store's clock, each with
     /// its signer. Such a row gets no nonce.
     pub expired: Vec<(Address, TxId)>,
     /// The suspended signers, each with its suspensions.
@@ -179,7 +179,7 @@ pub struct Ready {
 /// The store. Each fenced call is one statement, so that a paused process holds no lock. Of one
 /// signer at most one fenced call is under way at a time.
 pub trait TxStore: Send + Sync + 'static {
-    /// Acquires a signer for this process, if nobody alive owns it.
+    /// Acquires a signer for this process, if no live one owns it.
     ///
     /// # Errors
     /// [`StoreError`]. `Unknown`: ask again; it then answers `Mine`.
@@ -233,7 +233,7 @@ pub trait TxStore: Send + Sync + 'static {
 
     /// Fenced: gives each new request the next nonce and its row (ALLOCATED), without a hole. All
     /// or nothing. One answer a request, in their order. `floor`: the next nonce is at least this;
-    /// what it passes over is kept as a jump. A new request with a deadline that has passed gets no
+    /// the nonces that it passes over are kept as a jump. A new request with a deadline that has passed gets no
     /// nonce: it is stored as FAILED EXPIRED, and known.
     ///
     /// # Errors

@@ -3,7 +3,8 @@
 use alloy_primitives::{Address, B256, U256};
 use chain::tx::NewTx;
 use futures_util::future::BoxFuture;
-use txm::desk::{Desk, TxRefusal};
+use txm::desk::Desk;
+use txm::refusal::TxRefusal;
 use txm::rpc::Endpoint;
 use txm::rpc::pool::Counts;
 use txm::signer::Signer;

@@ -8,7 +8,7 @@ use chain::tx::TxId;
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use serde_json::json;
-use txm::desk::TxRefusal;
+use txm::refusal::TxRefusal;
 use txm::store::{CommandWish, Created, OtherOwner, Suspension};
 use uuid::Uuid;
 

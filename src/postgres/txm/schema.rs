@@ -24,7 +24,6 @@ const HISTORY: &str = "txm.migrations";
 const VERSION: u32 = 1;
 
 /// The pause behind a lock that was not free, and the most tries.
-const PAUSE: Duration = Duration::from_millis(500);
 const TRIES: usize = 60;
 
 /// Dependencies first: PostgreSQL checks the body of an SQL function when it is created.
@@ -73,7 +72,6 @@ async fn apply(client: &mut Client) -> Result<(), Error> {
         match apply_once(client).await {
             Err(Error::Query(error)) if is_locked(&error) => {
                 warn!(%error, "the functions of the transaction manager are in use: once more");
-                tokio::time::sleep(PAUSE).await;
             }
             done => return done,
         }

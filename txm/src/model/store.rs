@@ -28,6 +28,7 @@ use crate::store::{
     TxStore, Wanting,
 };
 use base::Base;
+pub use base::CommandEnd;
 
 /// A call of the store, as faults name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,8 +122,8 @@ impl ModelDatabase {
         self.base.lock().add_command(signer, tx, wish)
     }
 
-    /// The end of a command; `None`: it is open. Inside: why it was refused.
-    pub fn command_end(&self, id: u64) -> Option<Result<(), String>> {
+    /// The end of a command; `None`: it is open.
+    pub fn command_end(&self, id: u64) -> Option<CommandEnd> {
         self.base.lock().command_end(id)
     }
 

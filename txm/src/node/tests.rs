@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::*;
-use crate::desk::TxRefusal;
 use crate::model::store::{ModelDatabase, ModelStore, StoreCall, StoreFault};
+use crate::refusal::TxRefusal;
 use crate::rpc::{Block, BlockAt, RpcCall, RpcError, RpcValue};
 use crate::signer::{SignError, SignedBytes, Unsigned};
 use crate::store::{CommandWish, Created, OtherOwner, TxStore as _};

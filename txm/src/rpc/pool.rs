@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use super::heads::{Cycles, HeadError, HeadRules};
 use super::look::{Look, Seen, median};
 use super::member::{Answer, Member};
-use super::told::Told;
-use super::{BlockAt, Endpoint, ReceiptRead, RpcCall, RpcError, RpcValue, TransactionRead};
+use super::told::{ReceiptAnswer, Told};
+use super::{BlockAt, Endpoint, RpcCall, RpcError, RpcValue, TransactionRead};
 use crate::options::{Finality, TxmOptions};
 
 /// The most raw transactions of one batch. A pool keeps 16 nonces of one account.
@@ -48,18 +48,6 @@ pub struct Counts {
     pub latest: u64,
     /// The next nonce with its pool.
     pub pending: u64,
-}
-
-/// The answer to a question for a receipt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReceiptAnswer {
-    /// A quorum of endpoints says it in the same words, and has its block. Its sender is not
-    /// compared with the row's: that is the reader's part.
-    Believed(ReceiptRead),
-    /// A quorum of endpoints answered, and none of them has it.
-    NotFound,
-    /// Neither. Ask again later.
-    Unclear,
 }
 
 /// Why there is no estimate.
@@ -271,7 +259,7 @@ impl<E: Endpoint> Pool<E> {
         found
     }
 
-    /// A mined transaction by its hash, one of each endpoint that has it in a block of its own view.
+    /// A mined transaction by its hash, one of each endpoint that has it in a block of its view.
     pub async fn by_hash(&self, look: &Look, hash: B256) -> Vec<TransactionRead> {
         let mut found = self.located(look, RpcCall::Transaction(hash)).await;
         found.retain(|read| read.hash == hash);
@@ -485,13 +473,13 @@ async fn send_to<E: Endpoint>(member: &Member<E>, raws: &[(B256, Bytes)]) -> Vec
 fn classify<E: Endpoint>(member: &Member<E>, hash: B256, answer: Answer) -> (SendClass, String) {
     match answer {
         Ok(RpcValue::Hash(told)) if told == hash => (SendClass::Accepted, String::new()),
-        Ok(RpcValue::Hash(told)) => {
+        Ok(RpcValue::Hash(other)) => {
             let endpoint = member.endpoint.name();
-            tracing::error!(endpoint, sent = %hash, %told, "rpc_mismatch: the endpoint answered the hash of another transaction and is set aside");
+            tracing::error!(endpoint, sent = %hash, %other, "rpc_mismatch: the endpoint answered the hash of another transaction and is set aside");
             metrics::counter!("ubscore_rpc_mismatch_total", "endpoint" => endpoint.to_owned())
                 .increment(1);
             member.set_aside();
-            (SendClass::Unknown, format!("another hash: {told}"))
+            (SendClass::Unknown, format!("another hash: {other}"))
         }
         Ok(_) => (SendClass::Unknown, "an answer to another call".to_owned()),
         Err(RpcError::Said { message, data, .. }) => {

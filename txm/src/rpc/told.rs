@@ -4,8 +4,19 @@ use alloy_primitives::B256;
 
 use super::look::Look;
 use super::member::{Answer, Member};
-use super::pool::ReceiptAnswer;
 use super::{Endpoint, ReceiptRead, RpcValue};
+
+/// The answer to a question for a receipt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReceiptAnswer {
+    /// A quorum of endpoints says it in the same words, and has its block. Its sender is not
+    /// compared with the row's: that is the reader's part.
+    Believed(ReceiptRead),
+    /// A quorum of endpoints answered, and none of them has it.
+    NotFound,
+    /// Neither. Ask again later.
+    Unclear,
+}
 
 /// The answers so far.
 pub(super) struct Told {

@@ -52,7 +52,7 @@ $$;
 
 -- One try of a create. It fails as a whole with unique_violation if another process stores one of
 -- its keys meanwhile. A request with a deadline that has passed gets no nonce: its row is stored as
--- FAILED EXPIRED, and told as known, since its owner has nothing to do for it.
+-- FAILED EXPIRED, and answered as known, since its owner has nothing to do for it.
 CREATE FUNCTION txm.create_once(p_signer TEXT, p_node TEXT, p_token BIGINT, p_floor BIGINT,
                                 p_requests JSONB)
 RETURNS SETOF txm.made LANGUAGE plpgsql AS $$

@@ -37,13 +37,22 @@ struct NodeRow {
     seen: Stamp,
 }
 
+/// The end of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandEnd {
+    /// Done.
+    Done,
+    /// Refused, for this reason.
+    Refused(String),
+}
+
 pub(super) struct CommandRow {
     pub(super) signer: Address,
     pub(super) command: TxCommand,
-    pub(super) end: Option<Result<(), String>>,
+    pub(super) end: Option<CommandEnd>,
 }
 
-/// A row, with what a reader sees as durations.
+/// A row, with the times that a reader sees as durations.
 #[derive(Clone)]
 pub(super) struct Row {
     pub(super) tx: Tx,
@@ -160,7 +169,7 @@ impl Base {
         id
     }
 
-    pub(super) fn command_end(&self, id: u64) -> Option<Result<(), String>> {
+    pub(super) fn command_end(&self, id: u64) -> Option<CommandEnd> {
         self.commands.get(&id)?.end.clone()
     }
 

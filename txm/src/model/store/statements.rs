@@ -8,7 +8,7 @@ use chain::state::TxState;
 use chain::tx::{FailCode, NewTx, Tx, TxId, Wish};
 
 use super::ModelPassage;
-use super::base::{Base, Row};
+use super::base::{Base, CommandEnd, Row};
 use super::judge;
 use crate::desk::differences;
 use crate::store::{Arrived, Created, Lease, Ready, SignerBook, StoreError};
@@ -268,7 +268,7 @@ impl Base {
         self.fence(lease, me)?;
         let row = self.commands.get_mut(&command).expect("a command that is there");
         assert_eq!(row.signer, lease.signer, "CL1: a command of another signer");
-        row.end.get_or_insert(refused.map_or(Ok(()), Err));
+        row.end.get_or_insert(refused.map_or(CommandEnd::Done, CommandEnd::Refused));
         Ok(())
     }
 

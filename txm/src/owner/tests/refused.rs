@@ -6,9 +6,9 @@ use chain::tx::{SubState, Wish};
 use tokio::time::sleep;
 
 use super::world::{World, payee};
-use crate::desk::TxRefusal;
 use crate::model::chain::Lie;
 use crate::model::store::{StoreCall, StoreFault};
+use crate::refusal::TxRefusal;
 use crate::store::CommandWish;
 
 #[tokio::test(start_paused = true)]
@@ -25,6 +25,7 @@ async fn a_database_that_falls_back_under_its_owner_suspends_the_signer() {
     assert!(answer.is_err(), "{answer:?}");
     sleep(Duration::from_secs(5)).await;
     assert_eq!(world.chain.raws().len(), 2, "nothing is signed for the old nonce");
+    owner.arrive().await;
     let answer = owner.order(world.request("three", payee(2), 7)).await.await.expect("an answer");
     let Err(TxRefusal::SignerSuspended(why)) = answer else { panic!("{answer:?}") };
     assert!(why.iter().any(|it| it.reason == "DATABASE_OLDER"), "{why:?}");

@@ -3,6 +3,7 @@ use chain::tx::{FailCode, SubState};
 
 use super::world::{World, payee};
 use crate::model::chain::Fate;
+use crate::model::store::CommandEnd;
 use crate::options::Finality;
 use crate::store::CommandWish;
 use alloy_primitives::U256;
@@ -26,7 +27,7 @@ async fn a_payment_whose_block_is_replaced_is_told_again_and_ends_once() {
         world.chain.reorg(2, &fate);
         world.chain.mine(if fate == Fate::Lost { 1 } else { 0 });
         if matches!(fate, Fate::Kept | Fate::Moved) {
-            world.until("told again", |world| world.row("one").fork == 1).await;
+            world.until("told anew", |world| world.row("one").fork == 1).await;
         } else {
             world.until("reorganized", |world| world.row("one").receipt.is_none()).await;
             assert_eq!(world.row("one").sub, Some(SubState::Reorged), "{fate:?}");
@@ -87,7 +88,7 @@ async fn a_cancelled_payment_is_not_paid() {
     world.until("tracked", |world| world.state("one") == TxState::Tracking).await;
     let command = world.database.command(world.signer(), Some(tx.id), CommandWish::Cancel);
     owner.arrive().await;
-    assert_eq!(world.database.command_end(command), Some(Ok(())));
+    assert_eq!(world.database.command_end(command), Some(CommandEnd::Done));
     world.mine_until("over", World::is_over).await;
     let row = world.row("one");
     assert_eq!((row.state, row.code), (TxState::Failed, Some(FailCode::Cancelled)));

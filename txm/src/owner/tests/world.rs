@@ -14,11 +14,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::key::Key;
-use crate::desk::TxRefusal;
 use crate::model::chain::{ModelChain, ModelEndpoint};
 use crate::model::store::{ModelDatabase, ModelStore};
 use crate::options::{ExternalUse, Finality, SignerPolicy, TxmOptions};
 use crate::owner::{Order, Owner, OwnerEnd};
+use crate::refusal::TxRefusal;
 use crate::rpc::look::Look;
 use crate::rpc::pool::Pool;
 use crate::store::{Acquired, Created, Lease, TxStore as _};
