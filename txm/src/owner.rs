@@ -45,6 +45,7 @@ use writing::{Called, Writing};
 
 /// Work for an owner.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all of them are creates")]
 pub enum Order {
     /// A prepared request: its gas limit is set. The answer goes to the sender.
     Create(NewTx, oneshot::Sender<Result<Created, TxRefusal>>),

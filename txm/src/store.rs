@@ -233,8 +233,8 @@ pub trait TxStore: Send + Sync + 'static {
 
     /// Fenced: gives each new request the next nonce and its row (ALLOCATED), without a hole. All
     /// or nothing. One answer a request, in their order. `floor`: the next nonce is at least this;
-    /// the nonces that it passes over are kept as a jump. A new request with a deadline that has passed gets no
-    /// nonce: it is stored as FAILED EXPIRED, and known.
+    /// the nonces that it passes over are kept as a jump. A new request with a deadline that has
+    /// passed gets no nonce: it is stored as FAILED EXPIRED, and known.
     ///
     /// # Errors
     /// [`StoreError`], `Suspended` among them.

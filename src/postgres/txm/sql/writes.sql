@@ -160,8 +160,8 @@ $$;
 -- Fenced: writes steps of rows of one signer, each a compare-and-set on the version. One answer a
 -- step, in their order; NULL: another version, and nothing of it is written. A new attempt that
 -- pays is not written for a suspended signer, also if a step before it suspended the signer. A
--- first payment that would pass the outflow limit is not written either, and suspends the signer. So does
--- a nonce that another transaction took, with its row.
+-- first payment that would pass the outflow limit is not written either, and suspends the signer.
+-- So does a nonce that another transaction took, with its row.
 CREATE FUNCTION txm.write(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_steps JSONB, p_limits JSONB)
 RETURNS SETOF TEXT LANGUAGE plpgsql AS $$
 DECLARE

@@ -262,7 +262,7 @@ async fn pay(desks: Arc<parking_lot::Mutex<Vec<PayerDesk>>>, number: u64) {
             let desks = desks.lock();
             desks[usize::try_from(turn % 3).expect("a few")].clone()
         };
-        let answer = desk.create(payment(number), number % 3 == 0);
+        let answer = desk.create(payment(number), number.is_multiple_of(3));
         match timeout(Duration::from_secs(3), answer).await {
             Ok(Ok(_)) => return,
             Ok(Err(TxRefusal::NotLeader(_) | TxRefusal::Away(_))) | Err(_) => {}

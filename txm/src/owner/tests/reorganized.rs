@@ -27,7 +27,7 @@ async fn a_payment_whose_block_is_replaced_is_told_again_and_ends_once() {
         world.chain.reorg(2, &fate);
         world.chain.mine(if fate == Fate::Lost { 1 } else { 0 });
         if matches!(fate, Fate::Kept | Fate::Moved) {
-            world.until("told anew", |world| world.row("one").fork == 1).await;
+            world.until("another fork", |world| world.row("one").fork == 1).await;
         } else {
             world.until("reorganized", |world| world.row("one").receipt.is_none()).await;
             assert_eq!(world.row("one").sub, Some(SubState::Reorged), "{fate:?}");
