@@ -252,7 +252,8 @@ impl World {
         let count = 4 + self.draw.below(8);
         let mut earlier: Vec<NewTx> = Vec::new();
         for number in 0..count {
-            let signer = self.signers[self.one_of(self.signers.len())];
+            let at = self.one_of(self.signers.len());
+            let signer = self.signers[at];
             let (mut key, mut value) = (format!("key {number}"), 1_000 + number);
             if let Some(other) = earlier.get(self.one_of(earlier.len()))
                 && self.draw.below(6) == 0
@@ -541,7 +542,8 @@ impl World {
         if !self.has_foreign {
             return;
         }
-        let signer = self.signers[self.one_of(self.signers.len())];
+        let at = self.one_of(self.signers.len());
+        let signer = self.signers[at];
         let nonce = (0..).find(|nonce| self.chain.mined(signer, *nonce).is_none());
         let unsigned = Unsigned {
             chain_id: self.options.chain_id,
