@@ -93,7 +93,10 @@ impl Judge {
                 }
                 let row = by_nonce.get(&(*signer, nonce)).copied();
                 let deep = chain.head().number.saturating_sub(receipt.block_number) > 20;
-                self.mined(row, (&tx, &receipt), deep, suspended.contains_key(signer));
+                // A signer without work asks nothing, and so does not learn of it.
+                let goes_on = by_nonce.keys().any(|key| key.0 == *signer && key.1 >= nonce);
+                let is_held = suspended.contains_key(signer) || !goes_on;
+                self.mined(row, (&tx, &receipt), deep, is_held);
             }
         }
         for (value, times) in paid {
@@ -125,7 +128,7 @@ impl Judge {
         row: Option<&Tx>,
         (tx, receipt): (&ModelTx, &ReceiptRead),
         deep: bool,
-        is_suspended: bool,
+        is_held: bool,
     ) {
         let (hash, nonce, from) = (tx.hash, tx.nonce, tx.from);
         let is_other = self.is_restored || self.foreign.contains(&hash);
@@ -134,7 +137,7 @@ impl Judge {
             assert!(is_other, "CL4: {hash} with nonce {nonce} of {from} is no attempt of ours");
             let is_taken = row.is_some_and(|row| row.code == Some(FailCode::NonceTaken));
             assert!(
-                is_suspended || !deep,
+                is_held || !deep,
                 "CL9: {hash} with nonce {nonce} is none of ours, and {from} signs on ({is_taken})"
             );
             return;

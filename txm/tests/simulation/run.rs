@@ -385,8 +385,9 @@ impl World {
             "transaction underpriced",
         ];
         let text = words[self.one_of(6)].to_owned();
-        // Lies that one endpoint alone could make believe need another one that disagrees.
-        let kinds = if self.endpoints == 1 { 6 } else { 12 };
+        // Lies that one endpoint alone could make believe need another one that disagrees, and
+        // those for which it is set aside, for ten minutes or for good, need a quorum without it.
+        let kinds = [6, 10, 12][self.endpoints - 1];
         let lie = match self.draw.below(kinds) {
             0 => Lie::LostAnswer,
             1 => Lie::LostCall,
@@ -394,12 +395,12 @@ impl World {
             3 => Lie::TakesAndSays(text),
             4 => Lie::NoReceipt,
             5 => Lie::OldHead(2),
-            6 => Lie::OtherHash,
-            7 => Lie::OtherStatus,
-            8 => Lie::OtherBlock,
-            9 => Lie::OwnParent,
+            6 => Lie::OtherStatus,
+            7 => Lie::OtherBlock,
+            8 => Lie::OwnParent,
+            9 => Lie::CountAhead(1 + self.draw.below(3)),
             10 => Lie::AllFinal,
-            _ => Lie::CountAhead(1 + self.draw.below(3)),
+            _ => Lie::OtherHash,
         };
         let is_grave = !matches!(
             lie,
