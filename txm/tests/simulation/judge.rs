@@ -17,8 +17,8 @@ pub(super) const REQUIRED: usize = 3;
 /// What the judge remembers of a run.
 #[derive(Default)]
 pub(super) struct Judge {
-    /// The attempts whose prices are judged.
-    priced: BTreeSet<B256>,
+    /// The attempts that are judged, each with its fee and tip, wei per gas.
+    priced: BTreeMap<B256, (u128, u128)>,
     /// The transactions that the key signed elsewhere.
     pub foreign: BTreeSet<B256>,
     /// An older database was restored.
@@ -47,15 +47,16 @@ impl Judge {
     /// A pool replaces only by a tenth more of both prices, so each attempt is above all before.
     fn prices(&mut self, row: &Tx) {
         for (at, attempt) in row.attempts.iter().enumerate() {
-            if !self.priced.insert(attempt.hash) {
+            if self.priced.contains_key(&attempt.hash) {
                 continue;
             }
             let signed = ModelTx::decode(&attempt.raw).expect("CL4: an attempt is a transaction");
+            self.priced.insert(attempt.hash, (signed.max_fee, signed.max_tip));
             for other in &row.attempts[..at] {
-                let other = ModelTx::decode(&other.raw).expect("CL4: an attempt is a transaction");
+                let (max_fee, max_tip) = self.priced[&other.hash];
                 let rises = |new: u128, old: u128| new * 10 >= old * 11;
                 assert!(
-                    rises(signed.max_fee, other.max_fee) && rises(signed.max_tip, other.max_tip),
+                    rises(signed.max_fee, max_fee) && rises(signed.max_tip, max_tip),
                     "CL12: attempt {} of {} can replace no attempt before it",
                     attempt.number,
                     row.id
