@@ -429,8 +429,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    /// The refusal of a suspended signer.
+    /// The refusal of a suspended signer. A suspension that only this owner knows yet is no final
+    /// answer: an owner that has been superseded takes its successor's sends for another's.
     pub(super) fn suspended_refusal(&self) -> TxRefusal {
-        TxRefusal::SignerSuspended(self.book.suspensions.clone())
+        let suspensions = &self.book.suspensions;
+        match suspensions.iter().all(|it| self.own_suspensions.contains(it)) {
+            true => TxRefusal::Away("the signer is being suspended".to_owned()),
+            false => TxRefusal::SignerSuspended(suspensions.clone()),
+        }
     }
 }
