@@ -46,7 +46,7 @@ pub(super) struct CommandRow {
     pub(super) end: Option<Result<(), String>>,
 }
 
-/// A row, with what a reader sees as durations.
+/// A row, with the times that a reader sees as durations.
 #[derive(Clone)]
 pub(super) struct Row {
     pub(super) tx: Tx,
