@@ -1,6 +1,7 @@
 # Targets for a clone. Each one names its changes outside the clone before it makes them.
 #
-#   make run     build, and serve on 127.0.0.1 with everything it needs and simulated payment channels; ARGS="..." goes to `serve`
+#   make run     build, and serve on 127.0.0.1 with everything it needs and simulated payment channels; ARGS="..." goes to `serve`;
+#                CHAIN=1: also a test chain, installed below target, and a node with a signer on it
 #   make test    all tests, with crash points and a real PostgreSQL
 #   make soak    hours, if you like: ROUNDS=200 kills under load, as many power cuts twice, PostgreSQL away for minutes,
 #                every fault of the disk, a death at every point under every answer, SEEDS=20000 simulated runs;
@@ -37,6 +38,7 @@ CONNECTIONS ?= 10000
 MINUTES ?= 60
 SECONDS ?= 60
 FAMILY ?= faults
+CHAIN ?=
 DATA_DIR := data
 SCHEMATHESIS := target/schemathesis
 AXE := target/axe
@@ -51,10 +53,10 @@ CARGO_CYCLONEDX_VERSION := 0.5.9
 .PHONY: run test soak mutants bench instructions fuzz loom otel sanitize lint deny sbom dist reset need-rust need-curl need-nightly \
   need-openssl need-postgres need-promtool need-schemathesis need-sbe need-chromium need-axe need-anvil need-linters need-packaging
 
-run: need-rust need-postgres
+run: need-rust need-postgres $(if $(CHAIN),need-anvil)
 	@echo "building ubscore (release); the first build takes minutes"
 	$(CARGO) build --release --locked
-	exec ./target/release/ubscore serve --dev --channel-sim $(ARGS)
+	exec ./target/release/ubscore serve --dev --channel-sim $(if $(CHAIN),--chain) $(ARGS)
 
 # The tests wait for processes and disks more than they compute.
 test: need-rust need-postgres need-curl need-openssl need-promtool need-schemathesis need-sbe need-chromium need-axe need-anvil need-linters \

@@ -9,7 +9,9 @@ use self::next::Next;
 use self::output::{HungUp, Out};
 use self::roles::primary;
 use crate::channels::keyed::ChannelOpenError;
-use crate::cli::{Cli, Command, EngineCommand, RechargeCommand, RecoverArgs, WalCommand};
+use crate::cli::{
+    ChainTxCommand, Cli, Command, EngineCommand, RechargeCommand, RecoverArgs, WalCommand,
+};
 use crate::clock::SystemClock;
 use crate::config;
 use crate::exit::Exit;
@@ -102,6 +104,7 @@ impl Meaning {
             | Command::Journal(_)
             | Command::Verify(_)
             | Command::Participant(_)
+            | Command::Tx(ChainTxCommand::Audit(_))
             | Command::Recharge(RechargeCommand::Recover(RecoverArgs { id: None, .. }))
             | Command::Wal(WalCommand::Repair(_)) => Meaning::CannotRun,
             _ => Meaning::Failed,

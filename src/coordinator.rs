@@ -6,7 +6,6 @@
 //! step of one transfer, and all operations of a user have one order.
 
 pub mod balances;
-mod commits;
 pub mod hand;
 mod numbers;
 mod options;
@@ -28,7 +27,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{Span, debug_span, warn};
 use xxhash_rust::xxh3::xxh3_64;
 
-use self::commits::Commits;
 use self::hand::{Hands, InHand, LastError};
 use self::numbers::Numbers;
 pub use self::numbers::TransactionNumbers;
@@ -63,7 +61,6 @@ pub struct Coordinator<T, F> {
     entropy: Mutex<Box<dyn Entropy>>,
     numbers: Arc<Numbers>,
     hands: Arc<Hands>,
-    commits: Arc<Commits>,
     fuse: bool,
     accept_wait: Duration,
     capacity: Arc<dyn Fn() -> Capacity + Send + Sync>,
@@ -114,14 +111,13 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             }
         }
         let hands = Arc::new(Hands::new(stores.len()));
-        let commits = Arc::new(Commits::default());
         let mut inboxes = Vec::new();
         for (shard, store) in stores.into_iter().enumerate() {
             let (sender, receiver) = mpsc::channel(parts.options.queue_max);
             inboxes.push(sender);
             let (parts, numbers) = (Arc::clone(&parts), Arc::clone(&numbers));
-            let shared = (Arc::clone(&hands), Arc::clone(&commits));
-            let worker = Worker::new(shard, shards, parts, numbers, shared, entropy());
+            let hands = Arc::clone(&hands);
+            let worker = Worker::new(shard, shards, parts, numbers, hands, entropy());
             tasks.run("worker", worker.run(store, receiver));
         }
         Coordinator {
@@ -132,7 +128,6 @@ impl<T: Adapter, F: Adapter> Coordinator<T, F> {
             entropy: Mutex::new(entropy()),
             numbers,
             hands,
-            commits,
             fuse: parts.options.fuse,
             accept_wait: parts.options.accept_wait,
             capacity: Arc::clone(&parts.capacity),

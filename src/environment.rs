@@ -1,8 +1,9 @@
 //! The environment of child processes: only the variables that every program needs. This process's
 //! environment may hold secrets (`UBSCORE__AUTH__SECRET`). Other processes of the same user, and a
-//! superuser of the database, can read the environment of a child.
+//! superuser of the database, can read the environment of a child. And a path in this process's.
 
 use std::env;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The variables that are passed on.
@@ -18,6 +19,11 @@ pub fn clean(command: &mut Command) -> &mut Command {
         }
     }
     command
+}
+
+/// The path in a variable of this process; `None`: it is not set.
+pub fn path(name: &str) -> Option<PathBuf> {
+    env::var_os(name).map(PathBuf::from)
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use crate::audit::verify::Stores;
 use crate::clock::system_ns;
 use crate::config::Config;
 use crate::config::engine::{Engine, Wait};
+use crate::config::secret::Secret;
 use crate::data_dir;
 use crate::last_words;
 use crate::postgres::audit_reader::AuditReader;
@@ -155,6 +156,12 @@ pub fn postgres_address(config: &Config, server: Option<&Embedded>) -> anyhow::R
         (None, Some(url)) => Address::parse(url.expose()).context("postgres.url"),
         (None, None) => bail!("postgres.url is missing, and no embedded server was started"),
     }
+}
+
+/// The same as a URL, for a process beside this one. Empty: there is none.
+pub fn postgres_url(config: &Config, server: Option<&Embedded>) -> Secret {
+    let embedded = server.map(|server| Secret::new(server.url()));
+    embedded.or_else(|| config.postgres.url.clone()).unwrap_or_else(|| Secret::new(""))
 }
 
 /// The configured timeouts of PostgreSQL.

@@ -105,7 +105,8 @@ impl Desk {
         let terms = ChannelTerms { name, asset: AssetId(3), currency, minor_digits: 2 };
         let recharges = Recharges::new(
             Arc::clone(&coordinator),
-            Reads::new(pool(&site.target(), &LIMITS, 4), catalog()),
+            Reads::new(pool(&site.target(), &LIMITS, 4), catalog())
+                .looking_by_keys(&site.target(), &LIMITS),
             ProofKeys::new("live", b"a secret", None),
             rules,
             Arc::new(SystemClock::new()),

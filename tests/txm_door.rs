@@ -6,11 +6,20 @@ use serde_json::{Value, json};
 
 use crate::harness::{ACCOUNTS, Chain, Reply, Site, eventually};
 
+/// The audit of nonces.
+mod audited;
+
+/// The chain and the node of `serve --dev --chain`.
+mod dev;
+
 /// A running node, and tokens for it.
 mod node;
 
 /// Each input that is refused, row by row.
 mod refused;
+
+/// The commands of the runbook.
+mod runbook;
 
 /// The rights of each token.
 mod tokens;

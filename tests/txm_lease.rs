@@ -295,6 +295,25 @@ fn a_take_over_waits_for_a_write_that_has_passed_the_fence() {
     writer.sql("ROLLBACK");
 }
 
+/// Goal: a renewal waits for no fenced write. Method: a transaction that stands behind the fence of
+/// one signer, while its process renews two.
+#[test]
+fn a_renewal_does_not_wait_for_a_write_that_has_passed_the_fence() {
+    let rows = Rows::with_signers(2);
+    let a = rows.node("a");
+    let lease = owned(&a);
+    let second = Lease { signer: signer(2), token: 1 };
+    assert_eq!(block_on(a.acquire(signer(2))), Ok(Acquired::Mine(second)));
+    let writer = rows.site.session();
+    writer.sql(&format!("BEGIN; SELECT txm.fence('{}', {}, 1)", name(), a.incarnation()));
+    rows.step("9 seconds");
+    assert_eq!(block_on(a.renew()), Ok(vec![lease, second]));
+    rows.step("9 seconds");
+    writer.sql("COMMIT");
+    assert_eq!(acquired(&a), token(1), "it was renewed");
+    assert_eq!(acquired(&rows.node("b")), of("a"));
+}
+
 /// Goal: the fence reads the clock of the moment, not that of a transaction's beginning. Method: a
 /// transaction that began while the lease was alive; with `now()` in the clock's place it passes.
 #[test]

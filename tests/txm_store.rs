@@ -79,13 +79,14 @@ impl Rows {
         self.node_with(name, BTreeMap::new())
     }
 
-    /// The same with policies.
+    /// The same with policies, and with limits unless there are none.
     pub(crate) fn node_with(
         &self,
         name: &str,
         policies: BTreeMap<Address, SignerPolicy>,
     ) -> TxmStore {
-        let start = NodeStart { policies, ..node_start(name) };
+        let is_limited = !policies.is_empty();
+        let start = NodeStart { policies, is_limited, ..node_start(name) };
         block_on(TxmStore::start(&self.site.target(), &LIMITS, 4, &start)).expect("a start")
     }
 
@@ -102,6 +103,8 @@ pub(crate) fn node_start(name: &str) -> NodeStart {
         url: format!("http://{name}"),
         signers: (1..=9).map(signer).collect(),
         policies: BTreeMap::new(),
+        is_limited: false,
+        queue_max: 100_000,
         chain_id: 31_337,
         genesis: B256::repeat_byte(0xab),
         lease_duration: Duration::from_secs(10),

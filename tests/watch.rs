@@ -130,6 +130,24 @@ fn recharge_scrape() -> String {
     text.lines().filter(|line| is_of_recharges(line)).map(|line| format!("{line}\n")).collect()
 }
 
+/// Whether a line of a scrape is of a node of the transaction manager.
+fn is_of_nodes(line: &str) -> bool {
+    ["ubscore_lease_", "ubscore_tx_", "ubscore_receipt_", "ubscore_confirmations_", "ubscore_rpc_"]
+        .into_iter()
+        .chain(["ubscore_endpoint_", "ubscore_signer_"])
+        .any(|part| line.contains(part))
+}
+
+/// The series that a node has: those of this process.
+fn node_scrape() -> String {
+    let metrics = Metrics::install();
+    telemetry::txm::describe();
+    telemetry::txm::expect_endpoint("rpc.example");
+    metrics.upkeep();
+    let text = metrics.render();
+    text.lines().filter(|line| is_of_nodes(line)).map(|line| format!("{line}\n")).collect()
+}
+
 /// The series of a scrape: for each name every set of labels.
 type Series = BTreeMap<String, Vec<BTreeMap<String, String>>>;
 
@@ -250,7 +268,8 @@ fn what_is_alerted_on_and_shown_is_served() {
     let scrape = server.metrics();
     let off = scrape.lines().filter(|line| is_of_recharges(line)).collect::<Vec<_>>();
     assert!(off.is_empty(), "recharges are off: {off:?}");
-    let scrape = format!("{scrape}{}", recharge_scrape());
+    assert!(!scrape.lines().any(is_of_nodes), "there is no node");
+    let scrape = format!("{scrape}{}{}", recharge_scrape(), node_scrape());
     let said = assert_content(&["check", "metrics"], &scrape);
     assert_eq!(said, "", "promtool check metrics");
     let series = series(&scrape);
@@ -441,6 +460,7 @@ fn the_dashboard_is_whole() {
         "Venues",
         "Process",
         "Recharges",
+        "Nodes of the transaction manager",
     ];
     assert_eq!(rows, expected);
     let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());

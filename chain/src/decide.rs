@@ -93,6 +93,8 @@ pub enum TxFact {
     Final,
     /// The nonce is below the final count, and no attempt has a receipt.
     Unaccounted,
+    /// The final count is at or below the nonce again: it was too high.
+    Unspent,
     /// A final transaction that is not ours has the nonce, on a quorum of endpoints.
     Taken(B256),
     /// The time of its next resend has come. `is_lowest`: of its signer's unmined nonces.
@@ -274,6 +276,7 @@ pub fn decide(tx: &Tx, fact: &TxFact, rules: &TxRules) -> Option<TxStep> {
         TxFact::Confirmed(confirmed) => mined::confirmed(tx, confirmed),
         TxFact::Final => mined::ended(tx, rules),
         TxFact::Unaccounted => mined::unaccounted(tx),
+        TxFact::Unspent => mined::unspent(tx, rules),
         TxFact::Taken(hash) => mined::taken(tx, *hash),
         TxFact::Due { is_lowest } => due::due(tx, *is_lowest, rules),
         TxFact::Cancel => wished::wished(tx, Wish::Cancel, rules),

@@ -249,6 +249,9 @@ pub struct ServeArgs {
     /// Development: recharges through a simulator of payment channels, which runs as a child.
     #[arg(long, requires = "dev")]
     pub channel_sim: bool,
+    /// Development: a test chain, and a node of the transaction manager on it, as children.
+    #[arg(long, requires = "dev")]
+    pub chain: bool,
     /// The stores.
     #[command(flatten)]
     pub stores: StoreArgs,

@@ -37,6 +37,9 @@ pub struct TxmServeArgs {
     /// Development: a secret of its own, on loopback only, and signers without limits.
     #[arg(long)]
     pub dev: bool,
+    /// Stop when standard input ends, as it does with the process that holds its other side.
+    #[arg(long, hide = true)]
+    pub until_stdin_ends: bool,
 }
 
 /// Commands for signers, through a running node.
@@ -156,6 +159,10 @@ pub enum ChainTxCommand {
     Cancel(ChainTxArgs),
     /// Fill the nonce of a transaction that can never be sent, so that later ones are mined.
     FillGap(ChainTxArgs),
+    /// Compare every nonce on the chain with rows and attempts.
+    ///
+    /// Exit code 0: no difference. 1: there is one. 2: the node cannot be asked.
+    Audit(ChainTxAuditArgs),
     /// Find the transaction that took a nonce, or end one without a proof of payment.
     Resolve(ChainTxResolveArgs),
 }
@@ -166,6 +173,7 @@ impl ChainTxCommand {
         match self {
             ChainTxCommand::List(args) => args.access.format,
             ChainTxCommand::Show(args) => args.access.format,
+            ChainTxCommand::Audit(args) => args.access.format,
             ChainTxCommand::Resubmit(args)
             | ChainTxCommand::Cancel(args)
             | ChainTxCommand::FillGap(args) => args.operator.access.format,
@@ -200,6 +208,23 @@ pub struct ChainTxShowArgs {
     /// The transaction.
     #[arg(value_name = "TX_ID")]
     pub tx_id: Uuid,
+    /// The listener and the operator.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Arguments of `ubscore tx audit`.
+#[derive(Debug, Args)]
+pub struct ChainTxAuditArgs {
+    /// The signer.
+    #[arg(long, value_name = "ADDRESS", value_parser = payload::address)]
+    pub signer: Address,
+    /// The first nonce.
+    #[arg(long, value_name = "NONCE", default_value_t = 0)]
+    pub from: u32,
+    /// The last nonce; default: the last one that the chain or the database has.
+    #[arg(long, value_name = "NONCE")]
+    pub to: Option<u32>,
     /// The listener and the operator.
     #[command(flatten)]
     pub access: AccessArgs,

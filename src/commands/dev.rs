@@ -1,5 +1,8 @@
 //! The additions of `serve --dev`: assets, money for two users, and a guide for the first minutes.
 
+pub mod chain;
+mod child;
+pub mod children;
 pub mod simulator;
 
 use std::net::SocketAddr;
@@ -92,7 +95,7 @@ pub async fn give_money<T: Adapter, F: Adapter>(
     Ok(())
 }
 
-/// The guide with the first commands for a new user.
+/// The guide with the first commands for a new user. `children`: the part about child processes.
 ///
 /// # Errors
 /// The configuration cannot sign tokens.
@@ -101,6 +104,7 @@ pub fn guide(
     http: SocketAddr,
     ops: SocketAddr,
     now_s: u64,
+    children: &str,
 ) -> anyhow::Result<String> {
     let token = |user| match auth::sign(&config.auth, user, None, TOKEN_LIFE, now_s) {
         Err(SignError::NotShared(_)) => Ok(format!("A-TOKEN-OF-YOUR-ISSUER-FOR-{user}")),
@@ -149,7 +153,7 @@ Balances, and the history of one transfer:
 
 The log of Spot:
   {program} wal dump {data}
-{recharges}
+{recharges}{children}
 User {b}: export TOKEN={second}
 Stop: Ctrl-C. Reset: stop, then {reset}."#,
         a = USERS[0],

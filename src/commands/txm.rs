@@ -7,7 +7,11 @@ pub mod signer;
 mod tls;
 pub mod tx;
 
+use std::io;
+use std::thread;
+
 use anyhow::Context;
+use rustix::process::{Signal, getpid, kill_process};
 
 use crate::cli::TxmCommand;
 use crate::commands::roles::process;
@@ -26,5 +30,19 @@ pub fn run(command: &TxmCommand) -> anyhow::Result<Exit> {
     config.txm.listen = args.listen.unwrap_or(config.txm.listen);
     config.txm.ops_listen = args.ops_listen.unwrap_or(config.txm.ops_listen);
     config.txm.keep_public_tokens_at_home()?;
-    process::run(config, Signals::new, async |process| node::serve(process).await)
+    config.txm.has_url()?;
+    if args.until_stdin_ends {
+        stop_with_stdin().context("start a thread")?;
+    }
+    process::run(config, Signals::new, async |process| node::serve(process, !args.dev).await)
+}
+
+/// Stops this process in order when standard input ends.
+fn stop_with_stdin() -> io::Result<()> {
+    let watch = || {
+        // An error is an end as well.
+        drop(io::copy(&mut io::stdin().lock(), &mut io::sink()));
+        kill_process(getpid(), Signal::TERM).expect("this process");
+    };
+    thread::Builder::new().name("parent".to_owned()).spawn(watch).map(drop)
 }

@@ -196,6 +196,18 @@ impl Txm {
         Ok(())
     }
 
+    /// A listener on every address has none that another node could tell a client.
+    ///
+    /// # Errors
+    /// [`Error::Missing`]: `txm.listen` is such a one, and `txm.url` is not given.
+    pub fn has_url(&self) -> Result<(), Error> {
+        if self.listen.ip().is_unspecified() && self.url.is_none() {
+            let advice = "txm.listen is every address; give the URL at which clients reach it";
+            return Err(Error::Missing { key: "txm.url".into(), advice });
+        }
+        Ok(())
+    }
+
     /// The manager's settings.
     pub fn options(&self) -> TxmOptions {
         let Txm { chain, lease, nonce, resubmit, confirmations, fee, .. } = self;
@@ -247,7 +259,23 @@ impl Txm {
 
 #[cfg(test)]
 mod tests {
+    use super::Txm;
     use crate::config::tests::assert_refused;
+
+    #[test]
+    fn a_listener_on_every_address_needs_a_url() {
+        let at = |listen: &str, url: Option<&str>| Txm {
+            listen: listen.parse().expect("an address"),
+            url: url.map(str::to_owned),
+            ..Txm::default()
+        };
+        for listen in ["0.0.0.0:8090", "[::]:8090"] {
+            let refused = at(listen, None).has_url().expect_err(listen);
+            assert!(refused.to_string().starts_with("txm.url is missing"), "{refused}");
+            assert!(at(listen, Some("https://txm-1.internal:8090")).has_url().is_ok());
+        }
+        assert!(at("127.0.0.1:8090", None).has_url().is_ok());
+    }
 
     #[test]
     fn names_urls_and_files_are_plain() {

@@ -9,6 +9,7 @@ use txm::options::SignerPolicy;
 
 use super::bound::{Bound, MINUTE_MS, bound};
 use super::names::names;
+use super::secret::Secret;
 use super::{Error, is_http_url, range};
 
 /// The word for the chain's own coin.
@@ -24,8 +25,8 @@ pub struct Signers {
     pub keystore_dir: Option<PathBuf>,
     /// The file of their password; a file `NAME.password` beside the key file `NAME` comes first.
     pub password_file: Option<PathBuf>,
-    /// The URL of a remote signer, `eth_signTransaction`.
-    pub remote_url: Option<String>,
+    /// The URL of a remote signer, `eth_signTransaction`. Secret: it may hold a password.
+    pub remote_url: Option<Secret>,
     /// The addresses that the remote signer signs for.
     #[serde(deserialize_with = "names")]
     pub remote_addresses: Vec<String>,
@@ -111,11 +112,8 @@ impl Signers {
     pub(super) fn validate(&self) -> Result<(), Error> {
         self.policy()?;
         self.remote()?;
-        match self.remote_url.as_ref().filter(|url| !is_http_url(url)) {
-            Some(url) => {
-                let allowed = "an http:// or https:// URL";
-                Err(range("txm.signers.remote_url", format!("{url:?}"), allowed))
-            }
+        match self.remote_url.as_ref().filter(|url| !is_http_url(url.expose())) {
+            Some(url) => Err(range("txm.signers.remote_url", url, "an http:// or https:// URL")),
             None => Ok(()),
         }
     }
@@ -131,9 +129,9 @@ impl Signers {
             let advice = "give the addresses that the remote signer signs for";
             return missing("txm.signers.remote_addresses", advice);
         }
-        let plain = self.remote_url.as_ref().filter(|url| !url.starts_with("https:"));
+        let plain = self.remote_url.as_ref().filter(|url| !url.expose().starts_with("https:"));
         if let Some(url) = plain.filter(|_| !dev) {
-            return Err(range("txm.signers.remote_url", format!("{url:?}"), "an https:// URL"));
+            return Err(range("txm.signers.remote_url", url, "an https:// URL"));
         }
         let policy = self.policy()?;
         let limited =
@@ -174,6 +172,14 @@ mod tests {
     const TOKEN: &str = "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed";
 
     #[test]
+    fn the_url_of_a_signer_is_not_shown() {
+        let text = "[txm.signers]\nremote_url = \"https://u:hunter2@signer.example\"";
+        let config = load(text, &[]).expect("loaded");
+        let shown = format!("{config:?}");
+        assert!(shown.contains("remote_url") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
     fn policies_are_words_addresses_and_limits() {
         let text = format!(
             "[txm.signers]\nallow = [\"native\", \"{TOKEN}\"]\n\
@@ -193,7 +199,7 @@ mod tests {
             ("[txm.signers]\noutflow_per_hour_max = [\"native\"]", OUTFLOW),
             ("[txm.signers]\noutflow_per_hour_max = [\"native=-1\"]", OUTFLOW),
             ("[txm.signers]\noutflow_per_hour_max = [\"native=1\", \"native=2\"]", OUTFLOW),
-            ("[txm.signers]\nremote_url = \"signer\"", "txm.signers.remote_url = "),
+            ("[txm.signers]\nremote_url = \"hunter2\"", "txm.signers.remote_url = ***: must be "),
             ("[txm.signers]\nremote_addresses = [\"0x1\"]", "txm.signers.remote_addresses = "),
         ]);
     }

@@ -427,15 +427,14 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
         again: bool,
         last: bool,
     ) -> Result<PaymentAnswer, Rejection> {
+        let key = MatterKey {
+            channel: terms.name.clone(),
+            trade_no: facts.trade_no.clone(),
+            order: RechargeId::parse(&facts.merchant_no),
+        };
         loop {
-            let key = MatterKey {
-                channel: terms.name.clone(),
-                trade_no: facts.trade_no.clone(),
-                order: RechargeId::parse(&facts.merchant_no),
-            };
-            let named = (key.channel.clone(), key.trade_no.clone());
             let KnownMatter { order, payment: recorded } =
-                self.lookups.look(&self.coordinator, &self.reads, key).await?;
+                self.lookups.look(&self.reads, &key).await?;
             let order = order.filter(|order| order.channel == terms.name);
             let proof = facts.proof.as_deref();
             let (proven, _) = self.proofs.verify(proof, &terms.name, &facts.merchant_no);
@@ -455,10 +454,11 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
                 let due = order.is_some_and(|order| !order.state.is_terminal());
                 return Ok(PaymentAnswer { decision, told, payment: recorded, due });
             }
+            let named = (key.channel.clone(), key.trade_no.clone(), again);
             let turn = match self.turns.begin(named) {
                 Ok(turn) => turn,
                 Err(another) => {
-                    turns::ended(another).await;
+                    turns::ended(another).await?;
                     continue;
                 }
             };
@@ -478,7 +478,10 @@ impl<T: Adapter, F: Adapter> Recharges<T, F> {
                 seen: None,
             };
             let answer = self.pay(pay, order, recorded.is_some(), actor).await;
-            drop(turn);
+            match &answer {
+                Ok(_) => drop(turn),
+                Err(rejection) => turn.fail(rejection.clone()),
+            }
             return answer;
         }
     }

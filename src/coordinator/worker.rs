@@ -60,7 +60,6 @@ use self::recording::Recordings;
 use self::scan::Scan;
 use self::stuck::Stuck;
 use self::undecided::Undecided;
-use super::commits::Commits;
 use super::hand::Hands;
 use super::numbers::Numbers;
 use super::parts::Parts;
@@ -117,7 +116,6 @@ pub(super) struct Worker<T, F> {
     parts: Arc<Parts<T, F>>,
     numbers: Arc<Numbers>,
     hands: Arc<Hands>,
-    commits: Arc<Commits>,
     queue: Queue,
     marks: Marks,
     active: HashMap<ReqId, Active>,
@@ -148,7 +146,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
         shards: u32,
         parts: Arc<Parts<T, F>>,
         numbers: Arc<Numbers>,
-        (hands, commits): (Arc<Hands>, Arc<Commits>),
+        hands: Arc<Hands>,
         entropy: Box<dyn Entropy>,
     ) -> Worker<T, F> {
         let options = &parts.options;
@@ -157,7 +155,6 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
             shards,
             numbers,
             hands,
-            commits,
             queue: Queue::default(),
             marks: Marks::default(),
             active: HashMap::new(),
@@ -231,12 +228,7 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 }
                 Woken::Participant(told) => self.on_told(told),
                 Woken::Message(Some(message)) => {
-                    let is_payment = message.is_payment();
                     self.receive(message);
-                    if is_payment {
-                        // One look has woken many callers: they are ready to send theirs.
-                        tokio::task::yield_now().await;
-                    }
                     // Messages that have come meanwhile belong into the same batch.
                     while self.queue.len() < self.parts.options.batch_max
                         && let Ok(message) = inbox.try_recv()

@@ -4,6 +4,7 @@
 //! signer, or by any node if it gets its nonce later. A command is a row: any node takes it, and
 //! the owner carries it out.
 
+mod audit;
 mod body;
 mod commands;
 pub mod desk;
@@ -107,6 +108,7 @@ pub async fn answer_operator(service: Arc<TxmService>, request: Request<Incoming
             ForOperators::Suspend => signers::suspend(&service, &parameters[0], call).await,
             ForOperators::Resume => signers::resume(&service, &parameters[0], call).await,
             ForOperators::Release => commands::release(&service, &parameters[0], call).await,
+            ForOperators::Audit => audit::read(&service, &parameters[0], &call).await,
             ForOperators::Adopt => signers::adopt(&service, &parameters[0], call).await,
             ForOperators::List => transactions::list(&service, &call).await,
             ForOperators::Get => transactions::get(&service, &parameters[0], &call).await,
@@ -156,6 +158,9 @@ fn store_away(failure: StoreError) -> Refusal {
     let away = Refusal::away("PostgreSQL");
     match failure {
         StoreError::Unknown(_) => Refusal { unknown: true, ..away },
-        StoreError::Away(_) | StoreError::Fenced { .. } => away,
+        StoreError::Away(_)
+        | StoreError::Fenced { .. }
+        | StoreError::Suspended
+        | StoreError::Overloaded => away,
     }
 }

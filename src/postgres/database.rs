@@ -313,10 +313,11 @@ impl Journal for Database {
         self.set_flies(true);
         let writer = self.writer;
         let rows = Rows::of(flight, writer, &self.actor);
+        let credits = rows.are_credits();
         let statement = match (rows.are_plain(), rows.have_recharges()) {
             (true, _) => &session.plain,
             (false, false) => &session.flight,
-            (false, true) => match session.recharging(rows.are_credits(), limit).await {
+            (false, true) => match session.recharging(credits, limit).await {
                 Ok(statement) => statement,
                 Err(error) => {
                     self.set_flies(flew);
@@ -328,7 +329,7 @@ impl Journal for Database {
                 }
             },
         };
-        let values = rows.values();
+        let values = rows.values(credits);
         let flown = tokio::time::timeout(limit, session.client.query(statement, &values));
         let (flown, blockers) = watched((&self.config, &self.limits), session.pid, flown).await;
         match flown {

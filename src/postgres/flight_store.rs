@@ -308,8 +308,11 @@ impl<J: Journal> Store for FlightStore<J> {
                 Stopped::Refused { violation, source } => {
                     return Err(refused(calls, violation, source));
                 }
-                Stopped::Differs(_) => {
-                    self.memory.forget(&flight);
+                Stopped::Differs(compared) => {
+                    // Memory has no row of recharges that a decision rests on.
+                    if !matches!(compared, Compared::Recharges) {
+                        self.memory.forget(&flight);
+                    }
                     known = known.forgotten();
                     mismatches += 1;
                     differed = Some(flight);

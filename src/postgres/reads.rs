@@ -33,7 +33,7 @@ use super::booked::{self, UserPart};
 use super::columns::{self, Id, bigint};
 use super::database::{TRANSFER_COLUMNS, transfer_from_row};
 use super::store::{Sought, Transfer};
-use super::{Connections, Error};
+use super::{Address, Connections, Error, Limits, pool_by_keys};
 use crate::pause::Pauses;
 use domain::account::{AccountStatus, UserId};
 use domain::asset::{AssetId, Catalog};
@@ -69,6 +69,8 @@ pub struct FundingView {
 #[derive(Clone)]
 pub struct Reads {
     pub(super) pool: Connections,
+    /// For looks that touch a few rows of large tables, again and again.
+    by_keys: Connections,
     catalog: Arc<ArcSwap<Catalog>>,
     /// Rows of `assets_tb` that cannot be read in whole, as last read.
     unreadable: Arc<parking_lot::Mutex<Vec<Unreadable>>>,
@@ -92,7 +94,14 @@ impl Reads {
     pub fn new(pool: Connections, catalog: Arc<ArcSwap<Catalog>>) -> Reads {
         let (unreadable, pauses, special) =
             (Arc::default(), Arc::default(), KnownSpecial::default());
-        Reads { pool, catalog, unreadable, pauses, special }
+        let by_keys = pool.clone();
+        Reads { pool, by_keys, catalog, unreadable, pauses, special }
+    }
+
+    /// The same with connections of their own for the looks that each payment needs: two, the
+    /// second one in the place of one that does not answer.
+    pub fn looking_by_keys(self, address: &Address, limits: &Limits) -> Reads {
+        Reads { by_keys: pool_by_keys(address, limits, 2), ..self }
     }
 
     /// The assets as last read.

@@ -1,8 +1,25 @@
 //! The metrics of nodes of the transaction manager. The service has none of them.
 
+use chain::class::SendClass;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
-/// Describes them. Only a node does.
+/// The alerts about transactions, by the names that owners raise. Suspensions have upper case.
+pub const TX_ALERTS: [&str; 12] = [
+    "DATABASE_RESTORED",
+    "NONCE_AHEAD",
+    "NONCE_TAKEN",
+    "OUTFLOW_LIMIT",
+    "nonce_unaccounted",
+    "reorg_after_final",
+    "signer_funds_low",
+    "signer_mismatch",
+    "tx_blocked",
+    "tx_replaced_elsewhere",
+    "tx_underpriced",
+    "tx_unproven",
+];
+
+/// Describes them, and starts those with known labels at zero. Only a node does.
 pub fn describe() {
     let counters = [
         ("ubscore_lease_acquire_success_total", "Signers that this node has acquired."),
@@ -19,6 +36,35 @@ pub fn describe() {
     for (name, what) in counters {
         describe_counter!(name, Unit::Count, what);
     }
+    for alert in TX_ALERTS {
+        metrics::counter!("ubscore_tx_alert_total", "alert" => alert).increment(0);
+    }
+    for result in ["found", "not_found", "unclear"] {
+        metrics::counter!("ubscore_receipt_check_total", "result" => result).increment(0);
+    }
+    for class in SendClass::ALL {
+        metrics::counter!("ubscore_tx_submit_total", "result" => class.name()).increment(0);
+    }
+    for name in [
+        "ubscore_lease_acquire_success_total",
+        "ubscore_lease_fenced_total",
+        "ubscore_confirmations_newfork_total",
+        "ubscore_signer_mismatch_total",
+    ] {
+        metrics::counter!(name).increment(0);
+    }
     describe_gauge!("ubscore_endpoint_head", Unit::Count, "The height of an endpoint's head.");
     describe_histogram!("ubscore_rpc_seconds", Unit::Seconds, "Time of a batch of calls.");
+}
+
+/// Starts the series of an endpoint at zero. `endpoint`: its name, without keys.
+pub fn expect_endpoint(endpoint: &str) {
+    let name = endpoint.to_owned();
+    metrics::counter!("ubscore_rpc_mismatch_total", "endpoint" => name.clone()).increment(0);
+    metrics::gauge!("ubscore_endpoint_head", "endpoint" => name.clone()).set(0.0);
+    for about in ["branch", "head", "lie", "receipt"] {
+        let name = name.clone();
+        metrics::counter!("ubscore_endpoint_disagrees_total", "endpoint" => name, "about" => about)
+            .increment(0);
+    }
 }

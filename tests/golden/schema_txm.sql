@@ -274,8 +274,10 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION fail_name(p_code smallint) RETURNS text LANGUAGE sql STABLE
 -- FUNCTION fence(p_signer text, p_me bigint, p_token bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION hex(p_bytes bytea) RETURNS text LANGUAGE sql STABLE
+-- FUNCTION is_same_server() RETURNS boolean LANGUAGE sql STABLE
+-- FUNCTION is_suspended(p_signer text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION jumped(p_signer text, p_nonce bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
--- FUNCTION keep(p_signer text, p_me bigint, p_request jsonb) RETURNS TABLE(outcome text, fields text[], tx text) LANGUAGE plpgsql VOLATILE
+-- FUNCTION keep(p_signer text, p_me bigint, p_request jsonb, p_most bigint) RETURNS TABLE(outcome text, fields text[], tx text) LANGUAGE plpgsql VOLATILE
 -- FUNCTION lifted(p_signer text, p_reason text, p_actor text, p_why text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION managed_tx_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION moment(p_ms bigint) RETURNS timestamp with time zone LANGUAGE sql STABLE
@@ -297,10 +299,11 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION sub_name(p_sub smallint) RETURNS text LANGUAGE sql STABLE
 -- FUNCTION suspend(p_signer text, p_me bigint, p_token bigint, p_reason text, p_about text) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION suspended(p_signer text, p_reason text, p_actor text, p_about text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- FUNCTION suspension(p_signer text, p_reason text, p_actor text, p_about text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION timeline() RETURNS bigint LANGUAGE sql STABLE
 -- FUNCTION tx_attempts_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION tx_commands_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
--- FUNCTION tx_json(t managed_tx) RETURNS jsonb LANGUAGE plpgsql VOLATILE
+-- FUNCTION tx_json(t managed_tx, p_raw boolean DEFAULT true) RETURNS jsonb LANGUAGE plpgsql VOLATILE
 -- FUNCTION uuid7(p_at timestamp with time zone) RETURNS uuid LANGUAGE sql VOLATILE
 -- FUNCTION wanting(p_me bigint, p_most integer) RETURNS TABLE(signers text[], live_nodes bigint, open_signers bigint) LANGUAGE sql VOLATILE
 -- FUNCTION write(p_signer text, p_me bigint, p_token bigint, p_steps jsonb, p_limits jsonb) RETURNS SETOF text LANGUAGE plpgsql VOLATILE

@@ -196,6 +196,11 @@ fn program() -> PathBuf {
 }
 
 impl Chain {
+    /// The program of every node here.
+    pub(crate) fn program() -> PathBuf {
+        program()
+    }
+
     /// A node with an empty chain: block 0, and [`ACCOUNTS`] with coins.
     pub(crate) fn start() -> Chain {
         Chain::start_with(&[])

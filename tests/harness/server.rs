@@ -140,6 +140,8 @@ pub(crate) struct Server {
     pub(crate) callbacks: Option<SocketAddr>,
     /// The simulator of payment channels, if it is a child of the server.
     pub(crate) simulator: Option<SocketAddr>,
+    /// The test chain and its node, if they are children of the server.
+    pub(crate) chain: Option<[SocketAddr; 2]>,
 }
 
 /// The addresses in a server's first lines.
@@ -148,6 +150,7 @@ struct Addresses {
     ops: SocketAddr,
     callbacks: Option<SocketAddr>,
     simulator: Option<SocketAddr>,
+    chain: Option<[SocketAddr; 2]>,
 }
 
 impl Drop for Server {
@@ -207,19 +210,21 @@ impl Server {
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let (sender, ready) = mpsc::channel();
         thread::spawn(move || {
-            let mut simulator = None;
+            let (mut simulator, mut chain) = (None, None);
             for line in lines.map_while(Result::ok) {
                 let of_simulator = line.strip_prefix("ubscore channel-sim ready http=");
                 simulator = simulator.or(of_simulator.and_then(|address| address.parse().ok()));
+                chain = chain.or_else(|| parse_chain(&line));
                 if let Some(addresses) = parse_ready(&line, simulator) {
+                    let addresses = Addresses { chain, ..addresses };
                     // The test may have given up, and then no thread waits.
                     sender.send(addresses).ok();
                 }
             }
         });
         match ready.recv_timeout(PATIENCE) {
-            Ok(Addresses { http, ops, callbacks, simulator }) => {
-                Ok(Server { child, said, http, ops, callbacks, simulator })
+            Ok(Addresses { http, ops, callbacks, simulator, chain }) => {
+                Ok(Server { child, said, http, ops, callbacks, simulator, chain })
             }
             Err(_) => {
                 let status = wait_for_exit(&mut child, &said);
@@ -509,6 +514,11 @@ impl Server {
     }
 }
 
+fn parse_chain(line: &str) -> Option<[SocketAddr; 2]> {
+    let (chain, rest) = line.strip_prefix("ubscore chain ready rpc=")?.split_once(" txm=")?;
+    Some([chain.parse().ok()?, rest.split(' ').next()?.parse().ok()?])
+}
+
 fn parse_ready(line: &str, simulator: Option<SocketAddr>) -> Option<Addresses> {
     let addresses = line.strip_prefix("ubscore ready http=")?;
     let (http, rest) = addresses.split_once(" ops=")?;
@@ -520,5 +530,6 @@ fn parse_ready(line: &str, simulator: Option<SocketAddr>) -> Option<Addresses> {
         }
         None => (rest, None),
     };
-    Some(Addresses { http: http.parse().ok()?, ops: ops.parse().ok()?, callbacks, simulator })
+    let (http, ops) = (http.parse().ok()?, ops.parse().ok()?);
+    Some(Addresses { http, ops, callbacks, simulator, chain: None })
 }

@@ -1,3 +1,7 @@
+use ubscore::postgres::reads::recharges::MatterKey;
+use ubscore::recharge::PaymentId;
+use ubscore::recharge::act::{PaymentCall, RechargeAct, RechargeCall, RechargeOutcome};
+
 use super::*;
 
 /// Goal: a repeat gets the decision that stands, and writes nothing: no flight at all.
@@ -73,6 +77,78 @@ fn payments_that_are_told_at_once_are_decided_each_for_itself() {
     assert!(flights() - before < 7, "{} flights for 7 payments", flights() - before);
     assert_eq!(desk.available(USER), (710 * COIN).to_string());
     assert_eq!(desk.stands(&orders[3]), (RechargeState::Paying, 0, 0));
+    desk.stopped();
+}
+
+/// Goal: a key that PostgreSQL cannot take is an error at its place alone, wherever it stands.
+#[test]
+fn a_look_that_one_key_fails_is_halved() {
+    let desk = Desk::new();
+    let order = desk.paying("order-1");
+    let reads = Reads::new(pool(&desk.site.target(), &LIMITS, 1), catalog())
+        .looking_by_keys(&desk.site.target(), &LIMITS);
+    for bad in 0..5 {
+        let number = |n: usize| if n == bad { "t\0".to_owned() } else { format!("t{n}") };
+        let key = |n| MatterKey {
+            channel: "wechat".to_owned(),
+            trade_no: number(n),
+            order: (n % 2 == 0).then_some(order.id),
+        };
+        let keys: Vec<MatterKey> = (0..5).map(key).collect();
+        let found = block_on(reads.matters(&keys)).expect("PostgreSQL is there");
+        assert_eq!(found.len(), keys.len());
+        for (n, found) in found.into_iter().enumerate() {
+            assert_eq!(found.is_err(), n == bad, "{n} of {bad}: {found:?}");
+            let Ok(found) = found else { continue };
+            assert_eq!(found.order.map(|order| order.id), keys[n].order);
+        }
+    }
+    desk.stopped();
+}
+
+/// Goal: an order that has changed since its caller looked at it is read again, and its payment is
+/// credited once. Method: the row is one version ahead of the caller, and of the flights so far.
+#[test]
+fn an_order_that_changes_behind_the_look_of_a_caller_is_read_again() {
+    let desk = Desk::new();
+    let order = desk.paying("order-1");
+    let ahead = "SET history = history || history[1], pay = NULL, version = version + 1";
+    desk.site.session().sql(&format!("UPDATE recharges_tb {ahead}"));
+    let facts = desk.facts(&order, "4200001");
+    let proofs = desk.recharges.proofs();
+    let proof = facts.proof.as_deref();
+    let (proven, _) = proofs.verify(proof, &desk.terms.name, &facts.merchant_no);
+    let decided = || {
+        let pay = PaymentCall {
+            id: PaymentId::of(&desk.terms.name, &facts.trade_no),
+            return_id: desk.recharges.return_id(),
+            facts: facts.clone(),
+            terms: Arc::clone(&desk.terms),
+            proven,
+            recharge: Some(order.id),
+            seen_by: SeenBy::Callback,
+            policy: RechargePolicy::default(),
+            again: false,
+            bonus: false,
+            restored: false,
+            last: false,
+            seen: Some(Box::new(order.clone())),
+        };
+        let (user, actor) = (Some(order.user), "a test".to_owned());
+        let act = RechargeAct::Pay(Box::new(pay));
+        let call = RechargeCall { user, order_number: 0, bonus_number: 0, actor, act };
+        match block_on(desk.coordinator.recharge(call)).expect("decided") {
+            RechargeOutcome::Payment { decision, .. } => decision,
+            outcome => panic!("{outcome:?}"),
+        }
+    };
+    assert_eq!(decided(), PaymentDecision::Credit { pays: true });
+    assert_eq!(decided(), PaymentDecision::Repeat, "a flight has written it since");
+    assert_eq!(desk.stands(&order), (RechargeState::Paid, 1, 0));
+    assert_eq!(desk.available(USER), (110 * COIN).to_string());
+    assert_eq!(desk.credits(), ["1", "1", "1"]);
+    let version = desk.value("SELECT version FROM recharges_tb");
+    assert_eq!(version, (order.version + 2).to_string());
     desk.stopped();
 }
 

@@ -3,7 +3,7 @@
 use alloy_primitives::U256;
 use serde_json::{Value, json};
 
-use super::node::{command, service};
+use super::node::{Node, command, service};
 use super::{PAYEE, SIGNER, payment, place};
 use crate::harness::{ACCOUNTS, Chain, Site, assert_refused, refused, send_text};
 
@@ -49,6 +49,8 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
         (beside("nonce", json!(7)), 400, "INVALID_REQUEST"),
         (beside("nonce", json!("0")), 400, "INVALID_REQUEST"),
         (beside("deadline", json!("soon")), 400, "INVALID_REQUEST"),
+        (beside("deadline", json!("1969-12-31T23:59:59Z")), 400, "INVALID_REQUEST"),
+        (beside("deadline", json!("-000001-01-01T00:00:00Z")), 400, "INVALID_REQUEST"),
         (with("/payload/value", json!(1)), 400, "INVALID_REQUEST"),
         (with("/payload/value", json!("-1")), 400, "INVALID_REQUEST"),
         (with("/payload/value", json!("1.5")), 400, "INVALID_REQUEST"),
@@ -82,19 +84,44 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
         ("/api/v1/tx/00000000-0000-7000-8000-000000000000", 404, "TX_NOT_FOUND"),
         ("/api/v1/tx/by-request?signer=me&requestId=a", 400, "INVALID_ADDRESS"),
         ("/api/v1/tx/by-request?requestId=a", 400, "INVALID_REQUEST"),
+        ("/api/v1/tx/by-request?signer=SIGNER&requestId=a%20b", 400, "INVALID_REQUEST"),
+        ("/api/v1/tx/by-request?signer=SIGNER&requestId=a", 404, "TX_NOT_FOUND"),
         ("/api/v1/tx/events?after=7", 400, "INVALID_REQUEST"),
+        ("/api/v1/tx/events?after=1.1.9223372036854775808", 400, "INVALID_REQUEST"),
         ("/api/v1/tx/events?waitMs=30001", 400, "INVALID_REQUEST"),
         ("/api/v1/tx?signer=me", 400, "INVALID_ADDRESS"),
         ("/api/v1/tx", 400, "INVALID_REQUEST"),
         ("/api/v1/tx?unknown=1", 400, "INVALID_REQUEST"),
         ("/api/v1/nothing", 404, "NOT_FOUND"),
     ] {
+        let path = path.replace("SIGNER", &format!("{SIGNER:#x}"));
         println!("{path}");
-        assert_refused(&node.get(&token, path), status, code);
+        assert_refused(&node.get(&token, &path), status, code);
     }
     assert_eq!(site.sql_value("SELECT count(*) FROM txm.managed_tx"), "0");
     let cursor = "SELECT next_nonce FROM txm.signer_nonce_cursor";
     assert_eq!(site.sql_value(cursor), "0");
+}
+
+/// Goal: the first nonce of a signer is not that of an endpoint alone. Method: two endpoints, one of
+/// which does not answer; then both. A signer that is there already tells its stored nonce.
+#[test]
+fn a_signer_is_added_by_the_word_of_every_endpoint() {
+    let (site, chain) = (Site::new(), Chain::start());
+    let urls = format!("{},http://127.0.0.1:1", chain.url());
+    let urls = ("UBSCORE__TXM__CHAIN__RPC_URLS", urls.as_str());
+    let node = Node::start(&site, &chain, "txm-a", &[urls]);
+    let signer = format!("{SIGNER:#x}");
+    let add = ["signer", "add", &signer, "--reason", "a test"];
+    let (exit, _, why) = node.operate(&add);
+    assert!(exit == 1 && why.contains("1 of 2 endpoints"), "{why}");
+    drop(node);
+    let node = Node::start(&site, &chain, "txm-a", &[]);
+    assert_eq!(node.operate(&add).0, 0);
+    site.sql("UPDATE txm.signer_nonce_cursor SET next_nonce = 7");
+    let (exit, out, _) = node.operate(&[&add[..], &["--format", "json"]].concat());
+    let said: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((exit, &said["nextNonce"], &said["added"]), (0, &json!(7), &json!(false)), "{out}");
 }
 
 /// Goal: a node that could harm refuses the start and names the key. Method: each wrong setting.

@@ -54,7 +54,7 @@ fn a_token_does_what_its_role_and_claims_say() {
     let (exit, out, _) = node.operate(&["signer", "resume", &signer, "--reason", "a test"]);
     assert!(exit == 0 && out.contains("OPERATOR is lifted"), "{out}");
     // Two operators, and adopt.
-    for name in ["OUTFLOW_LIMIT", "NONCE_AHEAD"] {
+    for name in ["OUTFLOW_LIMIT", "NONCE_AHEAD", "NONCE_TAKEN"] {
         let resume = ["signer", "resume", &signer, "--suspension", name, "--reason", "a test"];
         let (exit, _, why) = node.operate(&resume);
         assert!(exit == 1 && why.contains("FORBIDDEN"), "{why}");

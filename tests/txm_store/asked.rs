@@ -10,6 +10,7 @@ use ubscore::postgres::txm::details::{
     CommandState, FeedCursor, NewCommand, SignerKind, TxEventKind, TxListFilter,
 };
 use ubscore::postgres::txm::reads::TxmReads;
+use ubscore::postgres::txm::schema;
 use ubscore::postgres::txm::store::{NodeRefusal, NodeStart, TxmStore};
 
 use super::{DEED, Rows, created, first_attempt, node_start, owned, request, signer, written};
@@ -48,12 +49,19 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
     let lease = owned(&store);
     created(&store, lease, "r0");
     rows.site.sql("UPDATE txm.settings SET system_identifier = system_identifier - 1");
-    block_on(store.renew()).expect("renewed");
+    let late = block_on(store.create(lease, 0, &[request("r1")]));
+    assert_eq!(late, Err(StoreError::Fenced { found: Some(1) }), "before anything was compared");
+    assert_eq!(block_on(store.renew()), Ok(Vec::new()), "its owner reads its book anew");
+    let lease = owned(&store);
+    assert_eq!(lease.token, 2);
     for row in block_on(reads.signers()).expect("signers") {
         assert_eq!(row.suspensions[0].reason, "DATABASE_RESTORED", "{row:?}");
     }
-    let refused = block_on(reads.resume(signer(1), "DATABASE_RESTORED", &DEED));
-    assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
+    block_on(store.suspend(lease, "NONCE_TAKEN", "another's transaction")).expect("suspended");
+    for reason in ["DATABASE_RESTORED", "NONCE_TAKEN"] {
+        let refused = block_on(reads.resume(signer(1), reason, &DEED));
+        assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
+    }
     let adopt = |named: &[u64]| {
         let foreign: BTreeMap<u64, B256> =
             named.iter().map(|nonce| (*nonce, B256::repeat_byte(1))).collect();
@@ -68,6 +76,41 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
     assert_eq!((signers[1].cursor, signers[1].suspensions.len()), (0, 1));
     assert_eq!(block_on(store.open(lease)).expect("a book").jumped, [1, 2]);
     assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "2");
+    rows.site.sql("UPDATE txm.settings SET timeline = timeline + 1");
+    block_on(store.renew()).expect("renewed");
+    assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "3");
+    block_on(store.renew()).expect("renewed");
+    assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "3");
+}
+
+/// Goal: an older node takes no newer functions away, and waits for a table that is in use. Method: a
+/// later version beside the functions; then an older one, while a transaction holds a table.
+#[test]
+fn functions_go_forward_only_and_wait_for_their_tables() {
+    let rows = Rows::new();
+    let kept = "SELECT hash FROM txm.functions";
+    let own = rows.site.sql_value(kept);
+    let migrate = || block_on(schema::migrate(&rows.site.target(), &LIMITS)).expect("a schema");
+    rows.site.sql("UPDATE txm.functions SET hash = '99-x'");
+    migrate();
+    assert_eq!(rows.site.sql_value(kept), "99-x");
+    rows.site.sql("UPDATE txm.functions SET hash = 'of no version'");
+    let holder = rows.site.session();
+    holder.sql("BEGIN; LOCK TABLE txm.managed_tx IN ROW EXCLUSIVE MODE");
+    std::thread::scope(|scope| {
+        let migrating = scope.spawn(migrate);
+        // It lets others pass between its tries.
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                     AND wait_event_type = 'Lock'";
+        for want in ["1", "0"] {
+            crate::harness::eventually("its try", || {
+                (rows.site.sql_value(waits) == want).then_some(())
+            });
+        }
+        holder.sql("COMMIT");
+        migrating.join().expect("it is done");
+    });
+    assert_eq!(rows.site.sql_value(kept), own);
 }
 
 /// Goal: suspensions are a set: each is added and lifted by its reason.
@@ -135,6 +178,11 @@ fn a_command_is_carried_out_once_by_the_owner() {
     assert_eq!((state(asked[2]), state(999)), (Some(CommandState::Open), None));
     let foreign = ask(Some(TxId(uuid::Uuid::nil())), &CommandWish::Fill);
     assert!(matches!(foreign, Err(StoreError::Away(_))), "{foreign:?}");
+    let cancel = || ask(Some(tx.id), &CommandWish::Cancel).expect("a command");
+    let first = cancel();
+    assert_eq!(cancel(), first, "one open cancel is enough");
+    block_on(store.commanded(lease, first, None)).expect("done");
+    assert!(cancel() > first, "it is over");
     // A command alone is work.
     block_on(store.release(lease)).expect("released");
     assert_eq!(block_on(other.wanting(9)).expect("an answer").signers, [signer(1)]);
@@ -160,7 +208,7 @@ fn the_feed_waits_for_the_oldest_running_transaction() {
     let early = rows.site.session();
     early.sql(&format!(
         "BEGIN; SELECT txm.keep('{}', 1, '{{\"request_id\": \"early\", \"fingerprint\": \"f\", \
-         \"payload\": {{\"to\": \"\"}}}}')",
+         \"payload\": {{\"to\": \"\"}}}}', 9)",
         super::name()
     ));
     written(&store, lease, first_attempt(&tx)).expect("its version");
@@ -215,4 +263,12 @@ fn lists_come_in_pages_and_queries_in_their_order() {
     let found = block_on(reads.query(&asked)).expect("an answer");
     let found: Vec<_> = found.into_iter().map(|it| it.map(|it| it.tx.id)).collect();
     assert_eq!(found, [Some(ids[3]), None, Some(ids[0])]);
+    // The bytes of attempts are long, and no list shows them.
+    let tx = created(&store, lease, "last");
+    written(&store, lease, first_attempt(&tx)).expect("its version");
+    let newest = TxListFilter { limit: 1, ..TxListFilter::default() };
+    let listed = list(&newest).txs.remove(0);
+    let read = block_on(reads.get(tx.id)).expect("an answer").expect("a row");
+    assert_eq!(listed.tx.attempts[0].hash, read.tx.attempts[0].hash);
+    assert!(listed.tx.attempts[0].raw.is_empty() && !read.tx.attempts[0].raw.is_empty());
 }

@@ -234,6 +234,29 @@ fn kept_rows_arrive_and_are_numbered_in_the_owners_order() {
     assert_eq!(block_on(other.find(signer(2), "k2")), Ok(None));
 }
 
+/// Goal: a request behind its deadline takes no nonce, and a repeat finds its end.
+#[test]
+fn a_create_behind_its_deadline_is_stored_as_expired() {
+    let rows = Rows::new();
+    let store = rows.node("a");
+    let lease = owned(&store);
+    let now: i64 = rows.site.sql_value("SELECT txm.ms(txm.clock())").parse().expect("ms");
+    let late = NewTx { deadline_ms: Some(now - 1), ..request("late") };
+    let timely = NewTx { deadline_ms: Some(now + 5_000), ..request("r1") };
+    let made = block_on(store.create(lease, 0, &[late.clone(), timely, late.clone()]));
+    let made = made.expect("an answer");
+    let row = known(&made[0]);
+    assert_eq!((row.state, row.code), (TxState::Failed, Some(FailCode::Expired)));
+    assert_eq!((row.nonce, row.is_final), (None, true));
+    assert_eq!(known(&made[2]), row);
+    assert_eq!(new_row(&made[1]).nonce, Some(0));
+    rows.step("1 hour");
+    let lease = owned(&store);
+    let again = block_on(store.create(lease, 0, &[late])).expect("an answer");
+    assert_eq!(known(&again[0]), row);
+    assert_eq!(block_on(store.open(lease)).expect("a book").txs.len(), 1);
+}
+
 /// Goal: a cancel of an id that is not there yet is the row that a late request finds.
 #[test]
 fn a_cancel_that_comes_first_is_what_a_late_request_finds() {

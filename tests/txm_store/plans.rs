@@ -1,9 +1,12 @@
 //! The plans of the statements.
 
-use txm::store::TxStore;
+use txm::store::{Created, StoreError, TxStore};
+use ubscore::postgres::txm::store::{NodeStart, TxmStore};
 
-use super::{Rows, created, first_attempt, name, owned, request, signer, step, written};
-use crate::harness::block_on;
+use super::{
+    Rows, created, first_attempt, name, new_row, node_start, owned, request, signer, step, written,
+};
+use crate::harness::{LIMITS, block_on};
 
 /// The scans of whole tables by PostgreSQL's own count, within a transaction. Not of `nodes`: it has
 /// one row for each start of a process, and the live ones are counted.
@@ -54,8 +57,8 @@ fn every_statement_finds_its_rows_by_an_index() {
         );
         for statement in [
             format!("SELECT count(*) FROM txm.create({of}, 0, '[{}]')", body(&format!("c{round}"))),
-            format!("SELECT count(*) FROM txm.keep('{}', {me}, '{}')", name(), body("k")),
-            format!("SELECT count(*) FROM txm.write({of}, {step}, '{{}}')"),
+            format!("SELECT count(*) FROM txm.keep('{}', {me}, '{}', 99999)", name(), body("k")),
+            format!("SELECT count(*) FROM txm.write({of}, {step}, 'null')"),
             format!(
                 "SELECT count(*) FROM txm.arrived(ARRAY['{}'], ARRAY[gen_random_uuid()])",
                 name()
@@ -93,6 +96,32 @@ fn every_statement_finds_its_rows_by_an_index() {
     .expect("begun");
     block_on(client.simple_query("SELECT count(payload) FROM txm.managed_tx")).expect("read");
     assert_eq!(block_on(client.query(SCANS, &[])).expect("counts").len(), 1);
+}
+
+/// Goal: a signer with too many rows without a nonce takes no more of them, and its book has the
+/// oldest thousand.
+#[test]
+fn rows_without_a_nonce_are_bounded() {
+    let rows = Rows::new();
+    let start = NodeStart { queue_max: 1_002, ..node_start("a") };
+    let store = block_on(TxmStore::start(&rows.site.target(), &LIMITS, 2, &start));
+    let store = store.expect("a start");
+    let lease = owned(&store);
+    let first = block_on(store.keep(&request("k1"))).expect("kept");
+    rows.site.sql(
+        "INSERT INTO txm.managed_tx (tx_id, signer, request_id, fingerprint, payload, state, \
+           version, fencing_token, created_at, updated_at) \
+         SELECT txm.uuid7(txm.clock() + INTERVAL '1 second'), signer, 'f' || n, 'f', payload, 0, \
+           1, 0, now(), now() FROM txm.managed_tx, generate_series(1, 1000) n",
+    );
+    block_on(store.keep(&request("k2"))).expect("kept");
+    assert_eq!(block_on(store.keep(&request("k3"))), Err(StoreError::Overloaded));
+    assert_eq!(block_on(store.keep(&request("k1"))), Ok(Created::Known(Box::new(new_row(&first)))));
+    let book = block_on(store.open(lease)).expect("a book");
+    let has_first = book.txs.iter().any(|tx| tx.new.request_id == "k1");
+    assert_eq!((book.txs.len(), has_first), (1_000, true), "the oldest");
+    created(&store, lease, "r1");
+    assert_eq!(block_on(store.open(lease)).expect("a book").txs.len(), 1_001);
 }
 
 /// Goal: a book with many rows is read in one statement, in its order.

@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use alloy_primitives::{B256, U256};
+use alloy_primitives::{Address, B256, U256};
 use chain::class::SendClass;
-use chain::decide::TxStep;
-use chain::state::TxState;
-use chain::tx::{FailCode, Proof, SubState, TxReceipt};
+use chain::decide::{EndpointAnswer, TxStep};
+use chain::payload::{TokenTransfer, TxPayload};
+use chain::state::{AttemptKind, TxState};
+use chain::tx::{Attempt, FailCode, Proof, SubState, TxReceipt};
 use chain::view::{BlockRef, Confirmed};
 use txm::options::SignerPolicy;
-use txm::store::{StoreError, TxStore};
+use txm::store::{Ready, StoreError, Suspension, TxStore};
 use ubscore::postgres::txm::reads::TxmReads;
 
-use super::{Rows, answer, created, first_attempt, owned, request, signer, step, written};
+use super::{
+    Rows, answer, created, first_attempt, name, new_row, owned, request, signer, step, written,
+};
 use crate::harness::block_on;
 
 fn block(number: u64) -> BlockRef {
@@ -208,6 +211,9 @@ fn a_first_payment_beyond_the_outflow_limit_is_not_stored_and_suspends() {
     let book = block_on(store.open(lease)).expect("a book");
     assert_eq!(book.suspensions[0].reason, "OUTFLOW_LIMIT");
     assert_eq!(book.txs[2], txs[2], "nothing of it was written");
+    rows.site.sql(
+        "INSERT INTO txm.outflow_minutes SELECT signer, 'another', txm.clock(), 7 FROM txm.signers",
+    );
     // One operator does not lift it, and the hour passes.
     let refused = block_on(reads.resume(signer(1), "OUTFLOW_LIMIT", &super::DEED));
     assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
@@ -216,6 +222,8 @@ fn a_first_payment_beyond_the_outflow_limit_is_not_stored_and_suspends() {
     assert_eq!(block_on(reads.second(asked, super::DEED.actor)), Ok(false), "the same person");
     assert_eq!(block_on(reads.second(asked, "op-2")), Ok(true));
     assert_eq!(block_on(reads.second(asked, "op-3")), Ok(false), "once");
+    let others = "SELECT units FROM txm.outflow_minutes WHERE asset = 'another'";
+    assert_eq!(rows.site.sql_value(others), "7", "the hour of another asset goes on");
     assert!(written(&store, lease, first_attempt(&txs[2])).is_some(), "its hour begins anew");
     let fourth = created(&store, lease, "r4");
     let fifth = created(&store, lease, "r5");
@@ -223,5 +231,125 @@ fn a_first_payment_beyond_the_outflow_limit_is_not_stored_and_suspends() {
     assert!(written(&store, lease, first_attempt(&fifth)).is_none());
     rows.step("2 hours");
     let lease = owned(&store);
+    assert!(written(&store, lease, first_attempt(&fifth)).is_none(), "it is suspended");
+    lift(&reads);
     assert!(written(&store, lease, first_attempt(&fifth)).is_some());
+}
+
+/// Two operators lift the suspension for an outflow.
+fn lift(reads: &TxmReads) {
+    let asked = block_on(reads.ask_resume(signer(1), "OUTFLOW_LIMIT", &super::DEED));
+    assert_eq!(block_on(reads.second(asked.expect("a command"), "op-2")), Ok(true));
+}
+
+/// Goal: nothing without a limit leaves, and no data that may move a token with one.
+#[test]
+fn an_asset_without_a_limit_and_data_for_a_token_are_not_paid() {
+    let rows = Rows::new();
+    let token = Address::repeat_byte(0x70);
+    let policy = SignerPolicy {
+        is_native_allowed: true,
+        tokens: vec![token],
+        is_any_allowed: true,
+        outflow_per_hour_max: vec![(None, U256::from(99)), (Some(token), U256::from(7))],
+    };
+    let store = rows.node_with("a", BTreeMap::from([(signer(1), policy)]));
+    let reads = TxmReads::new(store.pool().clone());
+    let lease = owned(&store);
+    let transfer = |contract| Some(TokenTransfer { contract, amount: U256::from(7) });
+    let ask = |id: &str, change: &dyn Fn(&mut TxPayload)| {
+        let mut new = request(id);
+        change(&mut new.payload);
+        let made = block_on(store.create(lease, 0, &[new])).expect("an answer");
+        let is_paid = written(&store, lease, first_attempt(&new_row(&made[0]))).is_some();
+        if !is_paid {
+            lift(&reads);
+        }
+        is_paid
+    };
+    assert!(ask("token", &|it| it.token = transfer(token)));
+    assert!(!ask("other", &|it| it.token = transfer(Address::repeat_byte(0x71))));
+    assert!(ask("call", &|it| it.data = vec![1].into()));
+    assert!(!ask("data", &|it| (it.to, it.data) = (token, vec![1].into())));
+}
+
+/// Goal: a suspended signer gets no nonce and stores nothing that pays, from the answer to its
+/// suspension on; everything else goes on.
+#[test]
+fn a_suspended_signer_gets_no_nonce_and_stores_no_payment() {
+    let rows = Rows::new();
+    let store = rows.node("a");
+    let reads = TxmReads::new(store.pool().clone());
+    let lease = owned(&store);
+    let [first, second] = ["r1", "r2"].map(|id| created(&store, lease, id));
+    let second = written(&store, lease, first_attempt(&second)).expect("its version");
+    let kept = super::new_row(&block_on(store.keep(&request("k1"))).expect("kept"));
+
+    let (writer, other) = (rows.site.session(), rows.site.session());
+    writer.sql(&format!("BEGIN; SELECT txm.fence('{}', {}, 1)", name(), store.incarnation()));
+    other.sql("SET lock_timeout = '300ms'");
+    let suspend = format!("SELECT txm.suspended('{}', 'X', 'x', 'x')", name());
+    assert_eq!(other.sql_refused(&suspend), "55P03", "it waits for the write");
+    writer.sql("COMMIT");
+    let suspension = Suspension { reason: "halt/core".to_owned(), actor: "core".to_owned() };
+    assert_eq!(block_on(reads.suspend(signer(1), &suspension, "a halt")), Ok(true));
+
+    let made = block_on(store.create(lease, 0, &[request("r3")]));
+    assert_eq!(made, Err(StoreError::Suspended));
+    let ready = Ready { id: kept.id, version: 1, gas: 21_000 };
+    assert_eq!(block_on(store.number(lease, 0, &[ready])), Err(StoreError::Suspended));
+    let again = |kind: AttemptKind| {
+        let step = step(&second, |tx| {
+            let hash = B256::repeat_byte(0xf0);
+            tx.attempts.push(Attempt { number: 2, kind, hash, ..tx.attempts[0].clone() });
+        });
+        TxStep { is_new_attempt: true, ..step }
+    };
+    for step in [first_attempt(&first), again(AttemptKind::Bump)] {
+        assert_eq!(written(&store, lease, step), None);
+    }
+    assert!(written(&store, lease, again(AttemptKind::Cancel)).is_some());
+    assert_eq!(block_on(reads.resume(signer(1), "halt/core", &super::DEED)), Ok(true));
+    assert!(written(&store, lease, first_attempt(&first)).is_some());
+    assert_eq!(created(&store, lease, "r3").nonce, Some(2));
+}
+
+/// Goal: a nonce that another transaction took suspends its signer with the row's end.
+#[test]
+fn a_taken_nonce_suspends_with_its_row() {
+    let rows = Rows::new();
+    let store = rows.node("a");
+    let lease = owned(&store);
+    let [first, second] = ["r1", "r2"].map(|id| created(&store, lease, id));
+    let taken = step(&first, |tx| {
+        (tx.state, tx.code) = (TxState::Failed, Some(FailCode::NonceTaken));
+        tx.is_final = true;
+    });
+    let answers = block_on(store.write(lease, &[taken, first_attempt(&second)]));
+    let answers = answers.expect("an answer");
+    assert_eq!(answers.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
+    let book = block_on(store.open(lease)).expect("a book");
+    assert_eq!(book.suspensions[0].reason, "NONCE_TAKEN");
+}
+
+/// Goal: no text of an endpoint keeps a step from being written.
+#[test]
+fn control_characters_of_endpoints_are_left_out() {
+    let rows = Rows::new();
+    let store = rows.node("a");
+    let lease = owned(&store);
+    let tx = created(&store, lease, "r1");
+    let tx = written(&store, lease, first_attempt(&tx)).expect("its version");
+    let said = EndpointAnswer {
+        text: "a\0b\u{1b}\nc".to_owned(),
+        ..answer("e\u{0}1", SendClass::Unknown)
+    };
+    let heard = step(&tx, |tx| tx.attempts[0].class = Some(SendClass::Unknown));
+    let heard = TxStep { answers: Some((1, vec![said])), ..heard };
+    assert!(written(&store, lease, heard).is_some());
+    let reads = TxmReads::new(store.pool().clone());
+    let details = block_on(reads.get(tx.id)).expect("an answer").expect("a row");
+    let said = &details.attempts[0].answers[0];
+    assert_eq!((&said.endpoint[..], &said.text[..]), ("e1", "abc"));
+    block_on(store.suspend(lease, "X", "a\0b")).expect("suspended");
 }

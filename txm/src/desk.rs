@@ -83,6 +83,8 @@ impl From<StoreError> for TxRefusal {
     fn from(error: StoreError) -> TxRefusal {
         match error {
             StoreError::Fenced { .. } => TxRefusal::no_owner(),
+            StoreError::Overloaded => TxRefusal::Overloaded,
+            StoreError::Suspended => TxRefusal::SignerSuspended(Vec::new()),
             StoreError::Unknown(_) | StoreError::Away(_) => TxRefusal::Away(error.to_string()),
         }
     }

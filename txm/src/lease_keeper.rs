@@ -67,7 +67,8 @@ enum Done {
     /// `None`: it was aborted.
     Ended(Lease, Option<OwnerEnd>),
     Ordered,
-    Released(Lease),
+    /// Whether the store said so.
+    Released(Lease, bool),
 }
 
 /// The keeper of a node's leases.
@@ -82,6 +83,10 @@ pub(crate) struct LeaseKeeper<S, E, K> {
     acquiring: BTreeMap<Address, Vec<oneshot::Sender<Result<Seat, TxRefusal>>>>,
     /// The leases that are being given back.
     releasing: BTreeSet<Address>,
+    /// Leases that were to be given back, and the store did not answer.
+    unreleased: BTreeMap<Address, Lease>,
+    /// When another node was found to own a signer.
+    others: BTreeMap<Address, Instant>,
     shares: Shares,
     is_renewing: bool,
     is_stopping: bool,
@@ -106,6 +111,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             owned: BTreeMap::new(),
             acquiring: BTreeMap::new(),
             releasing: BTreeSet::new(),
+            unreleased: BTreeMap::new(),
+            others: BTreeMap::new(),
             is_renewing: false,
             is_stopping: false,
             abort_at: None,
@@ -138,7 +145,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
         match ask {
             Ask::Acquire(signer, reply) => self.wish(signer, reply),
             Ask::Wake(signer) => {
-                if !self.owned.contains_key(&signer) && self.may_acquire(signer) {
+                let is_free = !self.owned.contains_key(&signer) && !self.is_of_another(signer);
+                if is_free && self.may_acquire(signer) {
                     self.acquire(signer);
                 }
             }
@@ -176,6 +184,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
         blind.is_some_and(|time| time >= self.tools.options.release_blind)
     }
 
+    /// Whether another node owned a signer a moment ago. It looks for new rows by itself, and if it
+    /// is gone, the next look for signers without an owner tells.
+    fn is_of_another(&self, signer: Address) -> bool {
+        let renew = self.tools.options.lease_renew;
+        self.others.get(&signer).is_some_and(|found| found.elapsed() < renew)
+    }
+
     fn acquire(&mut self, signer: Address) {
         self.acquiring.entry(signer).or_default();
         let tools = Arc::clone(&self.tools);
@@ -198,14 +213,18 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             Done::Wanting(wanting) => self.wanted(wanting),
             Done::Ended(lease, end) => self.ended(lease, end),
             Done::Ordered => {}
-            Done::Released(lease) => {
+            Done::Released(lease, is_done) => {
                 self.releasing.remove(&lease.signer);
+                if !is_done {
+                    self.unreleased.insert(lease.signer, lease);
+                }
             }
         }
     }
 
     fn acquired(&mut self, signer: Address, sent: Instant, acquired: Result<Acquired, StoreError>) {
         let waiting = self.acquiring.remove(&signer).unwrap_or_default();
+        self.others.remove(&signer);
         let answered = match acquired {
             Ok(Acquired::Mine(lease)) if self.is_stopping => {
                 self.release(lease);
@@ -216,7 +235,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
                 metrics::counter!("ubscore_lease_acquire_success_total").increment(1);
                 Ok(self.own(lease, sent))
             }
-            Ok(Acquired::Other(other)) => Err(TxRefusal::NotLeader(other)),
+            Ok(Acquired::Other(other)) => {
+                self.others.insert(signer, Instant::now());
+                Err(TxRefusal::NotLeader(other))
+            }
             Ok(Acquired::Unknown) => Err(TxRefusal::SignerUnknown),
             Err(error) => {
                 tracing::warn!(%signer, node = %self.tools.node, %error, "no lease was acquired");
@@ -232,6 +254,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
     /// Starts the owner of a signer.
     fn own(&mut self, lease: Lease, sent: Instant) -> Seat {
         let signer = lease.signer;
+        self.unreleased.remove(&signer);
         assert!(!self.owned.contains_key(&signer), "{signer} has an owner here already");
         tracing::info!(%signer, token = lease.token, node = %self.tools.node, "acquired a signer");
         let (deadline, kept) = watch::channel(self.deadline(sent));
@@ -302,8 +325,18 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
         }
         // An acquire with an unknown outcome: it is ours, and this process did not know.
         for lease in leases.values().filter(|lease| !before.contains_key(&lease.signer)) {
-            if self.may_acquire(lease.signer) && !self.owned.contains_key(&lease.signer) {
+            let signer = lease.signer;
+            let is_moving =
+                self.releasing.contains(&signer) || self.acquiring.contains_key(&signer);
+            if is_moving || self.owned.contains_key(&signer) {
+                continue;
+            }
+            // Drained, or the chain is away: another node may have it.
+            let is_left = self.unreleased.remove(&signer) == Some(*lease);
+            if self.may_acquire(signer) && !is_left {
                 self.own(*lease, sent);
+            } else {
+                self.release(*lease);
             }
         }
         if !self.is_stopping && !self.is_blind() {
@@ -403,18 +436,23 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
         let tools = Arc::clone(&self.tools);
         self.work.push(Box::pin(async move {
             let (signer, token, node) = (lease.signer, lease.token, &tools.node);
+            let mut is_done = false;
             for _ in 0..RELEASES_MAX {
                 match tools.store.release(lease).await {
                     Ok(()) => {
                         tracing::info!(%signer, token, %node, "released a signer");
+                        is_done = true;
                         break;
                     }
-                    Err(StoreError::Fenced { .. }) => break,
+                    Err(StoreError::Fenced { .. }) => {
+                        is_done = true;
+                        break;
+                    }
                     Err(error) => tracing::warn!(%signer, token, %node, %error, "no release"),
                 }
                 sleep(RETRY).await;
             }
-            Done::Released(lease)
+            Done::Released(lease, is_done)
         }));
     }
 

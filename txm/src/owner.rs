@@ -70,6 +70,7 @@ pub enum OwnerEnd {
 enum Heard {
     Signed(sending::SignAnswer),
     Sent(sending::SendAnswer),
+    SentBeside(sending::SendAnswer),
     Known(TxId, Vec<(u32, bool)>),
     Counts(Instant, Vec<Counts>),
     Market(Option<GasMarket>),
@@ -210,7 +211,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     fn next_wake(&self) -> Option<Instant> {
         let looks = self.writing.is_open && !self.is_draining && !self.following.waits_for_market();
         let book = self.book.next_wake().filter(|_| looks);
-        [book, self.writing.pause, self.following.pause].into_iter().flatten().min()
+        let aside = self.writing.next_aside().filter(|_| self.call.is_none());
+        let aside = aside.max(self.writing.pause.filter(|_| aside.is_some()));
+        [book, aside, self.writing.pause, self.following.pause].into_iter().flatten().min()
     }
 
     /// Begins all that may begin now. Nothing here awaits.
@@ -257,6 +260,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         match heard {
             Heard::Signed(answer) => self.heard_signed(answer),
             Heard::Sent(answer) => self.heard_sent(answer),
+            Heard::SentBeside(answer) => self.heard_beside(answer),
             Heard::Known(id, known) => self.heard_known(id, known),
             Heard::Counts(asked, counts) => self.heard_counts(asked, counts),
             Heard::Market(market) => self.heard_market(market),

@@ -16,6 +16,9 @@ pub enum PolicyError {
     /// A call with data of its own.
     #[error("this signer may not make calls")]
     Call,
+    /// A payment that alone is more than its signer's hour.
+    #[error("its amount alone is above the signer's limit of an hour")]
+    Amount,
     /// The signer has no policy.
     #[error("this signer has no policy at this node")]
     Absent,
@@ -36,6 +39,22 @@ pub fn allow(policy: Option<&SignerPolicy>, payload: &TxPayload) -> Result<(), P
         None if !payload.data.is_empty() => Err(PolicyError::Call),
         None if policy.is_native_allowed => Ok(()),
         None => Err(PolicyError::Native),
+    }
+}
+
+/// Checks an amount against the limit of an hour. An asset without a limit has none to pass.
+///
+/// # Errors
+/// [`PolicyError::Amount`]: no hour has room for it, so its first attempt would be refused for ever.
+pub fn fits_an_hour(policy: &SignerPolicy, payload: &TxPayload) -> Result<(), PolicyError> {
+    let (asset, amount) = match &payload.token {
+        Some(token) => (Some(token.contract), token.amount),
+        None => (None, payload.value),
+    };
+    let limits = &policy.outflow_per_hour_max;
+    match limits.iter().any(|(limited, most)| *limited == asset && amount > *most) {
+        true => Err(PolicyError::Amount),
+        false => Ok(()),
     }
 }
 
@@ -84,5 +103,36 @@ mod tests {
             assert_eq!(found, want, "{policy:?}");
         }
         assert_eq!(allow(None, &pay), Err(Absent));
+    }
+
+    #[test]
+    fn an_amount_above_the_hour_of_its_asset_is_refused() {
+        let token = Address::repeat_byte(7);
+        let policy = SignerPolicy {
+            is_native_allowed: true,
+            tokens: vec![token],
+            is_any_allowed: true,
+            outflow_per_hour_max: vec![(None, U256::from(5)), (Some(token), U256::from(9))],
+        };
+        let pay = |value: u64| TxPayload {
+            to: Address::repeat_byte(1),
+            value: U256::from(value),
+            data: Bytes::new(),
+            token: None,
+            gas: None,
+        };
+        let transfer = |contract, amount: u64| {
+            let amount = U256::from(amount);
+            TxPayload { token: Some(TokenTransfer { contract, amount }), ..pay(0) }
+        };
+        for (payload, want) in [
+            (pay(5), Ok(())),
+            (pay(6), Err(PolicyError::Amount)),
+            (transfer(token, 9), Ok(())),
+            (transfer(token, 10), Err(PolicyError::Amount)),
+            (transfer(Address::repeat_byte(8), 99), Ok(())),
+        ] {
+            assert_eq!(fits_an_hour(&policy, &payload), want, "{payload:?}");
+        }
     }
 }

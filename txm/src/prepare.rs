@@ -31,7 +31,10 @@ pub async fn prepare<S, E: Endpoint, K>(
     request: &NewTx,
 ) -> Result<Prepared, TxRefusal> {
     let (signer, payload) = (request.signer, &request.payload);
-    policy::allow(tools.policies.get(&signer), payload)
+    let policy = tools.policies.get(&signer);
+    let fits = |()| policy.map_or(Ok(()), |policy| policy::fits_an_hour(policy, payload));
+    policy::allow(policy, payload)
+        .and_then(fits)
         .map_err(|error| TxRefusal::SignerPolicy(error.to_string()))?;
     let funds = Funds::read(tools, signer, payload).await?;
     let value = OpenCost::new(payload.value, token(payload));

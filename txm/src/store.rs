@@ -58,6 +58,12 @@ pub enum StoreError {
         /// The token there; `None`: not told.
         found: Option<u64>,
     },
+    /// The signer is suspended: it gets no nonce. Nothing was written.
+    #[error("the signer is suspended")]
+    Suspended,
+    /// The signer has too many rows without a nonce. Nothing was written.
+    #[error("the signer has too many transactions without a nonce")]
+    Overloaded,
     /// It may be written or not. Ask by key.
     #[error("unknown outcome: {0}")]
     Unknown(String),
@@ -113,7 +119,8 @@ pub struct SignerBook {
     pub suspensions: Vec<Suspension>,
     /// The next nonce of the store.
     pub cursor: u64,
-    /// The rows that are not final, by nonce; those without one behind them, the oldest first.
+    /// The rows that are not final, by nonce; the oldest of those without one behind them. The
+    /// others arrive.
     pub txs: Vec<Tx>,
     /// The nonces that a jump passed over and that have no row, ascending.
     pub jumped: Vec<u64>,
@@ -226,10 +233,11 @@ pub trait TxStore: Send + Sync + 'static {
 
     /// Fenced: gives each new request the next nonce and its row (ALLOCATED), without a hole. All
     /// or nothing. One answer a request, in their order. `floor`: the next nonce is at least this;
-    /// what it passes over is kept as a jump.
+    /// what it passes over is kept as a jump. A new request with a deadline that has passed gets no
+    /// nonce: it is stored as FAILED EXPIRED, and known.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], `Suspended` among them.
     fn create(
         &self,
         lease: Lease,
@@ -241,7 +249,7 @@ pub trait TxStore: Send + Sync + 'static {
     /// version is passed over.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], `Suspended` among them.
     fn number(
         &self,
         lease: Lease,
@@ -252,7 +260,7 @@ pub trait TxStore: Send + Sync + 'static {
     /// Stores a request without a nonce (CREATED). Not fenced: any node may.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`], `Overloaded` among them.
     fn keep(&self, request: &NewTx) -> impl Future<Output = Result<Created, StoreError>> + Send;
 
     /// Finds the row of a request, on any node.
@@ -267,7 +275,9 @@ pub trait TxStore: Send + Sync + 'static {
 
     /// Fenced: writes steps of rows of one signer, at most one a row. Each is a compare-and-set on
     /// `version - 1`. One answer a step: the row as the commit has it. Only the bytes of its
-    /// attempts may leave. `None`: the row has another version, and nothing of the step is written.
+    /// attempts may leave. `None`: the row has another version, or the step has a new attempt that
+    /// pays and the signer is suspended or its outflow would pass its limit; nothing of the step is
+    /// written. A step that ends as NONCE_TAKEN suspends the signer too.
     /// Of a step with a new attempt of a number that is there already, the stored attempt comes
     /// back (a late twin).
     ///

@@ -73,8 +73,10 @@ pub(super) fn due(tx: &Tx, is_lowest: bool, rules: &TxRules) -> Option<TxStep> {
         step.tx.sub = Some(SubState::Stale);
     }
     step.tx.resubmit_in = Some(rules.interval);
-    // Switched off: bytes that an endpoint has are left alone. Others are sent until one has them.
-    if tx.state == TxState::Tracking && !rules.is_resubmitted {
+    // Switched off: bytes that an endpoint has are left alone. Others are sent until one has them,
+    // and a wish gets its attempt.
+    let is_stored = newest(tx).is_some();
+    if tx.state == TxState::Tracking && !rules.is_resubmitted && is_stored {
         if step.tx.sub == Some(SubState::Stale) {
             step.tx.resubmit_in = None;
         }
@@ -83,7 +85,7 @@ pub(super) fn due(tx: &Tx, is_lowest: bool, rules: &TxRules) -> Option<TxStep> {
     if tx.sub == Some(SubState::Unaccounted) {
         step.effects.push(Effect::LookFor);
     }
-    let wants = newest(tx).is_none() || (rules.is_resubmitted && wants_bump(tx, is_lowest, rules));
+    let wants = !is_stored || (rules.is_resubmitted && wants_bump(tx, is_lowest, rules));
     if wants && signed::attempt(&mut step, rules, Asker::Program) {
         return resumed(step, tx);
     }

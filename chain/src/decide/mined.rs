@@ -150,6 +150,22 @@ pub(super) fn unaccounted(tx: &Tx) -> Option<TxStep> {
     step.done(tx)
 }
 
+/// The nonce is not mined for good after all: the row is as any other that was sent.
+pub(super) fn unspent(tx: &Tx, rules: &TxRules) -> Option<TxStep> {
+    if !is_sent(tx) || tx.sub != Some(SubState::Unaccounted) {
+        return None;
+    }
+    let mut step = TxStep::of(tx);
+    step.tx.sub = match (tx.wish, tx.state) {
+        (Wish::Cancel, _) => Some(SubState::Cancelling),
+        (Wish::Fill, _) => Some(SubState::Filling),
+        (Wish::Pay, TxState::Tracking) => Some(SubState::Pending),
+        (Wish::Pay, _) => None,
+    };
+    step.tx.resubmit_in = tx.resubmit_in.or(Some(rules.interval));
+    step.done(tx)
+}
+
 /// A final transaction that is not ours has the nonce: the key is used elsewhere.
 pub(super) fn taken(tx: &Tx, hash: B256) -> Option<TxStep> {
     let is_ours = tx.attempts.iter().any(|attempt| attempt.hash == hash);

@@ -76,7 +76,11 @@ fn is_exhausted(tx: &Tx, rules: &TxRules) -> bool {
 /// The next attempt of a row. Its price is a step above the highest that was ever stored.
 pub(super) fn further(tx: &Tx, rules: &TxRules, asker: Asker) -> Further {
     let kind = kind(tx);
-    if rules.is_suspended && (kind.pays() || asker == Asker::Program) {
+    // A wish that lacks its attempt is still the command's: it was admitted, while the signer is
+    // suspended from an operator alone, and only its signature failed. So timers try it until it is
+    // stored. Its further attempts are the program's.
+    let is_command = asker == Asker::Command || super::newest(tx).is_none();
+    if rules.is_suspended && (kind.pays() || !is_command) {
         return Further::NotNow;
     }
     let (Some(market), Some(gas)) = (rules.market, gas(tx, kind)) else { return Further::NotNow };

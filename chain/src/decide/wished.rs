@@ -33,8 +33,8 @@ pub(super) fn wished(tx: &Tx, wish: Wish, rules: &TxRules) -> Option<TxStep> {
             Wish::Fill => SubState::Filling,
         });
     }
-    if !signed::attempt(&mut step, rules, Asker::Command) {
-        step.tx.resubmit_in = tx.resubmit_in.or(Some(rules.interval));
-    }
+    signed::attempt(&mut step, rules, Asker::Command);
+    // The next try, if its signature fails.
+    step.tx.resubmit_in = tx.resubmit_in.or(Some(rules.interval));
     step.done(tx)
 }

@@ -1,25 +1,20 @@
 //! The child of `serve --dev --channel-sim`: a simulator of payment channels, and the configuration
 //! that its keys make.
 //!
-//! The child ends when its standard input ends, so it never outlives this process. A child that
-//! ends before is started again at the same address.
+//! A child that ends before this process is started again at the same address.
 
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hyper::Method;
-use parking_lot::{Condvar, Mutex};
-use tracing::warn;
 
+use super::child::{KeptChild, started};
 use crate::channels::wire::{HttpWire, WireCall, fetch};
 use crate::config::Config;
 use crate::config::channels::{ChannelKind, ChannelSection};
@@ -32,8 +27,6 @@ const WECHAT: &str = "wechat";
 const CARD: &str = "card";
 /// The most CNY of one order.
 const MAX: &str = "50000";
-/// Between two looks whether the child runs.
-const LOOK: Duration = Duration::from_millis(500);
 /// The simulator answers at once.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The beginning of its ready line.
@@ -42,15 +35,7 @@ const READY: &str = "ubscore channel-sim ready http=";
 /// The running simulator. Dropping it ends the child.
 pub struct Simulator {
     address: SocketAddr,
-    ending: Arc<Ending>,
-    watch: Option<JoinHandle<()>>,
-}
-
-/// Whether the watch over the child ends.
-#[derive(Default)]
-struct Ending {
-    is_over: Mutex<bool>,
-    changed: Condvar,
+    _child: KeptChild,
 }
 
 impl Simulator {
@@ -67,13 +52,10 @@ impl Simulator {
             .with_context(|| format!("make {}", directory.display()))?;
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let (child, address) = spawn(&directory, any).context("start the channel simulator")?;
-        let ending = Arc::<Ending>::default();
-        let watched = Arc::clone(&ending);
         let place = directory.clone();
-        let watch = thread::Builder::new()
-            .name("channel simulator".to_owned())
-            .spawn(move || keep(child, &place, address, &watched))?;
-        let simulator = Simulator { address, ending, watch: Some(watch) };
+        let again = move || spawn(&place, address).map(|(child, _)| child);
+        let child = KeptChild::keep("the channel simulator", child, again)?;
+        let simulator = Simulator { address, _child: child };
         simulator.configure(config, &directory)?;
         Ok(simulator)
     }
@@ -148,56 +130,14 @@ impl Simulator {
     }
 }
 
-impl Drop for Simulator {
-    fn drop(&mut self) {
-        *self.ending.is_over.lock() = true;
-        self.ending.changed.notify_all();
-        if let Some(watch) = self.watch.take() {
-            // A panic was reported by its thread.
-            drop(watch.join());
-        }
-    }
-}
-
 /// Starts a child at an address; returns it with the address that it has.
 fn spawn(directory: &Path, listen: SocketAddr) -> anyhow::Result<(Child, SocketAddr)> {
     let program: PathBuf = std::env::current_exe().context("find this program")?;
     let mut command = Command::new(program);
     command.arg("channel-sim").arg("--until-stdin-ends");
     command.arg("--listen").arg(listen.to_string()).arg("--data-dir").arg(directory);
-    environment::clean(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // Ctrl-C on a terminal is for this process, which ends the child behind its own stop.
-    let mut child = command.process_group(0).spawn()?;
-    let mut line = String::new();
-    let out = child.stdout.take().context("a piped stdout")?;
-    BufReader::new(out).read_line(&mut line)?;
-    match line.trim().strip_prefix(READY).and_then(|address| address.parse().ok()) {
-        Some(address) => Ok((child, address)),
-        None => {
-            child.kill()?;
-            child.wait()?;
-            anyhow::bail!("it ended before it was ready; it said {line:?}")
-        }
-    }
-}
-
-/// Starts the child again whenever it ends, until the end of this process.
-fn keep(mut child: Child, directory: &Path, address: SocketAddr, ending: &Ending) {
-    let mut is_over = ending.is_over.lock();
-    while !*is_over {
-        ending.changed.wait_for(&mut is_over, LOOK);
-        if *is_over || !matches!(child.try_wait(), Ok(Some(_))) {
-            continue;
-        }
-        warn!("the channel simulator has ended, and is started again");
-        match spawn(directory, address) {
-            Ok((next, _)) => child = next,
-            Err(error) => warn!(error = format!("{error:#}"), "it does not start; tried again"),
-        }
-    }
-    // It may have ended before.
-    drop(child.kill());
-    drop(child.wait());
+    environment::clean(&mut command);
+    started(&mut command, |line| line.strip_prefix(READY).and_then(|address| address.parse().ok()))
 }
 
 /// The secret of proofs in a file, which is made at the first start.

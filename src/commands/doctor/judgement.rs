@@ -78,7 +78,9 @@ const CLOCKS_FAR_APART_MS: u64 = 5_000;
 fn connections_needed(seen: &Seen) -> i64 {
     let config = &seen.config;
     let ours = config.postgres.connections_max + config.coordinator.shards;
-    let ours = ours + config.followers.len();
+    // Looks at told payments have a pool of their own.
+    let looks = if config.channels.is_empty() { 0 } else { 2 };
+    let ours = ours + config.followers.len() + looks;
     i64::try_from(ours as u64 + CONNECTIONS_BESIDE).expect("some hundreds")
 }
 

@@ -50,8 +50,9 @@ use crate::checkpointer::{self, Checkpointer};
 use crate::cli::ServeArgs;
 use crate::clock::Clock;
 use crate::commands::dev;
-use crate::commands::dev::simulator::Simulator;
+use crate::commands::dev::children::Children;
 use crate::config::Config;
+use crate::config::secret::Secret;
 use crate::config::snapshot::{KEEPS_POSTINGS, KEEPS_POSTINGS_CHANGE};
 use crate::config::tls::TlsFiles;
 use crate::coordinator::{self, Coordinator, Parts, watermark};
@@ -106,12 +107,10 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<Exit> {
     let mut config = Config::load(args.stores.config.as_deref(), args.overrides(), args.stores.dev)
         .context("load the configuration")?;
     let development = args.stores.dev;
-    let simulator = args.channel_sim.then(|| Simulator::start(&mut config)).transpose()?;
+    let mut children = Children::start(args, &mut config)?;
     let ready = |ready: Ready| {
-        if let (Some(simulator), Some(address)) = (&simulator, ready.callbacks) {
-            simulator.call_back(address)?;
-        }
-        announce(&ready, development)?;
+        let guide = children.serve(&ready.config, ready.callbacks, &ready.postgres)?;
+        announce(&ready, development, &guide)?;
         notify_manager(NotifyState::Ready);
         Ok(())
     };
@@ -151,6 +150,8 @@ pub struct Ready {
     pub callbacks: Option<SocketAddr>,
     /// Whether recharges must be recovered behind a restore, see [`crate::postgres::recover`].
     pub recover_needed: bool,
+    /// The URL of its database.
+    pub postgres: Secret,
     /// The time at which it was ready, s since the Unix epoch.
     pub now_s: u64,
 }
@@ -214,6 +215,7 @@ async fn serve(
         ops: addresses.1,
         callbacks: callbacks.0,
         recover_needed: service.needs_recover(),
+        postgres: stores::postgres_url(&config, server.as_ref()),
         now_s: process.clock.now_s(),
     })?;
     if let Err(ended) = process.ended(stores::keep_embedded(&config, &mut server)).await {
@@ -286,13 +288,11 @@ fn serve_public(
     process.serve("the public listener", listener, tls, handler)
 }
 
-/// Prints the line that reports readiness, and in development a guide for a new user.
-fn announce(ready: &Ready, development: bool) -> anyhow::Result<()> {
+/// Prints the line that reports readiness, and in development a guide with `more` at its end.
+fn announce(ready: &Ready, development: bool, more: &str) -> anyhow::Result<()> {
     let Ready { config, http, ops, callbacks, recover_needed, now_s, .. } = ready;
-    let guide = match development {
-        true => dev::guide(config, *http, *ops, *now_s)?,
-        false => String::new(),
-    };
+    let guide = development.then(|| dev::guide(config, *http, *ops, *now_s, more)).transpose()?;
+    let guide = guide.unwrap_or_default();
     let mut out = std::io::stdout().lock();
     // If stdout is closed, the service goes on.
     let callbacks = callbacks.map_or(String::new(), |address| format!(" callbacks={address}"));
@@ -486,7 +486,7 @@ impl Start<'_> {
         let Postgres { address, limits, pin, .. } = postgres;
         let catalog = Arc::new(ArcSwap::from_pointee(Catalog::default()));
         let pool = crate::postgres::pool(address, limits, self.config.postgres.connections_max);
-        let reads = Reads::new(pool, Arc::clone(&catalog));
+        let reads = Reads::new(pool, Arc::clone(&catalog)).looking_by_keys(address, limits);
         let admin = Admin::new(reads.clone(), incarnation.number);
         if self.development {
             admin.begin_development(&dev::assets()).await.context("add the development assets")?;

@@ -13,11 +13,12 @@ use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tracing::{info, warn};
 use txm::node::Node;
+use txm::rpc::Endpoint as _;
 use txm::rpc::http::HttpEndpoint;
 use txm::rpc::pool::Pool;
 use txm::signer::Signer;
 
-use super::keys::NodeKeys;
+use super::keys::{NodeKeys, seal_memory};
 use super::tls;
 use crate::commands::roles::process::{Process, Serving, listen};
 use crate::commands::roles::signals::notify_manager;
@@ -43,13 +44,17 @@ const WAIT_GRACE: Duration = Duration::from_secs(2);
 /// The time for the rest of the process to end behind the node.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// Serves until a signal.
+/// Serves until a signal. `is_limited`: an asset without an outflow limit is not paid.
 ///
 /// # Errors
 /// The node cannot start: the chain, the database, a key or an address cannot be used.
-pub(in crate::commands) async fn serve(mut process: Process) -> anyhow::Result<Exit> {
+pub(in crate::commands) async fn serve(
+    mut process: Process,
+    is_limited: bool,
+) -> anyhow::Result<Exit> {
     let config = process.config.clone();
     telemetry::txm::describe();
+    seal_memory()?;
     let keys = NodeKeys::open(&config.txm.signers)?;
     let verifier = Verifier::new(&config.txm.auth.auth());
     let verifier = Arc::new(verifier.context("read the keys of tokens, [txm.auth]")?);
@@ -61,7 +66,8 @@ pub(in crate::commands) async fn serve(mut process: Process) -> anyhow::Result<E
     rotating.extend(tls.clone().map(|tls| tls as Arc<dyn Rotating>));
     process.keep_keys(rotating);
 
-    let opening = Opening { config: &config, keys, address: addresses.0, is_tls: tls.is_some() };
+    let (address, is_tls) = (addresses.0, tls.is_some());
+    let opening = Opening { config: &config, keys, address, is_tls, is_limited };
     let opened = tokio::select! {
         opened = opening.open() => opened?,
         name = process.signals.next() => {
@@ -95,6 +101,7 @@ struct Opening<'a> {
     keys: NodeKeys,
     address: SocketAddr,
     is_tls: bool,
+    is_limited: bool,
 }
 
 impl Opening<'_> {
@@ -107,7 +114,9 @@ impl Opening<'_> {
         let tls = tls::client(config.chain.ca_file.as_deref(), None)?;
         for url in &config.chain.rpc_urls {
             let endpoint = HttpEndpoint::new(url.expose(), Some(tls.clone()), &options);
-            endpoints.push(endpoint.context("txm.chain.rpc_urls")?);
+            let endpoint = endpoint.context("txm.chain.rpc_urls")?;
+            telemetry::txm::expect_endpoint(endpoint.name());
+            endpoints.push(endpoint);
         }
         let pool = Pool::new(endpoints, &options);
         let genesis = identity(&pool, options.chain_id).await?;
@@ -125,6 +134,8 @@ impl Opening<'_> {
             url,
             signers,
             policies,
+            is_limited: self.is_limited,
+            queue_max: options.queue_max,
             chain_id: options.chain_id,
             genesis,
             lease_duration: options.lease_duration,
@@ -133,7 +144,7 @@ impl Opening<'_> {
         let connections = self.config.postgres.connections_max;
         let store = TxmStore::start(&address, &limits, connections, &start).await?;
         info!(node = start.node, incarnation = store.incarnation(), "begun");
-        let reads = TxmReads::new(store.pool().clone());
+        let reads = TxmReads::start(&address, &limits, connections);
         let (policies, name) = (start.policies, start.node);
         let (node, desk) = Node::start(store, pool, self.keys, options, policies, name);
         Ok((node, Arc::new(desk), reads))

@@ -2,11 +2,14 @@
 
 use std::io::Write;
 
+use anyhow::Context;
 use chain::payload::address_text;
 use serde_json::{Value, json};
 
 use super::signer::tell;
-use crate::cli::{ChainTxArgs, ChainTxCommand, ChainTxListArgs, ChainTxResolveArgs};
+use crate::cli::{
+    ChainTxArgs, ChainTxAuditArgs, ChainTxCommand, ChainTxListArgs, ChainTxResolveArgs,
+};
 use crate::clock::Clock;
 use crate::commands::listing::{note_cursor, path, rows, write_rows};
 use crate::commands::ops::Ops;
@@ -17,6 +20,9 @@ use crate::format::Format;
 /// The columns of the list.
 const HEAD: [&str; 7] = ["TX", "SIGNER", "NONCE", "STATE", "SUB", "REQUEST", "HASH"];
 const KEYS: [&str; 7] = ["txId", "signer", "nonce", "state", "subState", "requestId", "txHash"];
+/// The columns of differences; the mined hashes are the last one.
+const FINDING_HEAD: [&str; 6] = ["NONCE", "FINDING", "TX", "STATE", "CODE", "MINED"];
+const FINDING_KEYS: [&str; 5] = ["nonce", "finding", "txId", "state", "code"];
 /// The columns of attempts.
 const ATTEMPT_HEAD: [&str; 5] = ["ATTEMPT", "KIND", "MAX FEE", "CLASS", "HASH"];
 const ATTEMPT_KEYS: [&str; 5] = ["attempt", "kind", "maxFeePerGas", "class", "hash"];
@@ -44,6 +50,7 @@ pub fn run(
                 Format::Text => show(&answer, out)?,
             }
         }
+        ChainTxCommand::Audit(args) => return audit(args, clock, out),
         ChainTxCommand::Resubmit(args) => command_of(args, clock, "resubmit", out)?,
         ChainTxCommand::Cancel(args) => command_of(args, clock, "cancel", out)?,
         ChainTxCommand::FillGap(args) => command_of(args, clock, "fill", out)?,
@@ -69,6 +76,50 @@ fn list(
     let found = rows(&answer, "transactions");
     write_rows(found, args.access.format, "no transactions", (&HEAD, row), out)?;
     note_cursor(&answer, notes)
+}
+
+/// Compares all nonces, part by part. [`Exit::Failed`]: there is a difference.
+fn audit(
+    args: &ChainTxAuditArgs,
+    clock: &impl Clock,
+    out: &mut impl Write,
+) -> anyhow::Result<Exit> {
+    let ops = Ops::of_node(&args.access, clock)?;
+    let signer = address_text(&args.signer);
+    let to = args.to.map(|to| to.to_string());
+    let (mut checked, mut jumped, mut differences) = (0, Vec::new(), Vec::new());
+    let mut from = Some(u64::from(args.from));
+    while let Some(nonce) = from {
+        let parameters = [("from", Some(nonce.to_string())), ("to", to.clone())];
+        let path = path(&format!("signers/{signer}/audit"), parameters);
+        let answer = ops.get("audit", &path)?;
+        checked += answer["checked"].as_u64().context("no number of nonces in the answer")?;
+        jumped.extend_from_slice(rows(&answer, "jumped"));
+        differences.extend_from_slice(rows(&answer, "differences"));
+        from = answer["next"].as_u64();
+    }
+    if args.access.format == Format::Json {
+        let body = json!({
+            "signer": signer, "checked": checked, "jumped": jumped, "differences": differences,
+        });
+        writeln!(out, "{body}")?;
+    } else {
+        let cells = |row: &Value| {
+            let list = |key: &str| rows(row, key).iter().map(text).collect::<Vec<_>>().join(",");
+            let mut cells = FINDING_KEYS.map(|key| text(&row[key])).to_vec();
+            cells.push(list("mined"));
+            cells
+        };
+        if !differences.is_empty() {
+            write!(out, "{}", aligned("", &FINDING_HEAD, differences.iter().map(cells)))?;
+        }
+        let (count, over) = (differences.len(), jumped.len());
+        writeln!(
+            out,
+            "{signer}: {checked} nonces, {count} differences, {over} without a row by an adoption or a jump"
+        )?;
+    }
+    Ok(if differences.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
 fn show(tx: &Value, out: &mut impl Write) -> anyhow::Result<()> {

@@ -1,23 +1,15 @@
 //! Looks at the rows of payments that are told. Callers that arrive during a look share the next
-//! one, so that many payments cost one statement. A look waits a little for the end of the commits
-//! under way: they answer callers that may have another payment, and more of them share it.
-
-use std::time::Duration;
+//! one, so that many payments cost one statement. A look waits for nothing.
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use crate::adapters::Adapter;
-use crate::coordinator::{Coordinator, Rejection};
+use crate::coordinator::Rejection;
 use crate::postgres::Error;
 use crate::postgres::reads::Reads;
 use crate::postgres::reads::recharges::{KnownMatter, MatterKey};
 use domain::code::Code;
-
-/// The longest wait of a look for the end of all commits: about one commit. Beside a load of
-/// transfers there is always one.
-const COMMIT_WAIT: Duration = Duration::from_millis(5);
 
 /// The result of a look for one caller.
 type Looked = Result<KnownMatter, Rejection>;
@@ -35,12 +27,12 @@ impl Lookups {
     ///
     /// # Errors
     /// A [`Rejection`]: nothing is known.
-    pub(super) async fn look<T: Adapter, F: Adapter>(
-        &self,
-        coordinator: &Coordinator<T, F>,
-        reads: &Reads,
-        key: MatterKey,
-    ) -> Looked {
+    pub(super) async fn look(&self, reads: &Reads, key: &MatterKey) -> Looked {
+        if key.trade_no.contains('\0') {
+            // No row has it, and the statement of all callers would fail.
+            warn!(channel = key.channel, "PostgreSQL takes no number with a zero byte");
+            return Err(Rejection::of(Code::SystemError));
+        }
         loop {
             let (answer_to, mut answer) = oneshot::channel();
             self.waiting.lock().push((key.clone(), answer_to));
@@ -53,13 +45,6 @@ impl Lookups {
                 },
                 turn = self.turn.lock() => turn,
             };
-            // Callers that are ready to run belong into this look.
-            tokio::task::yield_now().await;
-            tokio::select! {
-                biased;
-                () = coordinator.commits.none() => {}
-                () = coordinator.clock.sleep(COMMIT_WAIT) => {}
-            }
             let asked = std::mem::take(&mut *self.waiting.lock());
             self.look_for(reads, asked).await;
             drop(turn);

@@ -79,9 +79,8 @@ impl<T: Adapter, F: Adapter> Worker<T, F> {
                 commits.push(commit);
             }
         }
-        let committing = self.commits.begin();
         Box::pin(async move {
-            let (_moving, _committing) = (pass, committing);
+            let _moving = pass;
             crash::point("coordinator_before_commit");
             let began = clock.monotonic_ns();
             let result = store.commit(standing, &batch.calls).instrument(flight).await;

@@ -12,7 +12,6 @@ use crate::coordinator::parts::Options;
 use crate::coordinator::request::Rejection;
 use crate::postgres::store::{Call, Sought, Transfer};
 use crate::quota::Reservation;
-use crate::recharge::act::RechargeAct;
 use domain::account::UserId;
 use domain::code::Code;
 use domain::shortage::Shortage;
@@ -25,14 +24,6 @@ pub(crate) struct Envelope {
     pub(crate) deadline_ns: u64,
     /// The request that the message is a part of.
     pub(crate) span: Span,
-}
-
-impl Envelope {
-    /// Whether it is a payment to decide.
-    pub(super) fn is_payment(&self) -> bool {
-        let Message::Call { call, .. } = &self.message else { return false };
-        matches!(&**call, Call::Recharge(call) if matches!(call.act, RechargeAct::Pay(_)))
-    }
 }
 
 /// See the module.

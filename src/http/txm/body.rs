@@ -17,6 +17,8 @@ use domain::code::Code;
 const KEY_BYTES_MAX: usize = 128;
 /// The beginning of the ids of the program's own rows.
 const OWN_PREFIX: &str = "fill/";
+/// The deadlines that every reader of times takes, ms: the years 1970 to 9999, in UTC.
+const DEADLINES_MS: std::ops::Range<i64> = 0..253_402_300_800_000;
 /// The word for a transaction that gets its nonce later.
 const LATER: &str = "later";
 
@@ -136,7 +138,7 @@ impl TxDraft {
     pub(super) fn read(self, gas_max: u64) -> Result<(NewTx, bool), Refusal> {
         let signer = address("signer", &self.signer)?;
         let request_id = request_id(self.request_id)?;
-        let business_key = self.business_key.map(|key| text("businessKey", key)).transpose()?;
+        let business_key = self.business_key.map(|text| key("businessKey", text)).transpose()?;
         let later = match self.nonce.as_deref() {
             None => false,
             Some(LATER) => true,
@@ -146,8 +148,11 @@ impl TxDraft {
         let deadline = deadline.map_err(|_| {
             invalid("deadline must be a time as in RFC 3339, such as 2026-01-31T12:00:00Z.")
         })?;
-        let payload = self.payload.read(gas_max)?;
         let deadline_ms = deadline.map(Timestamp::as_millisecond);
+        if deadline_ms.is_some_and(|ms| !DEADLINES_MS.contains(&ms)) {
+            return Err(invalid("deadline must be in the years 1970 to 9999."));
+        }
+        let payload = self.payload.read(gas_max)?;
         Ok((NewTx { signer, request_id, business_key, payload, gas: None, deadline_ms }, later))
     }
 }
@@ -223,15 +228,18 @@ pub(super) fn address(field: &str, text: &str) -> Result<Address, Refusal> {
 /// # Errors
 /// INVALID_REQUEST.
 pub(super) fn request_id(text: String) -> Result<String, Refusal> {
-    let id = self::text("requestId", text)?;
+    let id = key("requestId", text)?;
     match id.starts_with(OWN_PREFIX) {
         true => Err(invalid(format!("requestId must not begin with {OWN_PREFIX}."))),
         false => Ok(id),
     }
 }
 
-/// A key of a client.
-fn text(field: &str, text: String) -> Result<String, Refusal> {
+/// A key of a client: 1 to 128 of `A-Za-z0-9_.:/-`.
+///
+/// # Errors
+/// INVALID_REQUEST, naming the field.
+pub(super) fn key(field: &str, text: String) -> Result<String, Refusal> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:/-".contains(&byte);
     if (1..=KEY_BYTES_MAX).contains(&text.len()) && text.bytes().all(fits) {
         return Ok(text);
@@ -290,6 +298,10 @@ mod tests {
         let (request, later) = read(&body(&token, "")).expect("one");
         assert!(!later && request.payload.token.is_some());
         assert_eq!(request.payload.gas, Some(21_000));
+        // A deadline needs no later nonce.
+        let rest = r#","deadline":"1970-01-01T00:00:00Z""#;
+        let (request, later) = read(&body(r#""value":"1""#, rest)).expect("one");
+        assert_eq!((request.deadline_ms, later), (Some(0), false));
     }
 
     #[test]
@@ -310,6 +322,9 @@ mod tests {
             body(value, r#","nonce":"7""#),
             body(value, r#","deadline":1"#),
             body(value, r#","deadline":"tomorrow""#),
+            body(value, r#","deadline":"1969-12-31T23:59:59.999Z""#),
+            body(value, r#","deadline":"-000001-01-01T00:00:00Z""#),
+            body(value, r#","deadline":"9999-12-31T23:59:59-01:00""#),
             body(value, r#","businessKey":"""#),
             body(r#""value":1"#, ""),
             body(r#""value":"-1""#, ""),

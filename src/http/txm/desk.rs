@@ -1,6 +1,6 @@
 //! The parts of a node that the listeners use, apart from its store and keys.
 
-use alloy_primitives::{Address, U256};
+use alloy_primitives::{Address, B256, U256};
 use chain::tx::NewTx;
 use futures_util::future::BoxFuture;
 use txm::desk::{Desk, TxRefusal};
@@ -29,6 +29,19 @@ pub trait TxDesk: Send + Sync {
     /// The counts of a signer at each endpoint that answered.
     fn counts(&self, signer: Address) -> BoxFuture<'_, Vec<Counts>>;
 
+    /// The number of configured endpoints.
+    fn endpoints(&self) -> usize;
+
+    /// The hashes of a signer's mined transactions with this nonce, see [`Pool::mined_with`].
+    ///
+    /// [`Pool::mined_with`]: txm::rpc::pool::Pool::mined_with
+    fn mined_with(
+        &self,
+        signer: Address,
+        nonce: u64,
+        hashes: Vec<B256>,
+    ) -> BoxFuture<'_, Option<Vec<B256>>>;
+
     /// The height of the view's head; `None`: there is none.
     fn head(&self) -> Option<u64>;
 }
@@ -56,6 +69,19 @@ impl<S: TxStore, E: Endpoint, K: Signer> TxDesk for Desk<S, E, K> {
 
     fn counts(&self, signer: Address) -> BoxFuture<'_, Vec<Counts>> {
         Box::pin(self.tools().pool.counts(signer))
+    }
+
+    fn endpoints(&self) -> usize {
+        self.tools().pool.endpoints()
+    }
+
+    fn mined_with(
+        &self,
+        signer: Address,
+        nonce: u64,
+        hashes: Vec<B256>,
+    ) -> BoxFuture<'_, Option<Vec<B256>>> {
+        Box::pin(async move { self.tools().pool.mined_with(signer, nonce, &hashes).await })
     }
 
     fn head(&self) -> Option<u64> {

@@ -380,11 +380,11 @@ pub(super) fn cursor_text(cursor: FeedCursor) -> String {
     format!("{}.{}.{}", cursor.epoch, cursor.xid, cursor.event)
 }
 
-/// The place of a text of [`cursor_text`].
+/// The place of a text of [`cursor_text`]. Its numbers are those of PostgreSQL, below 2^63.
 pub(super) fn cursor(text: &str) -> Option<FeedCursor> {
     let mut parts = text.split('.').map(|part| {
         let digits = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        part.parse::<u64>().ok().filter(|_| digits)
+        part.parse::<u64>().ok().filter(|number| digits && i64::try_from(*number).is_ok())
     });
     let cursor = FeedCursor { epoch: parts.next()??, xid: parts.next()??, event: parts.next()?? };
     parts.next().is_none().then_some(cursor)
@@ -396,9 +396,10 @@ mod tests {
 
     #[test]
     fn a_place_in_the_feed_is_read_as_it_was_written() {
-        let place = FeedCursor { epoch: 1, xid: 7, event: u64::MAX };
+        let place = FeedCursor { epoch: 1, xid: 7, event: u64::MAX / 2 };
         assert_eq!(cursor(&cursor_text(place)), Some(place));
-        for bad in ["", "1", "1.2", "1.2.3.4", "1.2.+3", "1.2.", "a.b.c"] {
+        for bad in ["", "1", "1.2", "1.2.3.4", "1.2.+3", "1.2.", "a.b.c", "1.2.9223372036854775808"]
+        {
             assert_eq!(cursor(bad), None, "{bad}");
         }
     }

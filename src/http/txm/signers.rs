@@ -15,7 +15,7 @@ use crate::audit::halt::check_reason;
 use crate::http::answer::json;
 use crate::http::refusal::{Outcome, Refusal, invalid};
 use crate::http::request::{Call, parse, query};
-use crate::postgres::txm::details::{Deed, SignerKind};
+use crate::postgres::txm::details::{Deed, SignerKind, SignerRow};
 use domain::code::Code;
 
 /// The operators' own suspension.
@@ -56,26 +56,41 @@ pub(super) async fn add(service: &TxmService, call: Call) -> Outcome {
         let message = "This node cannot sign for it. Ask a node that has its key.";
         return Err(Refusal::because(Code::SignerUnknown, message));
     }
-    let cursor = settled_count(service, signer).await?;
+    let told = |kind: SignerKind, cursor: u64, is_new: bool| {
+        let signer = address_text(&signer);
+        let body =
+            json!({"signer": signer, "kind": kind.name(), "nextNonce": cursor, "added": is_new});
+        json(StatusCode::OK, &body, &request_id)
+    };
+    if let Some(row) = stored(service, signer).await? {
+        return Ok(told(row.kind, row.cursor, false));
+    }
+    let cursor = settled_count(service, signer, 0).await?;
     let actor = admin(user);
     let deed = Deed { actor: &actor, reason: &draft.reason };
     let is_new = service.reads.add_signer(signer, kind, cursor, &deed).await.map_err(store_away)?;
-    let body = json!({
-        "signer": address_text(&signer),
-        "kind": kind.name(),
-        "nextNonce": cursor,
-        "added": is_new,
-    });
-    Ok(json(StatusCode::OK, &body, &request_id))
+    match stored(service, signer).await? {
+        // Another one was faster, perhaps with another kind.
+        Some(row) if !is_new => Ok(told(row.kind, row.cursor, false)),
+        _ => Ok(told(kind, cursor, is_new)),
+    }
 }
 
-/// The count of the chain, if every endpoint says the same of its head and of its pool.
-async fn settled_count(service: &TxmService, signer: Address) -> Result<u64, Refusal> {
+/// The count of the chain, if every configured endpoint says the same of its head, and its pool has
+/// no transaction at `ours` or above. `ours`: the next nonce of the rows, which may be pending.
+async fn settled_count(service: &TxmService, signer: Address, ours: u64) -> Result<u64, Refusal> {
     let counts = service.desk.counts(signer).await;
     let Some(cursor) = counts.first().map(|counts| counts.latest) else {
         return Err(Refusal::away("The chain"));
     };
-    let other = counts.iter().find(|it| it.latest != cursor || it.pending != cursor);
+    let asked = service.desk.endpoints();
+    if counts.len() < asked {
+        // A silent endpoint may have seen more than the others.
+        let message = format!("{} of {asked} endpoints answer; each must.", counts.len());
+        return Err(Refusal::because(Code::SystemError, message));
+    }
+    let own = cursor.max(ours);
+    let other = counts.iter().find(|it| it.latest != cursor || it.pending > own);
     if let Some(other) = other {
         let message = format!(
             "Transactions of this signer are under way: {} says latest {}, pending {}; another \
@@ -98,9 +113,8 @@ pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Out
     let draft: AdoptDraft = parse(&service.intake.body(call).await?)?;
     check(&draft.reason)?;
     let foreign = draft.foreign()?;
-    let cursor = settled_count(service, signer).await?;
-    let rows = service.reads.signers().await.map_err(store_away)?;
-    let next = rows.iter().find(|row| row.signer == signer).map_or(0, |row| row.cursor);
+    let next = stored(service, signer).await?.map_or(0, |row| row.cursor);
+    let cursor = settled_count(service, signer, next).await?;
     if let Some(nonce) = (next..cursor).find(|nonce| !foreign.contains_key(nonce)) {
         let message = format!("foreign lacks nonce {nonce}: no row has it, and the chain does.");
         return Err(invalid(message));
@@ -111,7 +125,8 @@ pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Out
     let command = asked.map_err(store_away)?;
     let done = service.reads.second(command, &second).await.map_err(store_away)?;
     service.desk.wake(signer);
-    let body = json!({"signer": address_text(&signer), "nextNonce": cursor, "adopted": done});
+    let upcoming = cursor.max(next);
+    let body = json!({"signer": address_text(&signer), "nextNonce": upcoming, "adopted": done});
     Ok(json(StatusCode::OK, &body, &request_id))
 }
 
@@ -157,6 +172,7 @@ pub(super) async fn resume(service: &TxmService, signer: &str, call: Call) -> Ou
         }
         name if name.starts_with(HALT) => {}
         name => {
+            // NONCE_AHEAD, NONCE_TAKEN, and those of a database that was restored.
             let message = format!("{name} is lifted by adopt alone, which two operators do.");
             return Err(Refusal::because(Code::Forbidden, message));
         }
@@ -217,11 +233,15 @@ fn told(signer: Address, name: &str, is_set: bool, changed: bool, request_id: &s
 /// The signer of a path, if the store knows it.
 pub(super) async fn known(service: &TxmService, text: &str) -> Result<Address, Refusal> {
     let signer = address("signer", text)?;
-    let rows = service.reads.signers().await.map_err(store_away)?;
-    match rows.iter().any(|row| row.signer == signer) {
-        true => Ok(signer),
-        false => Err(Code::SignerUnknown.into()),
+    match stored(service, signer).await? {
+        Some(_) => Ok(signer),
+        None => Err(Code::SignerUnknown.into()),
     }
+}
+
+async fn stored(service: &TxmService, signer: Address) -> Result<Option<SignerRow>, Refusal> {
+    let rows = service.reads.signers().await.map_err(store_away)?;
+    Ok(rows.into_iter().find(|row| row.signer == signer))
 }
 
 /// Checks the reason of an action.

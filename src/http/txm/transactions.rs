@@ -12,7 +12,7 @@ use txm::desk::TxRefusal;
 use txm::store::{CommandWish, Created, OtherOwner, Suspension};
 use uuid::Uuid;
 
-use super::body::{QueryDraft, RequestDraft, TxDraft, address};
+use super::body::{QueryDraft, RequestDraft, TxDraft, address, key};
 use super::shown::{TxBody, TxDetailBody, TxListBody, TxQueryBody};
 use super::token::TxCaller;
 use super::{TxmService, store_away};
@@ -134,6 +134,8 @@ pub(super) async fn by_request(service: &TxmService, call: &Call) -> Outcome {
     let wait = wait(wait_ms.as_deref())?;
     let signer = address("signer", &signer.ok_or_else(|| invalid("signer is missing."))?)?;
     let id = id.ok_or_else(|| invalid("requestId is missing."))?.into_owned();
+    // The program's own rows may be read.
+    let id = key("requestId", id)?;
     caller.may_see(signer)?;
     let named = Named::Request(signer, id);
     let details = until_final(service, wait, &named).await?.ok_or(Code::TxNotFound)?;

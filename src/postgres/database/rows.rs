@@ -372,8 +372,8 @@ impl<'a> Rows<'a> {
             && self.receivables.is_empty())
     }
 
-    /// In the order of the statement's parameters.
-    pub(super) fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
+    /// In the order of the statement's parameters. `credits`: [`Rows::are_credits`].
+    pub(super) fn values(&self, credits: bool) -> Vec<&(dyn ToSql + Sync)> {
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![
             &self.shard,
             &self.number,
@@ -391,7 +391,7 @@ impl<'a> Rows<'a> {
             &self.accounts,
             &self.balances,
         ];
-        if self.are_credits() {
+        if credits {
             let (outside, nothing): (&(dyn ToSql + Sync), &(dyn ToSql + Sync)) =
                 (&self.externals, &None::<i32>);
             values.extend([nothing, outside, nothing, nothing, nothing, nothing]);

@@ -1,16 +1,20 @@
 //! Orders and payments of recharges, for their handle: committed rows, without a flight.
 
+use std::sync::Arc;
+
+use deadpool_postgres::{ClientWrapper, Object};
 use jiff::Timestamp;
 use tokio_postgres::Row;
 
 use super::Reads;
-use crate::postgres::Error;
 use crate::postgres::columns::{Id, Numeric};
+use crate::postgres::connection::within;
 use crate::postgres::database::receivables::receivable_by;
 use crate::postgres::database::recharges::{
     ORDER_COLUMNS, ORDER_COLUMNS_COUNT, PAYMENT_COLUMNS, RETURN_COLUMNS, order_by, order_from_row,
     payment_behind, payment_from_row, return_by, return_from_row,
 };
+use crate::postgres::{Error, Verdict, is_going_away, verdict};
 use crate::recharge::movement;
 use crate::recharge::order::Recharge;
 use crate::recharge::payment::RechargePayment;
@@ -62,33 +66,66 @@ impl Reads {
     }
 
     /// The payments and orders that verified facts name, in the places of `keys`, by one statement.
-    /// A row that cannot be read is an error at its place.
+    /// A row that cannot be read here or by PostgreSQL is an error at its place.
     ///
     /// An open order whose payment is not recorded tells a channel nothing: the flight of its
     /// decision does. Anything else is noted first, since an answer may rest on it.
     ///
     /// # Errors
-    /// [`Error`]: PostgreSQL is away.
+    /// [`Error`]: PostgreSQL is away, or does not answer in time.
     pub async fn matters(
         &self,
         keys: &[MatterKey],
-    ) -> Result<Vec<Result<KnownMatter, Error>>, Error> {
-        match self.matters_at_once(keys).await {
-            // A text of one key, such as one with a zero byte, fails the others no longer.
-            Err(Error::Query(error)) if keys.len() > 1 && is_of_values(&error) => {
-                let mut found = Vec::with_capacity(keys.len());
-                for key in keys {
-                    let alone = self.matters_at_once(std::slice::from_ref(key)).await;
-                    found.push(alone.and_then(|mut alone| alone.pop().expect("one for the key")));
-                }
-                Ok(found)
-            }
-            found => found,
+    ) -> Result<Vec<Result<KnownMatter, Arc<Error>>>, Error> {
+        let pool = &self.by_keys;
+        let client = pool.get().await?;
+        let found = within(pool.limit(), self.matters_over(&client, keys)).await;
+        // Its statement may still run, and the next look would wait behind it.
+        if found.is_err() {
+            drop(Object::take(client));
         }
+        found?
+    }
+
+    /// One statement, as long as no key makes it fail. Otherwise the keys are halved.
+    async fn matters_over(
+        &self,
+        client: &ClientWrapper,
+        keys: &[MatterKey],
+    ) -> Result<Vec<Result<KnownMatter, Arc<Error>>>, Error> {
+        let (mut found, mut parts) = (Vec::with_capacity(keys.len()), vec![keys]);
+        while let Some(part) = parts.pop() {
+            match self.matters_at_once(client, part).await {
+                Ok(matters) => found.extend(matters.into_iter().map(|row| row.map_err(Arc::new))),
+                Err(error) if !is_of_rows(&error) => return Err(error),
+                Err(error) if part.len() == 1 => found.push(Err(Arc::new(error))),
+                Err(_) => {
+                    let (front, behind) = part.split_at(part.len() / 2);
+                    parts.extend([behind, front]);
+                }
+            }
+        }
+        let is_told = |key: &MatterKey, matter: &Result<KnownMatter, Arc<Error>>| {
+            let Ok(KnownMatter { order, payment }) = matter else { return false };
+            let is_there = order.as_ref().is_some_and(|order| order.channel == key.channel);
+            payment.is_some() || !is_there
+        };
+        let places = keys.iter().zip(&mut found);
+        let told: Vec<_> = places.filter(|(key, matter)| is_told(key, matter)).collect();
+        if !told.is_empty()
+            && let Err(error) = self.by_keys.note(client).await
+        {
+            let error = Arc::new(error);
+            for (_, matter) in told {
+                *matter = Err(Arc::clone(&error));
+            }
+        }
+        Ok(found)
     }
 
     async fn matters_at_once(
         &self,
+        client: &ClientWrapper,
         keys: &[MatterKey],
     ) -> Result<Vec<Result<KnownMatter, Error>>, Error> {
         let select = format!(
@@ -105,10 +142,12 @@ impl Reads {
         let trades: Vec<&str> = keys.iter().map(|key| key.trade_no.as_str()).collect();
         let orders: Vec<Option<Id>> =
             keys.iter().map(|key| key.order.map(|id| Id(id.number()))).collect();
-        let client = self.pool.get().await?;
         let statement = client.prepare_cached(&select).await?;
         let rows = client.query(&statement, &[&channels, &trades, &orders]).await?;
-        assert_eq!(rows.len(), keys.len(), "a row for each key: both rows have unique ones");
+        if rows.len() != keys.len() {
+            let what = format!("{} rows for {} unique keys", rows.len(), keys.len());
+            return Err(Error::Row { table: "channel_payments", what });
+        }
         let catalog = self.catalog();
         let matter = |row: &Row| -> Result<KnownMatter, Error> {
             let order: Option<Id> = row.try_get(0)?;
@@ -117,16 +156,7 @@ impl Reads {
             let payment = payment.map(|_| payment_behind(row, ORDER_COLUMNS_COUNT, &catalog));
             Ok(KnownMatter { order, payment: payment.transpose()? })
         };
-        let found: Vec<_> = rows.iter().map(matter).collect();
-        let is_told = |(key, matter): (&MatterKey, &Result<KnownMatter, Error>)| {
-            let Ok(KnownMatter { order, payment }) = matter else { return false };
-            let is_there = order.as_ref().is_some_and(|order| order.channel == key.channel);
-            payment.is_some() || !is_there
-        };
-        if keys.iter().zip(&found).any(is_told) {
-            self.pool.note(&client).await?;
-        }
-        Ok(found)
+        Ok(rows.iter().map(matter).collect())
     }
 
     /// A payment by its id.
@@ -331,9 +361,14 @@ impl Reads {
     }
 }
 
-/// Whether PostgreSQL refuses a value of a statement: the SQLSTATEs of data exceptions.
-fn is_of_values(error: &tokio_postgres::Error) -> bool {
-    error.code().is_some_and(|state| state.code().starts_with("22"))
+/// Whether a statement may have failed because of one of its keys or rows. Otherwise it fails for
+/// each of them: the connection is lost, a lock or a limit of time is met, or nothing is left.
+fn is_of_rows(error: &Error) -> bool {
+    let Error::Query(query) = error else { return matches!(error, Error::Row { .. }) };
+    // "42": the statement itself is wrong here.
+    let is_wrong = query.code().is_some_and(|state| state.code().starts_with("42"));
+    let is_server = is_going_away(query) || verdict(query) == Verdict::Unavailable;
+    !is_server && !is_wrong && !error.is_late()
 }
 
 /// The names of a verified payment and of its order.

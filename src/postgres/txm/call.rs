@@ -58,6 +58,28 @@ pub(super) fn unsigned(number: i64) -> Result<u64, StoreError> {
     u64::try_from(number).map_err(|_below| StoreError::Unknown(format!("{number} is below 0")))
 }
 
+/// A connection of the pool that goes back only behind the end of its statement. A caller that is
+/// dropped amid one closes the connection: the next one would wait for that statement.
+struct Lent(Option<Object>);
+
+impl Lent {
+    fn client(&self) -> &Object {
+        self.0.as_ref().expect("it is given back by value")
+    }
+
+    fn give_back(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(client) = self.0.take() {
+            drop(Object::take(client));
+        }
+    }
+}
+
 /// Runs one statement, and returns its rows.
 ///
 /// # Errors
@@ -69,7 +91,9 @@ pub(super) async fn rows(
     params: Params<'_>,
 ) -> Result<Vec<Row>, StoreError> {
     let client = pool.get().await.map_err(|error| StoreError::Away(error.to_string()))?;
+    let lent = Lent(Some(client));
     let call = async {
+        let client = lent.client();
         let statement = client.prepare_cached(sql).await;
         // A statement that is not prepared was not run.
         let statement = statement.map_err(|error| StoreError::Away(error.to_string()))?;
@@ -77,8 +101,8 @@ pub(super) async fn rows(
     };
     let answer = within(pool.limit(), call).await;
     let answer = answer.unwrap_or_else(|late| Err(StoreError::Unknown(late.to_string())));
-    if matches!(answer, Err(StoreError::Unknown(_))) {
-        drop(Object::take(client));
+    if !matches!(answer, Err(StoreError::Unknown(_))) {
+        lent.give_back();
     }
     answer
 }

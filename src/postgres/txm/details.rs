@@ -135,7 +135,7 @@ pub struct SignerRow {
 /// A place in the feed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FeedCursor {
-    /// Rises when the database finds itself in another cluster.
+    /// Rises when the database finds itself in another cluster, or on another timeline.
     pub epoch: u64,
     /// The transaction of PostgreSQL that wrote the event.
     pub xid: u64,

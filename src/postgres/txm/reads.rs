@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use alloy_primitives::{Address, B256};
+use alloy_primitives::{Address as Account, B256};
 use chain::payload::address_text;
-use chain::tx::TxId;
+use chain::tx::{Tx, TxId};
 use serde_json::{Value, json};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -18,7 +18,7 @@ use super::details::{
     TxDetails, TxEventKind, TxListFilter, TxPage,
 };
 use super::rows as words;
-use crate::postgres::Connections;
+use crate::postgres::{Address, Connections, Limits, pool_by_keys};
 
 /// The most requests of one query.
 pub const QUERY_MAX: usize = 100;
@@ -116,9 +116,15 @@ fn event(row: &Row) -> Result<FeedEvent, StoreError> {
 }
 
 impl TxmReads {
-    /// Over a pool of its own, or that of the node's store.
+    /// Over any pool.
     pub fn new(pool: Connections) -> TxmReads {
         TxmReads { pool }
+    }
+
+    /// Over a pool of its own, at most `connections_max` connections: the clients' questions take
+    /// none from the fenced store.
+    pub fn start(address: &Address, limits: &Limits, connections_max: usize) -> TxmReads {
+        TxmReads::new(pool_by_keys(address, limits, connections_max))
     }
 
     async fn rows(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
@@ -146,7 +152,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn by_request(
         &self,
-        signer: Address,
+        signer: Account,
         request_id: &str,
     ) -> Result<Option<TxDetails>, StoreError> {
         let sql = "SELECT txm.details_json(t, TRUE)::text FROM txm.managed_tx t \
@@ -161,7 +167,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn query(
         &self,
-        requests: &[(Address, String)],
+        requests: &[(Account, String)],
     ) -> Result<Vec<Option<TxDetails>>, StoreError> {
         let sql = "SELECT (SELECT txm.details_json(t, FALSE)::text FROM txm.managed_tx t \
                             WHERE t.signer = q.signer AND t.request_id = q.request_id) \
@@ -202,6 +208,10 @@ impl TxmReads {
                 wanted.push_str(&format!(" AND {condition} ${}{cast}", params.len()));
             }
         }
+        if filter.state.is_some_and(|state| !state.is_terminal()) {
+            // An open row is never final: the index of open rows serves.
+            wanted.push_str(" AND t.final_at IS NULL");
+        }
         let sql = format!(
             "SELECT txm.details_json(t, FALSE)::text FROM txm.managed_tx t WHERE {wanted} \
              ORDER BY t.tx_id DESC LIMIT $1"
@@ -219,6 +229,33 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn signers(&self) -> Result<Vec<SignerRow>, StoreError> {
         self.rows(SIGNERS, &[]).await?.iter().map(signer).collect()
+    }
+
+    /// The rows of a signer with a nonce from `first` up to `before`, without it, by nonce; and the
+    /// jumps over nonces there, each with the same two bounds.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn nonces(
+        &self,
+        signer: Account,
+        first: u64,
+        before: u64,
+    ) -> Result<(Vec<Tx>, Vec<(u64, u64)>), StoreError> {
+        let (name, first, before) = (address_text(&signer), bigint(first)?, bigint(before)?);
+        let params: Params<'_> = &[&name, &first, &before];
+        let sql = "SELECT txm.details_json(t, FALSE)::text FROM txm.managed_tx t \
+                   WHERE t.signer = $1 AND t.nonce >= $2 AND t.nonce < $3 ORDER BY t.nonce";
+        let rows = self.rows(sql, params).await?;
+        let txs = rows.iter().map(|row| details(row).map(|it| it.tx)).collect::<Result<_, _>>()?;
+        let sql = "SELECT j.first_nonce, j.before_nonce FROM txm.nonce_jumps j \
+                   WHERE j.signer = $1 AND j.before_nonce > $2 AND j.first_nonce < $3 \
+                   ORDER BY j.first_nonce";
+        let jumps = self.rows(sql, params).await?;
+        let jump = |row: &Row| -> Result<(u64, u64), StoreError> {
+            Ok((unsigned(column(row, 0)?)?, unsigned(column(row, 1)?)?))
+        };
+        Ok((txs, jumps.iter().map(jump).collect::<Result<_, _>>()?))
     }
 
     /// The events behind a place, in the order of the feed, at most `limit`. Nothing becomes
@@ -244,7 +281,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn add_signer(
         &self,
-        signer: Address,
+        signer: Account,
         kind: SignerKind,
         cursor: u64,
         deed: &Deed<'_>,
@@ -261,7 +298,7 @@ impl TxmReads {
     /// [`StoreError`]. `Away`: also an unknown signer.
     pub async fn suspend(
         &self,
-        signer: Address,
+        signer: Account,
         suspension: &Suspension,
         about: &str,
     ) -> Result<bool, StoreError> {
@@ -278,7 +315,7 @@ impl TxmReads {
     /// [`StoreError`]. `Away`: also one that wants two operators.
     pub async fn resume(
         &self,
-        signer: Address,
+        signer: Account,
         reason: &str,
         deed: &Deed<'_>,
     ) -> Result<bool, StoreError> {
@@ -294,7 +331,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn ask_resume(
         &self,
-        signer: Address,
+        signer: Account,
         reason: &str,
         deed: &Deed<'_>,
     ) -> Result<u64, StoreError> {
@@ -309,7 +346,7 @@ impl TxmReads {
     /// [`StoreError`].
     pub async fn ask_adopt(
         &self,
-        signer: Address,
+        signer: Account,
         cursor: u64,
         foreign: &BTreeMap<u64, B256>,
         deed: &Deed<'_>,
@@ -331,7 +368,7 @@ impl TxmReads {
 
     async fn ask(
         &self,
-        signer: Address,
+        signer: Account,
         tx: Option<TxId>,
         what: &str,
         body: &Value,
@@ -376,7 +413,7 @@ impl TxmReads {
     /// [`StoreError`]. `Unknown`: ask again.
     pub async fn cancel_by_request(
         &self,
-        signer: Address,
+        signer: Account,
         request_id: &str,
         deed: &Deed<'_>,
     ) -> Result<CancelByRequest, StoreError> {

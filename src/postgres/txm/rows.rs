@@ -447,6 +447,12 @@ fn block_json(block: &BlockRef) -> Value {
     })
 }
 
+/// A foreign text without control characters. PostgreSQL refuses a zero byte, and one answer of an
+/// endpoint must not keep a step from being written.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).collect()
+}
+
 /// The class and the answers of each attempt. An attempt whose class was never told is left out.
 fn classes_json(step: &TxStep) -> Vec<Value> {
     let told = |attempt: &&Attempt| {
@@ -463,8 +469,8 @@ fn classes_json(step: &TxStep) -> Vec<Value> {
             && *number == attempt.number
         {
             let said = answers.iter().map(|answer| {
-                let said = json!({ "class": answer.class.name(), "text": answer.text });
-                (answer.endpoint.clone(), said)
+                let said = json!({ "class": answer.class.name(), "text": printable(&answer.text) });
+                (printable(&answer.endpoint), said)
             });
             row["answers"] = Value::Object(said.collect::<Map<_, _>>());
         }
@@ -489,7 +495,7 @@ pub(super) fn step(step: &TxStep) -> Value {
         "state": tx.state.number(),
         "sub": tx.sub.map(|sub| sub as i16),
         "code": tx.code.map(|code| code as i16),
-        "refusal": tx.refusal,
+        "refusal": tx.refusal.as_deref().map(printable),
         "wish": tx.wish as i16,
         "resends": tx.resends,
         "resubmit_in_ms": tx.resubmit_in.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),

@@ -33,6 +33,11 @@ pub struct NodeStart {
     pub signers: Vec<Account>,
     /// The outflow limits are those of the statement that stores a first attempt.
     pub policies: BTreeMap<Account, SignerPolicy>,
+    /// Whether outflows are limited: an asset without a limit is then not paid. Only development
+    /// goes without.
+    pub is_limited: bool,
+    /// The most rows of a signer without a nonce.
+    pub queue_max: usize,
     /// The chain's number.
     pub chain_id: u64,
     /// The hash of block 0.
@@ -63,8 +68,9 @@ pub struct TxmStore {
     pool: Connections,
     /// The number of this process.
     me: i64,
-    /// The outflow limits of each signer, as `txm.write` takes them.
-    outflows: Arc<BTreeMap<Account, String>>,
+    /// The outflow limits of each signer, as `txm.write` takes them; `None`: it wants none.
+    outflows: Option<Arc<BTreeMap<Account, String>>>,
+    queue_max: i64,
 }
 
 /// The limits of a policy: `{asset: units}`, '' for the chain's own coin.
@@ -99,6 +105,8 @@ fn created(row: &Row) -> Result<Created, StoreError> {
     match column(row, 0)? {
         "new" => Ok(Created::New(tx(row)?)),
         "known" => Ok(Created::Known(tx(row)?)),
+        "suspended" => Err(StoreError::Suspended),
+        "overloaded" => Err(StoreError::Overloaded),
         _ => Ok(Created::Conflict(column(row, 1)?)),
     }
 }
@@ -127,7 +135,9 @@ impl TxmStore {
         let params: Params<'_> = &[&start.node, &start.url, &signers];
         let begun = row(&pool, "SELECT txm.begin($1, $2, $3)", params).await?;
         let limits = start.policies.iter().map(|(signer, policy)| (*signer, outflows(policy)));
-        Ok(TxmStore { pool, me: column(&begun, 0)?, outflows: Arc::new(limits.collect()) })
+        let outflows = start.is_limited.then(|| Arc::new(limits.collect()));
+        let queue_max = i64::try_from(start.queue_max).unwrap_or(i64::MAX);
+        Ok(TxmStore { pool, me: column(&begun, 0)?, outflows, queue_max })
     }
 
     /// The number of this process, for ever.
@@ -279,13 +289,18 @@ impl TxStore for TxmStore {
         let sql = "SELECT txm.number($1, $2, $3, $4, $5::text[]::uuid[], $6, $7)";
         let params: Params<'_> = &[&signer, &self.me, &token, &floor, &ids, &versions, &gas];
         let rows = self.rows(sql, params).await?;
-        rows.iter().map(|row| words::tx(column(row, 0)?).map_err(unread)).collect()
+        let tx = |row: &Row| {
+            let text: &str = column::<Option<_>>(row, 0)?.ok_or(StoreError::Suspended)?;
+            words::tx(text).map_err(unread)
+        };
+        rows.iter().map(tx).collect()
     }
 
     async fn keep(&self, request: &NewTx) -> Result<Created, StoreError> {
         let (signer, body) = (address_text(&request.signer), words::request(request).to_string());
-        let sql = "SELECT outcome, fields, tx FROM txm.keep($1, $2, $3::text::jsonb)";
-        created(&row(&self.pool, sql, &[&signer, &self.me, &body]).await?)
+        let sql = "SELECT outcome, fields, tx FROM txm.keep($1, $2, $3::text::jsonb, $4)";
+        let params: Params<'_> = &[&signer, &self.me, &body, &self.queue_max];
+        created(&row(&self.pool, sql, params).await?)
     }
 
     async fn find(&self, signer: Account, request_id: &str) -> Result<Option<Tx>, StoreError> {
@@ -299,7 +314,10 @@ impl TxStore for TxmStore {
     async fn write(&self, lease: Lease, steps: &[TxStep]) -> Result<Vec<Option<Tx>>, StoreError> {
         let (signer, token) = (address_text(&lease.signer), bigint(lease.token)?);
         let body = Value::Array(steps.iter().map(words::step).collect()).to_string();
-        let limits = self.outflows.get(&lease.signer).map_or("{}", String::as_str);
+        let limits = match &self.outflows {
+            Some(limits) => limits.get(&lease.signer).map_or("{}", String::as_str),
+            None => "null",
+        };
         let sql = "SELECT txm.write($1, $2, $3, $4::text::jsonb, $5::text::jsonb)";
         let rows = self.rows(sql, &[&signer, &self.me, &token, &body, &limits]).await?;
         let tx = |row: &Row| {
@@ -311,6 +329,7 @@ impl TxStore for TxmStore {
 
     async fn suspend(&self, lease: Lease, reason: &str, about: &str) -> Result<(), StoreError> {
         let (signer, token) = (address_text(&lease.signer), bigint(lease.token)?);
+        let about = words::printable(about);
         let sql = "SELECT txm.suspend($1, $2, $3, $4, $5)::text";
         self.rows(sql, &[&signer, &self.me, &token, &reason, &about]).await.map(drop)
     }

@@ -207,6 +207,12 @@ impl ModelDatabase {
         ModelDatabase { base: Arc::new(Mutex::new(self.base.lock().backup())) }
     }
 
+    /// Falls back to a backup under its running processes. Their leases stay.
+    pub fn restore(&self, older: &ModelDatabase) {
+        let older = older.base.lock().backup();
+        self.base.lock().restore(older);
+    }
+
     /// Admits attempts that are no transaction of the chain, for signers that only pretend.
     pub fn admit_any_bytes(&self) {
         self.base.lock().admit_any_bytes();

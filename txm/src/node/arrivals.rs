@@ -31,8 +31,9 @@ pub(super) struct Arrivals<S, E, K> {
 struct Handed {
     txs: BTreeMap<TxId, Instant>,
     commands: BTreeMap<u64, Instant>,
-    /// The lease with which the suspensions were given.
-    suspensions: BTreeMap<Address, (Lease, Vec<Suspension>)>,
+    /// The lease with which the suspensions were given, and when. They too are given again: the
+    /// owner may have read others meanwhile.
+    suspensions: BTreeMap<Address, (Lease, Vec<Suspension>, Instant)>,
 }
 
 impl<S: TxStore, E, K> Arrivals<S, E, K>
@@ -110,7 +111,7 @@ where
             if seat.orders.try_send(order).is_ok() {
                 self.handed.txs.extend(ids.into_iter().map(|id| (id, now)));
                 self.handed.commands.extend(numbers.into_iter().map(|id| (id, now)));
-                self.handed.suspensions.insert(signer, (seat.lease, reasons));
+                self.handed.suspensions.insert(signer, (seat.lease, reasons, now));
             }
         }
     }
@@ -123,7 +124,8 @@ impl Handed {
         self.txs.retain(|_, given| is_new(given));
         self.commands.retain(|_, given| is_new(given));
         self.suspensions.retain(|signer, given| {
-            seats.iter().any(|seat| seat.lease.signer == *signer && seat.lease == given.0)
+            let is_here = |seat: &Seat| seat.lease.signer == *signer && seat.lease == given.0;
+            is_new(&given.2) && seats.iter().any(is_here)
         });
     }
 }

@@ -1,5 +1,7 @@
 //! Nodes on one model of the store, with a clock that tokio drives: leases, shares, take-overs.
 
+mod payments;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +20,7 @@ use crate::desk::TxRefusal;
 use crate::model::store::{ModelDatabase, ModelStore, StoreCall, StoreFault};
 use crate::rpc::{Block, BlockAt, RpcCall, RpcError, RpcValue};
 use crate::signer::{SignError, SignedBytes, Unsigned};
-use crate::store::{Created, OtherOwner, TxStore as _};
+use crate::store::{CommandWish, Created, OtherOwner, TxStore as _};
 
 /// A chain that stands still: accounts are rich, and nothing was ever sent.
 #[derive(Clone, Default)]
@@ -488,6 +490,22 @@ async fn a_lease_with_an_unknown_outcome_is_found() {
     assert!(matches!(answer, Err(TxRefusal::Away(_))), "{answer:?}");
     eventually("its owner", || !c.desk.owned().is_empty()).await;
     assert_eq!(database.token(keys[0]), 3);
+    database.check();
+}
+
+/// Its owner has drained, and no release was answered: the renewal gives it back, and the node
+/// acquires it anew.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_left_is_given_back_by_the_next_renewal() {
+    let (database, keys) = database(1);
+    let a = start(&database, "a", &keys);
+    post(std::slice::from_ref(&a.desk), request(keys[0], "1")).await;
+    for _ in 0..5 {
+        a.store.fail(StoreCall::Release, StoreFault::Refused);
+    }
+    database.command(keys[0], None, CommandWish::Release);
+    a.desk.wake(keys[0]);
+    eventually("another lease", || database.token(keys[0]) == 2).await;
     database.check();
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use alloy_primitives::B256;
 use chain::decide::{Effect, TxFact, TxRules, TxStep, decide};
 use chain::state::TxState;
 use chain::tx::{SubState, Tx, TxId, Wish};
@@ -76,6 +77,8 @@ pub(super) struct Row {
     pub misses: u32,
     /// Its lookup by sender and nonce is under way or is planned.
     pub is_sought: bool,
+    /// The hash that a person named as the one with its nonce.
+    pub named: Option<B256>,
     /// When the row was first seen BLOCKED.
     pub blocked: Option<Instant>,
     /// The time of its next resend.
@@ -88,6 +91,7 @@ pub(super) struct Row {
     wake: Option<Instant>,
     is_stale_told: bool,
     is_fill_told: bool,
+    is_fill_held: bool,
     place: Place,
 }
 
@@ -107,6 +111,7 @@ impl Row {
             ask_at: None,
             misses: 0,
             is_sought: false,
+            named: None,
             blocked: None,
             due: None,
             first_sent: None,
@@ -114,6 +119,7 @@ impl Row {
             wake: None,
             is_stale_told: false,
             is_fill_told: false,
+            is_fill_held: false,
             place,
         }
     }
@@ -141,7 +147,8 @@ impl Row {
 
     /// When its nonce is to be filled.
     fn fill_at(&self, times: Times) -> Option<Instant> {
-        Some(self.blocked.filter(|_| !self.is_fill_told)? + times.fill_after)
+        let is_open = !self.is_fill_told && !self.is_fill_held;
+        Some(self.blocked.filter(|_| is_open)? + times.fill_after)
     }
 
     /// The looks for which the time has come.
@@ -209,6 +216,18 @@ pub(super) struct Planned {
     pub step: TxStep,
 }
 
+impl Planned {
+    /// Whether a step stores an attempt that pays.
+    pub(super) fn stores_pay(step: &TxStep) -> bool {
+        step.is_new_attempt && step.tx.attempts.last().is_some_and(|last| last.kind.pays())
+    }
+
+    /// Whether its step stores an attempt that pays.
+    pub(super) fn stores_payment(&self) -> bool {
+        Planned::stores_pay(&self.step)
+    }
+}
+
 /// The decisions of one round.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
@@ -260,7 +279,11 @@ impl Book {
         }
         let mut row = match self.take_out(id) {
             Some(row) => Row { tx, ..row },
-            None => Row::new(tx, Place::Later),
+            None => {
+                // Its last owner has sent what it stored: a pool may have dropped that.
+                let sent = (!tx.attempts.is_empty()).then_some(now);
+                Row { sent, ..Row::new(tx, Place::Later) }
+            }
         };
         row.has_turn |= !row.tx.attempts.is_empty();
         row.due = row.tx.resubmit_in.map(|wait| now + wait);
@@ -270,6 +293,7 @@ impl Book {
             _ => None,
         };
         row.is_fill_told &= row.blocked.is_some();
+        row.is_fill_held &= row.blocked.is_some();
         self.put_in(id, row);
     }
 
@@ -318,6 +342,15 @@ impl Book {
             self.wakes.insert((wake, id));
         }
         self.rows.insert(id, row);
+    }
+
+    /// The signer may sign again: rows that stayed BLOCKED for long are filled now.
+    pub(super) fn resume_fills(&mut self) {
+        for id in self.ids() {
+            if self.row(id).is_some_and(|row| row.is_fill_held) {
+                self.change(id, |row| row.is_fill_held = false);
+            }
+        }
     }
 
     /// Forgets a row.
@@ -430,6 +463,13 @@ impl Book {
         below.filter_map(|nonce| self.nonces.get(nonce).copied()).collect()
     }
 
+    /// The UNACCOUNTED rows, with their nonces.
+    pub(super) fn unaccounted(&self) -> Vec<(TxId, u64)> {
+        let rows = self.flying.iter().filter_map(|nonce| Some((self.at(*nonce)?, *nonce)));
+        let rows = rows.filter(|(row, _)| row.tx.sub == Some(SubState::Unaccounted));
+        rows.map(|(row, nonce)| (row.tx.id, nonce)).collect()
+    }
+
     /// The rows that an endpoint lacks: its pool counts up to `pending`, and these were sent before
     /// `asked`. Ascending. A row that was sent for this reason within `pause` is not named again.
     pub(super) fn missing(&self, pending: u64, asked: Instant, pause: Duration) -> Vec<TxId> {
@@ -460,7 +500,7 @@ impl Book {
     /// The looks that a row wants now. Each is named once: the next resend counts from the write
     /// of its step.
     pub(super) fn take_wants(&mut self, id: TxId, now: Instant) -> Wants {
-        let times = self.times;
+        let (times, is_suspended) = (self.times, self.is_suspended());
         let wants = self.rows.get(&id).map(|row| row.look_at(now, times)).unwrap_or_default();
         self.change(id, |row| {
             row.due = row.due.filter(|at| *at > now);
@@ -471,7 +511,9 @@ impl Book {
                 None => row.retry,
             };
             row.is_stale_told |= wants.stale;
-            row.is_fill_told |= wants.fill;
+            row.is_fill_told |= wants.fill && !is_suspended;
+            // Its time has come, and it is filled once the signer may sign again.
+            row.is_fill_held |= wants.fill && is_suspended;
         });
         wants
     }

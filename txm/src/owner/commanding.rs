@@ -5,11 +5,14 @@ use chain::state::TxState;
 use chain::tx::{Tx, TxId};
 use tokio::time::Instant;
 
+use super::writing::DATABASE_OLDER;
 use super::{Order, Owner};
 use crate::rpc::Endpoint;
 use crate::signer::Signer;
 use crate::store::{CommandWish, Suspension, TxCommand, TxStore};
 
+/// The suspensions that the store sets within a call. Nothing else raises an alert of them.
+const SET_BY_STORE: [&str; 2] = ["DATABASE_RESTORED", "OUTFLOW_LIMIT"];
 /// The actor of suspensions that the program sets.
 const ACTOR: &str = "txm";
 
@@ -25,6 +28,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             self.early.push(Order::Arrived(txs, commands, suspensions));
             return;
         }
+        self.writing.is_arrived = true;
         let now = Instant::now();
         for tx in txs {
             // A row that is here is newer than a list that was read beside it.
@@ -52,14 +56,40 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// store has shown it.
     pub(super) fn set_suspensions(&mut self, mut read: Vec<Suspension>) {
         let was_suspended = self.book.is_suspended();
+        let is_older = |all: &[Suspension]| all.iter().any(|it| it.reason == DATABASE_OLDER);
+        let was_older = is_older(&self.book.suspensions);
         self.own_suspensions.retain(|own| !read.contains(own));
+        for reason in SET_BY_STORE {
+            let holds = |all: &[Suspension]| all.iter().any(|one| one.reason == reason);
+            if holds(&read) && !holds(&self.book.suspensions) {
+                self.raise(reason, "the signer");
+            }
+        }
         read.extend(self.own_suspensions.iter().cloned());
         self.book.suspensions = read;
+        if was_older && !is_older(&self.book.suspensions) {
+            // The operator vouches for this database: its book is read as by a new owner, and its
+            // cursor is compared with the chain.
+            self.book.cursor = 0;
+            for id in self.book.ids() {
+                self.book.forget(id);
+            }
+            self.following.wants_counts = true;
+            self.writing.must_open = true;
+        }
         if was_suspended && !self.book.is_suspended() {
+            self.book.resume_fills();
             // The command that lifted it may have moved the cursor.
             self.writing.must_open = true;
             self.following.wants_counts = true;
         }
+    }
+
+    /// Adds suspensions to those that are known. It lifts none: their reader may have been earlier.
+    pub(super) fn add_suspensions(&self, read: &[Suspension]) -> Vec<Suspension> {
+        let mut all = self.book.suspensions.clone();
+        all.extend(read.iter().filter(|it| !self.book.suspensions.contains(it)).cloned());
+        all
     }
 
     /// Suspends the signer in memory, so that nothing new is signed from now on.

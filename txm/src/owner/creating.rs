@@ -110,13 +110,26 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     pub(super) fn created(&mut self, requests: Vec<Request>, created: Vec<Created>) {
         crash::point("txm_after_create");
         let now = Instant::now();
-        let before = self.book.cursor.max(self.following.floor);
+        let seen = self.book.cursor;
+        let before = seen.max(self.following.floor);
         let lowest = created.iter().filter_map(|created| match created {
             Created::New(tx) => tx.nonce,
             Created::Known(_) | Created::Conflict(_) => None,
         });
         self.find_hole(before, lowest.min());
         for (request, created) in requests.into_iter().zip(created) {
+            let nonce = match &created {
+                // The row of a nonce that a jump passed over has an old nonce by its name.
+                Created::New(tx) => {
+                    tx.nonce.filter(|nonce| tx.new.request_id != format!("fill/{nonce}"))
+                }
+                Created::Known(_) | Created::Conflict(_) => None,
+            };
+            if nonce.is_some_and(|nonce| self.find_older(nonce, seen, "a new nonce")) {
+                let words = "the database is an older one".to_owned();
+                drop(request.reply.send(Err(TxRefusal::Away(words))));
+                continue;
+            }
             match &created {
                 Created::New(tx) => self.put(Tx::clone(tx), now),
                 // A statement before this one made it, and its answer was lost.
@@ -224,10 +237,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     pub(super) fn numbered(&mut self, ready: Vec<(Ready, Hold)>, txs: Vec<Tx>) {
         crash::point("txm_after_create");
         let now = Instant::now();
-        let before = self.book.cursor.max(self.following.floor);
+        let seen = self.book.cursor;
+        let before = seen.max(self.following.floor);
         self.find_hole(before, txs.iter().filter_map(|tx| tx.nonce).min());
         for tx in txs {
-            self.put(tx, now);
+            if tx.nonce.is_none_or(|nonce| !self.find_older(nonce, seen, "a new nonce")) {
+                self.put(tx, now);
+            }
         }
         for (Ready { id, .. }, _) in &ready {
             // Passed over: its row changed meanwhile. The store is asked for it.

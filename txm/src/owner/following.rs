@@ -248,14 +248,21 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         for id in ids {
             self.want_receipts(id);
         }
+        // A count that was too high may fall again.
+        self.following.wants_final |= !self.book.unaccounted().is_empty();
         // Sent and not mined: each pool is asked whether it has them.
         self.following.wants_counts |= self.book.has_unmined();
     }
 
     pub(super) fn heard_final_mined(&mut self, count: Option<u64>) {
         self.following.is_asking_final = false;
-        let known = self.following.final_mined;
-        self.following.final_mined = count.unwrap_or(known);
+        let Some(count) = count else { return };
+        self.following.final_mined = count;
+        for (id, nonce) in self.book.unaccounted() {
+            if count <= nonce {
+                self.book.tell_once(id, TxFact::Unspent);
+            }
+        }
     }
 
     /// Asks for the receipts of all attempts of a row.
@@ -373,7 +380,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// the hash that a person named.
     pub(super) fn seek(&mut self, id: TxId, named: Option<B256>) {
         if self.book.row(id).is_some_and(|row| !row.is_sought || named.is_some()) {
-            self.book.change(id, |row| row.is_sought = true);
+            self.book.change(id, |row| (row.is_sought, row.named) = (true, named.or(row.named)));
+            let named = self.book.row(id).and_then(|row| row.named);
             self.following.seeks.push_back((id, named));
         }
     }
@@ -418,9 +426,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             .map(|read| read.hash)
             .collect();
         let taker = finals.iter().find(|hash| {
-            finals.iter().filter(|other| other == hash).count() >= options.quorum.max(1)
+            let agree = finals.iter().filter(|other| other == hash).count();
+            agree >= options.quorum.max(1) && found.iter().all(|read| read.hash == **hash)
         });
-        if let Some(taker) = taker {
+        // The end of a row needs both: the nonce is mined for good, and by this one.
+        let is_spent = row.tx.nonce.is_some_and(|nonce| nonce < self.following.final_mined);
+        self.following.wants_final |= taker.is_some() && !is_spent;
+        if let Some(taker) = taker.filter(|_| is_spent) {
             self.book.tell_once(id, TxFact::Taken(*taker));
         }
     }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::book::back_off;
 use super::{Heard, Owner};
 use crate::crash;
+use crate::policy;
 use crate::rpc::Endpoint;
 use crate::signer::{SignError, SignedBytes, Signer, Unsigned};
 use crate::store::TxStore;
@@ -28,6 +29,8 @@ pub(super) struct Sending {
     /// By nonce and attempt, so that sends begin in ascending order.
     outbox: BTreeMap<(u64, u32), TxId>,
     under_way: usize,
+    /// Sends to endpoints with an open breaker.
+    beside: usize,
 }
 
 /// The answer of the signer.
@@ -97,13 +100,22 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         if kind.pays() && self.book.is_suspended() {
             return;
         }
+        // Any node keeps a row, and the policy may have changed since: the one of this node counts.
+        let policy = self.tools.policies.get(&row.tx.new.signer);
+        let allowed = match kind.pays() {
+            true => policy::allow(policy, &row.tx.new.payload),
+            false => Ok(()),
+        };
         let options = &self.tools.options;
         let chain = (options.chain_id, options.is_legacy);
         let unsigned = unsigned(&row.tx, nonce, kind, price, gas, chain);
         let (tools, limit) = (self.tools.clone(), options.sign_timeout);
         self.book.change(id, |row| (row.is_signing, row.has_turn) = (true, true));
         self.asks.push(Box::pin(async move {
-            let signed = timeout(limit, tools.keys.sign(&unsigned)).await;
+            let signed = match allowed {
+                Ok(()) => timeout(limit, tools.keys.sign(&unsigned)).await,
+                Err(error) => Ok(Err(SignError::Policy(error.to_string()))),
+            };
             let signed =
                 signed.unwrap_or_else(|_| Err(SignError::Away("no answer in time".into())));
             Heard::Signed(SignAnswer { id, kind, price, gas: unsigned.gas, signed })
@@ -121,10 +133,14 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.book.tell(id, TxFact::Signed(signed), None);
             }
             Err(error) => {
-                if let SignError::Mismatch(_) = error {
-                    self.raise("signer_mismatch", &format!("{id}: {error}"));
-                } else {
-                    tracing::warn!(signer = %self.lease.signer, tx = %id, %error, "not signed");
+                match error {
+                    SignError::Mismatch(_) => {
+                        self.raise("signer_mismatch", &format!("{id}: {error}"));
+                    }
+                    SignError::Policy(_) => self.raise("signer_policy", &format!("{id}: {error}")),
+                    SignError::Away(_) | SignError::NoKey => {
+                        tracing::warn!(signer = %self.lease.signer, tx = %id, %error, "not signed");
+                    }
                 }
                 self.book.change(id, |row| {
                     row.retry = Some(Instant::now() + back_off(row.failures));
@@ -162,9 +178,19 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 sent.push((id, attempt));
             }
             self.sending.under_way += 1;
+            let (well, shut) = self.tools.pool.halves();
+            // A full line of them: an endpoint that is back is sent to by its counts.
+            if !shut.is_empty() && self.sending.beside < most {
+                self.sending.beside += 1;
+                let (tools, sent, raws) = (self.tools.clone(), sent.clone(), raws.clone());
+                self.asks.push(Box::pin(async move {
+                    let answers = tools.pool.send_to_those(&shut, &raws).await;
+                    Heard::SentBeside(SendAnswer { sent, answers })
+                }));
+            }
             let tools = self.tools.clone();
             self.asks.push(Box::pin(async move {
-                let answers = tools.pool.send(&raws).await;
+                let answers = tools.pool.send_to_those(&well, &raws).await;
                 crash::point("txm_after_send");
                 Heard::Sent(SendAnswer { sent, answers })
             }));
@@ -190,6 +216,17 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 _ => {}
             }
             self.book.tell(id, TxFact::Answered { attempt, answers }, None);
+        }
+    }
+
+    /// Answers of endpoints with an open breaker. Those of the others have decided already: only an
+    /// endpoint that has the attempt says more.
+    pub(super) fn heard_beside(&mut self, answer: SendAnswer) {
+        self.sending.beside -= 1;
+        for ((id, attempt), answers) in answer.sent.into_iter().zip(answer.answers) {
+            if answers.iter().any(|answer| answer.class.is_in_pool()) {
+                self.book.tell(id, TxFact::Answered { attempt, answers }, None);
+            }
         }
     }
 

@@ -4,6 +4,7 @@ mod commanded;
 mod dropped;
 mod key;
 mod paid;
+mod refused;
 mod reorganized;
 mod shaken;
 mod world;

@@ -7,7 +7,7 @@ use chain::state::{AttemptKind, TxState};
 use chain::tx::{Tx, TxId, Wish};
 use tokio::time::Instant;
 
-use super::book::{Planned, back_off};
+use super::book::{BACK_OFF_MAX, Planned, back_off};
 use super::creating::Request;
 use super::{Owner, TxRefusal};
 use crate::crash;
@@ -19,6 +19,8 @@ use crate::store::{Created, Ready, SignerBook, StoreError, TxStore};
 
 /// The most steps of one statement.
 const STEPS_MAX: usize = 256;
+/// The reason of a suspension: the database is an older one than this owner has seen.
+pub(super) const DATABASE_OLDER: &str = "DATABASE_OLDER";
 
 /// The answer to a fenced call, with its request.
 pub(super) enum Called {
@@ -49,8 +51,18 @@ pub(super) struct Writing {
     /// No fenced call begins before this time.
     pub pause: Option<Instant>,
     failures: u32,
+    /// Arrivals came while the book was read.
+    pub is_arrived: bool,
     /// Steps that were not written, for want of an answer that says so.
     again: Vec<Planned>,
+    /// Steps go one by one: together they were refused.
+    is_apart: bool,
+    /// Steps that were refused alone.
+    aside: Vec<Aside>,
+    /// The step that is being written was aside.
+    trying: Option<Tried>,
+    /// The calls that the store did.
+    wells: u64,
     /// Rows of a write with an unknown outcome: their effects are lost.
     lost: Vec<TxId>,
     /// Suspensions to be written.
@@ -58,6 +70,31 @@ pub(super) struct Writing {
     /// Commands that are over.
     pub over: VecDeque<(u64, Option<&'static str>)>,
     next: Kind,
+}
+
+/// A step that was refused alone, and the time of its next try.
+struct Aside {
+    planned: Planned,
+    at: Instant,
+    tried: Tried,
+}
+
+/// The tries of a step alone: how many failed, and the calls that the store had done at the last.
+#[derive(Clone, Copy, Default)]
+struct Tried {
+    failures: u32,
+    wells: u64,
+}
+
+impl Writing {
+    fn is_one_by_one(&self) -> bool {
+        self.is_apart || self.trying.is_some()
+    }
+
+    /// The next try of a step that was refused alone.
+    pub(super) fn next_aside(&self) -> Option<Instant> {
+        self.aside.iter().map(|it| it.at).min()
+    }
 }
 
 impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
@@ -88,11 +125,38 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         } else if let Some((reason, about)) = self.writing.suspensions.pop_front() {
             self.call_suspend(reason, about);
         } else if !self.writing.again.is_empty() {
-            let steps = std::mem::take(&mut self.writing.again);
-            self.call_write(steps);
+            let mut steps = std::mem::take(&mut self.writing.again);
+            if self.writing.is_one_by_one() {
+                self.writing.again = steps.split_off(1);
+            }
+            let steps = self.still_allowed(steps);
+            match steps.is_empty() {
+                true => self.begin_in_turn(now),
+                false => self.call_write(steps),
+            }
         } else {
-            self.begin_in_turn(now);
+            self.writing.is_apart = false;
+            if !self.begin_aside(now) {
+                self.begin_in_turn(now);
+            }
         }
+    }
+
+    /// Of steps that were not written, those that store a payment are decided anew while the signer
+    /// is suspended.
+    fn still_allowed(&mut self, steps: Vec<Planned>) -> Vec<Planned> {
+        if !self.book.is_suspended() {
+            return steps;
+        }
+        let (pays, steps): (Vec<Planned>, Vec<Planned>) =
+            steps.into_iter().partition(Planned::stores_payment);
+        for Planned { id, told, .. } in pays {
+            self.book.change(id, |row| {
+                row.is_writing = false;
+                row.facts.push_front(told);
+            });
+        }
+        steps
     }
 
     /// Creates, steps and commands take turns, so that none of them waits for long.
@@ -118,6 +182,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     }
 
     fn call_open(&mut self) {
+        self.writing.is_arrived = false;
         let (tools, lease) = (self.tools.clone(), self.lease);
         self.call = Some(Box::pin(async move { Called::Opened(tools.store.open(lease).await) }));
     }
@@ -203,6 +268,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.failed("number", &error);
             }
             Called::Written(steps, Ok(rows)) => {
+                self.writing.trying = None;
                 self.well();
                 self.written(steps, rows);
             }
@@ -221,6 +287,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     fn well(&mut self) {
         self.writing.failures = 0;
+        self.writing.wells += 1;
     }
 
     /// A fenced call was not answered well. Fenced: the end. Else a pause.
@@ -235,12 +302,17 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             );
             return;
         }
+        // The book tells why, before another nonce is asked for.
+        self.writing.must_open |= matches!(error, StoreError::Suspended);
         self.writing.pause = Some(Instant::now() + back_off(self.writing.failures));
         self.writing.failures += 1;
         tracing::warn!(%signer, node = %self.tools.node, what, %error, "the store did not answer");
     }
 
+    /// The store refuses one wrong value with its whole statement. So behind a second failure steps
+    /// go one by one, and one that fails alone is put aside and tried again by itself.
     fn not_written(&mut self, steps: Vec<Planned>, error: &StoreError) {
+        let aside = self.writing.trying.take();
         if let StoreError::Unknown(_) = error {
             self.writing.must_open = true;
             for Planned { id, told, .. } in steps {
@@ -254,10 +326,52 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                     }
                 });
             }
-        } else {
-            self.writing.again = steps;
+        } else if !matches!(error, StoreError::Fenced { .. }) {
+            let mut steps = steps;
+            match steps.pop() {
+                Some(step) if steps.is_empty() && self.writing.is_one_by_one() => {
+                    self.put_aside(step, aside.unwrap_or_default());
+                    // What was aside already holds nothing up any more.
+                    if aside.is_some() {
+                        return;
+                    }
+                }
+                last => {
+                    steps.extend(last);
+                    self.writing.is_apart |= self.writing.failures > 0;
+                    steps.append(&mut self.writing.again);
+                    self.writing.again = steps;
+                }
+            }
         }
         self.failed("write", error);
+    }
+
+    fn put_aside(&mut self, planned: Planned, before: Tried) {
+        let Tried { failures, wells } = before;
+        // The store did others meanwhile: the step itself is refused.
+        if failures > 0 && wells < self.writing.wells {
+            let field = planned.told.command;
+            self.raise("tx_step_refused", &format!("tx {}, command {field:?}", planned.id));
+        }
+        let at = Instant::now() + back_off(failures.saturating_add(3));
+        let tried = Tried { failures: failures.saturating_add(1), wells: self.writing.wells };
+        self.writing.aside.push(Aside { planned, at, tried });
+    }
+
+    /// Tries a step alone that was refused before. Returns whether there is one.
+    fn begin_aside(&mut self, now: Instant) -> bool {
+        let Some(index) = self.writing.aside.iter().position(|it| it.at <= now) else {
+            return false;
+        };
+        let Aside { planned, tried, .. } = self.writing.aside.swap_remove(index);
+        let steps = self.still_allowed(vec![planned]);
+        if steps.is_empty() {
+            return false;
+        }
+        self.writing.trying = Some(tried);
+        self.call_write(steps);
+        true
     }
 
     /// A command may not be carried out: the book that is read next has it again.
@@ -301,8 +415,14 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 // Its version is another one: the store knows more than this memory.
                 tracing::warn!(signer = %self.lease.signer, tx = %id, "a step met another version");
                 self.writing.must_open = true;
-                self.writing.lost.push(id);
                 self.forget_command(told.command);
+                if step.tx.state == TxState::Submitted && Planned::stores_pay(&step) {
+                    // Or its signer may pay no more in this hour: then the book shows a suspension
+                    // and no news of the row. No second signature before that is known.
+                    self.book.change(id, |row| row.retry = Some(now + BACK_OFF_MAX));
+                } else {
+                    self.writing.lost.push(id);
+                }
                 continue;
             };
             self.count(&tx, &step.tx, &told.fact);
@@ -345,17 +465,26 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.well();
         let is_first = !self.writing.is_open;
         (self.writing.is_open, self.writing.must_open) = (true, false);
-        self.book.cursor = self.book.cursor.max(read.cursor);
-        // Later ones come with the arrivals, and one that was handed over may be newer than this.
-        if is_first {
-            self.set_suspensions(read.suspensions);
-        }
+        // Arrivals that came while it was read may be newer, or older: both count.
+        let suspensions = match self.writing.is_arrived {
+            true => self.add_suspensions(&read.suspensions),
+            false => read.suspensions,
+        };
+        self.set_suspensions(suspensions);
+        let seen = self.book.cursor;
+        self.find_older(read.cursor, seen, "the cursor");
         let lost = std::mem::take(&mut self.writing.lost);
         let known: BTreeSet<TxId> = read.txs.iter().map(|tx| tx.id).collect();
         let max_fee = assumed_fee(self.following.market, &self.tools.options.caps);
         self.tools.open_rows.open(self.lease.signer, &read.txs, max_fee);
+        self.book.cursor = self.book.cursor.max(read.cursor);
         for tx in read.txs {
             let id = tx.id;
+            let other = tx.nonce.and_then(|nonce| self.book.at(nonce));
+            if other.is_some_and(|row| row.tx.id != id) {
+                self.find_older(tx.nonce.unwrap_or(0), u64::MAX, "a nonce of two rows");
+                continue;
+            }
             let is_news = self.book.row(id).is_none_or(|row| row.tx.version < tx.version);
             self.book.put(tx, now);
             self.book.change(id, |row| {
@@ -378,7 +507,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
         self.take_commands(read.commands, true);
         for order in std::mem::take(&mut self.early) {
-            self.order(Some(order));
+            self.order(Some(match order {
+                // It was read before the book, or beside it.
+                super::Order::Arrived(txs, commands, read) => {
+                    super::Order::Arrived(txs, commands, self.add_suspensions(&read))
+                }
+                other => other,
+            }));
         }
         if is_first {
             self.following.wants_counts = true;
@@ -389,6 +524,16 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             );
         }
         self.looked();
+    }
+
+    /// The database fell back under this owner: a nonce or the cursor is below what it has seen.
+    /// Returns whether it is so. Nothing is signed until an operator has looked.
+    pub(super) fn find_older(&mut self, nonce: u64, seen: u64, about: &str) -> bool {
+        let is_older = nonce < seen;
+        if is_older {
+            self.want_suspension(DATABASE_OLDER, format!("{about}: {nonce}, seen: {seen}"));
+        }
+        is_older
     }
 
     /// Hands an unfinished row to the table, as if no owner had done anything about it yet.

@@ -53,6 +53,11 @@ impl Breaker {
         self.lied_until.is_some_and(|until| now < until)
     }
 
+    /// Whether it is open, also while one question tries.
+    pub fn is_shut(&self) -> bool {
+        self.shut_until.is_some()
+    }
+
     /// The endpoint answered.
     pub fn answered(&mut self) {
         self.failures = 0;

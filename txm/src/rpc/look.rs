@@ -61,18 +61,14 @@ pub struct Look {
     /// By endpoint; `None`: it did not answer in this cycle, or is set aside.
     pub(super) seen: Vec<Option<Arc<Seen>>>,
     quorum: usize,
-    blind: Option<Duration>,
+    pub(super) blind: Option<Duration>,
     /// The blocks of the views that a quorum has, the lowest first. A view may be anywhere, so
     /// that its heights are counted, and not those between two views.
     agreed: Vec<BlockRef>,
 }
 
 impl Look {
-    pub(super) fn new(
-        seen: Vec<Option<Arc<Seen>>>,
-        quorum: usize,
-        blind: Option<Duration>,
-    ) -> Look {
+    pub(super) fn new(seen: Vec<Option<Arc<Seen>>>, quorum: usize) -> Look {
         let mut counts: BTreeMap<(u64, B256), (BlockRef, usize)> = BTreeMap::new();
         for block in seen.iter().flatten().flat_map(|seen| seen.view.from(0, usize::MAX)) {
             counts.entry((block.number, block.hash)).or_insert((*block, 0)).1 += 1;
@@ -80,7 +76,7 @@ impl Look {
         let quorum = quorum.max(1);
         let agreed = counts.into_values().filter(|(_, count)| *count >= quorum);
         let agreed = agreed.map(|(block, _)| block).collect();
-        Look { seen, quorum, blind, agreed }
+        Look { seen, quorum, blind: None, agreed }
     }
 
     /// A look of endpoints that all showed something, with base fees of 0, for tests of other
@@ -91,7 +87,7 @@ impl Look {
             let base_fees = view.from(0, usize::MAX).map(|block| (block.number, 0)).collect();
             Some(Arc::new(Seen { view, base_fees, ..Seen::default() }))
         };
-        Look::new(views.into_iter().map(seen).collect(), quorum, None)
+        Look::new(views.into_iter().map(seen).collect(), quorum)
     }
 
     /// The highest block that a quorum of endpoints has.
@@ -163,7 +159,7 @@ impl Look {
         down.find(|at| self.is_final(at.number, at.hash, finality, required)).copied()
     }
 
-    /// The time without an answer of any endpoint; `None`: one answered in this cycle.
+    /// The time without a head that a quorum has; `None`: this cycle has one.
     pub fn is_blind(&self) -> Option<Duration> {
         self.blind
     }

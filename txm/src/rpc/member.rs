@@ -89,6 +89,11 @@ impl<E: Endpoint> Member<E> {
         }
     }
 
+    /// Whether its breaker is open: its last answers did not come.
+    pub(super) fn is_shut(&self) -> bool {
+        self.breaker.lock().is_shut()
+    }
+
     pub(super) fn is_liar(&self) -> bool {
         self.breaker.lock().is_liar(Instant::now())
     }

@@ -35,7 +35,7 @@ pub struct Pool<E> {
     rules: Arc<HeadRules>,
     /// One look at a time.
     cycles: tokio::sync::Mutex<Cycles>,
-    /// The last time at which an endpoint showed a head.
+    /// The last time at which a quorum showed one head.
     answered: Mutex<Instant>,
 }
 
@@ -111,7 +111,27 @@ impl<E: Endpoint> Pool<E> {
     /// behind the answer of the one before. `raws`: the hash and the bytes of each. One list a raw
     /// transaction, one answer an endpoint; an empty list: every endpoint is set aside.
     pub async fn send(&self, raws: &[(B256, Bytes)]) -> Vec<Vec<EndpointAnswer>> {
-        let sends = self.members.iter().map(|member| send_to(member, raws));
+        let all: Vec<usize> = (0..self.members.len()).collect();
+        self.send_to_those(&all, raws).await
+    }
+
+    /// The endpoints that are thought to answer, and those with an open breaker: sends to these go
+    /// beside the others, so that a dead one holds up no answer. If none is thought to answer, all
+    /// are.
+    pub fn halves(&self) -> (Vec<usize>, Vec<usize>) {
+        let is_open = |index: &usize| self.members[*index].is_shut();
+        let (shut, well): (Vec<usize>, Vec<usize>) = (0..self.members.len()).partition(is_open);
+        if well.is_empty() { (shut, well) } else { (well, shut) }
+    }
+
+    /// As [`Pool::send`], to these endpoints.
+    pub async fn send_to_those(
+        &self,
+        those: &[usize],
+        raws: &[(B256, Bytes)],
+    ) -> Vec<Vec<EndpointAnswer>> {
+        let members = those.iter().filter_map(|index| self.members.get(*index));
+        let sends = members.map(|member| send_to(member, raws));
         let mut lists = vec![Vec::new(); raws.len()];
         for answers in join_all(sends).await {
             for (list, answer) in lists.iter_mut().zip(answers) {
@@ -127,9 +147,7 @@ impl<E: Endpoint> Pool<E> {
         let mut cycles = self.cycles.lock().await;
         let cycles = cycles.run(&self.members, &self.rules, self.quorum, times).await;
         let mut seen = Vec::with_capacity(self.members.len());
-        let mut is_answered = false;
         for (member, cycle) in self.members.iter().zip(cycles) {
-            is_answered |= !matches!(cycle, Err(HeadError::Silent));
             if let Err(error) = &cycle
                 && !matches!(error, HeadError::Silent)
             {
@@ -139,12 +157,15 @@ impl<E: Endpoint> Pool<E> {
             seen.push(cycle.ok());
         }
         let now = Instant::now();
+        let mut look = Look::new(seen, self.quorum);
         let mut answered = self.answered.lock();
-        if is_answered {
+        if look.head().is_some() {
             *answered = now;
+        } else {
+            // Answers without a quorum decide nothing: they are as good as none.
+            look.blind = Some(now - *answered);
         }
-        let blind = (!is_answered).then(|| now - *answered);
-        let look = Look::new(seen, self.quorum, blind);
+        drop(answered);
         self.watch(&look);
         Arc::new(look)
     }
@@ -168,8 +189,8 @@ impl<E: Endpoint> Pool<E> {
         }
     }
 
-    /// The mined count of each signer at the head: the lowest nonce that is not mined. `None`: no
-    /// endpoint with this head answered.
+    /// The mined count of each signer at the head: the lowest nonce that is not mined, as high as
+    /// a quorum says. `None`: no quorum of endpoints with this head answered.
     pub async fn mined(&self, look: &Look, signers: &[Address]) -> Vec<Option<u64>> {
         match look.head() {
             Some(head) => self.counts_at(look, head.at, signers).await,
@@ -183,24 +204,24 @@ impl<E: Endpoint> Pool<E> {
         self.counts_at(look, at, &[signer]).await.pop()?
     }
 
-    /// Counts at a block. A signer of whom one endpoint says nothing is asked of the next one.
+    /// Counts at a block, of all endpoints that have it: the highest that a quorum reaches, so that
+    /// one endpoint alone neither raises nor holds down a count.
     async fn counts_at(&self, look: &Look, at: BlockRef, signers: &[Address]) -> Vec<Option<u64>> {
-        let mut counts = vec![None; signers.len()];
-        for (member, seen) in self.turn(look) {
-            let open: Vec<usize> =
-                (0..signers.len()).filter(|index| counts[*index].is_none()).collect();
-            if open.is_empty() {
-                break;
-            }
-            if !seen.has(at.number, at.hash) {
-                continue;
-            }
-            let asked: Vec<Address> = open.iter().map(|index| signers[*index]).collect();
-            for (index, count) in open.into_iter().zip(counts_of(member, at, &asked).await) {
-                counts[index] = count;
-            }
-        }
-        counts
+        let having = self.turn(look).into_iter().filter(|(_, seen)| seen.has(at.number, at.hash));
+        let asked = having.map(|(member, _)| counts_of(member, at, signers));
+        let answers: Vec<Vec<Option<u64>>> = join_all(asked).await;
+        let agreed = |index: usize| {
+            let of_one = answers.iter().filter_map(|counts| counts.get(index).copied().flatten());
+            let mut counts: Vec<u64> = of_one.collect();
+            counts.sort_unstable_by(|a, b| b.cmp(a));
+            counts.get(self.quorum - 1).copied()
+        };
+        (0..signers.len()).map(agreed).collect()
+    }
+
+    /// The number of endpoints.
+    pub fn endpoints(&self) -> usize {
+        self.members.len()
     }
 
     /// The counts of a signer, of every endpoint that answered.
@@ -257,23 +278,65 @@ impl<E: Endpoint> Pool<E> {
         found
     }
 
-    /// The mined transactions that a call names, one of each endpoint that has its block.
+    /// The hashes of mined transactions with this signer and nonce, of every endpoint, in any
+    /// block: those that it knows by signer and nonce, and those of `hashes`. Ascending, each
+    /// once. `None`: no endpoint answered.
+    pub async fn mined_with(
+        &self,
+        signer: Address,
+        nonce: u64,
+        hashes: &[B256],
+    ) -> Option<Vec<B256>> {
+        let mut calls = vec![RpcCall::BySenderAndNonce(signer, nonce)];
+        calls.extend(hashes.iter().map(|hash| RpcCall::Transaction(*hash)));
+        let answers = self.ask_all(&calls).await;
+        let answers: Vec<&RpcValue> = answers
+            .iter()
+            .flat_map(|(_, answers)| answers)
+            .filter_map(|it| it.as_ref().ok())
+            .collect();
+        // The call by nonce may be unknown everywhere, and a row may have no hash.
+        let is_silent = answers.is_empty() && !hashes.is_empty();
+        let mut found: Vec<B256> = answers
+            .into_iter()
+            .filter_map(|value| match value {
+                RpcValue::Transaction(Some(read)) => Some(read),
+                _ => None,
+            })
+            .filter(|read| read.from == signer && read.nonce == nonce && read.block.is_some())
+            .map(|read| read.hash)
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        (!is_silent).then_some(found)
+    }
+
+    /// The mined transactions that a call names, one of each endpoint that has its block. None that
+    /// another endpoint with that block does not know.
     async fn located(&self, look: &Look, call: RpcCall) -> Vec<TransactionRead> {
         let asked = self.turn(look).into_iter().map(|(member, seen)| {
             let call = call.clone();
             async move {
-                let Some(Ok(RpcValue::Transaction(Some(read)))) = member.ask_one(call).await else {
+                let Some(Ok(RpcValue::Transaction(read))) = member.ask_one(call).await else {
                     return None;
                 };
-                let (number, hash) = read.block?;
-                if !seen.has(number, hash) {
-                    member.want(seen, number);
-                    return None;
-                }
-                Some(read)
+                Some((member, seen, read))
             }
         });
-        join_all(asked).await.into_iter().flatten().collect()
+        let answers: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
+        let deniers = answers.iter().filter(|(_, _, read)| read.is_none());
+        let deniers: Vec<&Seen> = deniers.map(|(_, seen, _)| *seen).collect();
+        let mut found = Vec::with_capacity(answers.len());
+        for (member, seen, read) in &answers {
+            let Some(read) = read else { continue };
+            let Some((number, hash)) = read.block else { continue };
+            if !seen.has(number, hash) {
+                member.want(seen, number);
+            } else if !deniers.iter().any(|denier| denier.has(number, hash)) {
+                found.push(*read);
+            }
+        }
+        found
     }
 
     /// The market at the head: its base fee, and the middle one of the endpoints' tips, at least
@@ -412,11 +475,7 @@ async fn send_to<E: Endpoint>(member: &Member<E>, raws: &[(B256, Bytes)]) -> Vec
         let calls: Vec<RpcCall> = batch.iter().map(|(_, raw)| RpcCall::Send(raw.clone())).collect();
         for ((hash, _), answer) in batch.iter().zip(member.call(&calls).await) {
             let (class, text) = classify(member, *hash, answer);
-            answers.push(EndpointAnswer {
-                endpoint: member.endpoint.name().to_owned(),
-                class,
-                text,
-            });
+            answers.push(EndpointAnswer { endpoint: cut(member.endpoint.name()), class, text });
         }
     }
     answers
@@ -487,8 +546,10 @@ fn fails(code: i64, message: &str) -> bool {
     code == 3 || words.iter().any(|word| message.contains(word))
 }
 
-/// The first bytes of a text, up to a character's border.
+/// The first bytes of a text, up to a character's border, without control characters: PostgreSQL
+/// refuses a NUL in a text, and one endpoint's words must not keep the store from an answer.
 fn cut(text: &str) -> String {
+    let text: String = text.chars().filter(|it| !it.is_control()).collect();
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 

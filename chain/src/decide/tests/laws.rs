@@ -153,6 +153,7 @@ fn fact(row: &Row, (kind, one, two): (u8, u8, u8)) -> TxFact {
         21 if one < 96 => TxFact::Fill,
         22 if one < 64 => TxFact::Resolve { is_paid: two % 2 == 0 },
         22 if one < 128 => TxFact::Unaccounted,
+        22 if one < 144 => TxFact::Unspent,
         22 => TxFact::Resubmit,
         _ => TxFact::Due { is_lowest: two % 2 == 0 },
     }

@@ -176,6 +176,12 @@ fn a_nonce_that_is_mined_by_an_unknown_one_is_looked_for_and_ends_by_a_foreign_o
         row.hand(TxFact::Mined(row.receipt(1, 1, Proof::Paid)));
         assert_eq!(row.effects, [Effect::Raise("reorg_after_final")], "ours, behind the end");
     }
+    let mut row = Row::tracking();
+    row.hand(TxFact::Unaccounted);
+    row.hand(TxFact::Unspent);
+    assert_eq!(row.stands(), (TxState::Tracking, Some(SubState::Pending)), "it was too high");
+    row.hand(TxFact::Unspent);
+    assert!(!row.is_moved);
     // A cancel that was signed meanwhile does not hide it.
     let mut row = Row::tracking();
     row.hand(TxFact::Cancel);

@@ -172,3 +172,18 @@ fn switched_off_leaves_alone_what_an_endpoint_has() {
     row.hand(TxFact::Missing);
     assert_eq!(row.sends(), [1], "a gap is closed all the same");
 }
+
+#[test]
+fn a_cancel_gets_its_attempt_also_with_resends_switched_off() {
+    let mut row = Row::tracking();
+    row.rules.is_resubmitted = false;
+    row.hand(TxFact::Cancel);
+    assert_eq!(row.signs(), [AttemptKind::Cancel]);
+    row.hand(TxFact::Unsigned);
+    row.hand(TxFact::Due { is_lowest: true });
+    assert_eq!(row.signs(), [AttemptKind::Cancel]);
+    row.sign();
+    row.answer(2, SendClass::Accepted);
+    row.hand(TxFact::Due { is_lowest: true });
+    assert_eq!((row.signs(), row.sends()), (vec![], vec![]));
+}

@@ -265,8 +265,18 @@ fn a_suspended_signer_signs_no_payment_and_sends_what_is_stored() {
     assert!(!row.is_moved);
     row.hand(TxFact::Cancel);
     assert_eq!(row.signs(), [AttemptKind::Fill], "by command");
+    row.hand(TxFact::Unsigned);
     row.hand(TxFact::Turn);
-    assert!(!row.is_moved, "not by itself");
+    assert_eq!(row.signs(), [AttemptKind::Fill], "until it is stored");
+    row.sign();
+    row.answer(1, SendClass::Underpriced);
+    assert_eq!(row.signs(), [], "its bump is not the operator's");
+    let mut row = Row::tracking();
+    row.rules.is_suspended = true;
+    row.hand(TxFact::Cancel);
+    row.hand(TxFact::Unsigned);
+    row.hand(TxFact::Due { is_lowest: true });
+    assert_eq!(row.signs(), [AttemptKind::Cancel], "until it is stored");
 
     let mut row = Row::tracking();
     row.rules.is_suspended = true;

@@ -51,7 +51,8 @@ END
 $$;
 
 -- One try of a create. It fails as a whole with unique_violation if another process stores one of
--- its keys meanwhile.
+-- its keys meanwhile. A request with a deadline that has passed gets no nonce: its row is stored as
+-- FAILED EXPIRED, and told as known, since its owner has nothing to do for it.
 CREATE FUNCTION txm.create_once(p_signer TEXT, p_node TEXT, p_token BIGINT, p_floor BIGINT,
                                 p_requests JSONB)
 RETURNS SETOF txm.made LANGUAGE plpgsql AS $$
@@ -66,6 +67,7 @@ DECLARE
     nonces BIGINT[] := '{}';
     upcoming BIGINT;
     at INTEGER;
+    is_late BOOLEAN;
     twin txm.managed_tx;
 BEGIN
     -- Each key is looked up alone: a join would read the whole table where it has no statistics.
@@ -100,10 +102,13 @@ BEGIN
             o.fields := '{businessKey}';
             o.id := NULL;
         ELSE
-            o.outcome := 'new';
+            is_late := COALESCE(txm.moment(r.deadline_ms) <= now, FALSE);
+            o.outcome := CASE WHEN is_late THEN 'known' ELSE 'new' END;
             o.fields := '{}';
             o.id := txm.uuid7(now);
-            IF r.request_id ^@ 'fill/' THEN
+            IF is_late THEN
+                nonces := array_append(nonces, NULL);
+            ELSIF r.request_id ^@ 'fill/' THEN
                 nonces := array_append(
                     nonces, txm.jumped(p_signer, substr(r.request_id, 6)::bigint));
             ELSE
@@ -126,9 +131,13 @@ BEGIN
     -- By business key: two signers that store the same keys wait in one order.
     INSERT INTO txm.managed_tx
         (tx_id, signer, request_id, business_key, fingerprint, payload, deadline, nonce, gas_limit,
-         state, version, event_seq, fencing_token, created_at, updated_at)
+         state, code, version, event_seq, fencing_token, created_at, updated_at, final_at)
     SELECT ids[n.at], p_signer, q.request_id, q.business_key, q.fingerprint, q.payload,
-           txm.moment(q.deadline_ms), nonces[n.at], q.gas, 10, 1, 1, p_token, now, now
+           txm.moment(q.deadline_ms), nonces[n.at],
+           CASE WHEN nonces[n.at] IS NOT NULL THEN q.gas END,
+           CASE WHEN nonces[n.at] IS NULL THEN -10 ELSE 10 END,
+           CASE WHEN nonces[n.at] IS NULL THEN 2 END, 1, 1, p_token, now, now,
+           CASE WHEN nonces[n.at] IS NULL THEN now END
       FROM txm.requests(p_requests) q
      CROSS JOIN LATERAL (SELECT array_position(places, q.place) AS at) n
      WHERE n.at IS NOT NULL
@@ -156,7 +165,8 @@ END
 $$;
 
 -- Fenced: gives each new request the next nonce and its row, without a hole. One row a request, in
--- their order: new, known, or conflict with the names of the fields.
+-- their order: new, known, or conflict with the names of the fields. One row alone, suspended: the
+-- signer is, and nothing was done.
 CREATE FUNCTION txm.create(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_floor BIGINT,
                            p_requests JSONB)
 RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT) LANGUAGE plpgsql AS $$
@@ -165,6 +175,10 @@ DECLARE
     made txm.made[];
 BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
+    IF txm.is_suspended(p_signer) THEN
+        RETURN QUERY SELECT 'suspended', '{}'::text[], NULL;
+        RETURN;
+    END IF;
     FOR try IN 1..100 LOOP
         BEGIN
             SELECT array_agg(o ORDER BY o.place) INTO made
@@ -187,8 +201,9 @@ BEGIN
 END
 $$;
 
--- Stores a request without a nonce, on any node. Not fenced.
-CREATE FUNCTION txm.keep(p_signer TEXT, p_me BIGINT, p_request JSONB)
+-- Stores a request without a nonce, on any node. Not fenced. Overloaded: it is new, and the signer
+-- has so many rows without a nonce.
+CREATE FUNCTION txm.keep(p_signer TEXT, p_me BIGINT, p_request JSONB, p_most BIGINT)
 RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT) LANGUAGE plpgsql AS $$
 DECLARE
     now TIMESTAMPTZ := txm.clock();
@@ -199,6 +214,15 @@ BEGIN
     SELECT * INTO STRICT q FROM txm.requests(jsonb_build_array(p_request));
     IF NOT EXISTS (SELECT FROM txm.signers s WHERE s.signer = p_signer) THEN
         RAISE EXCEPTION 'signer % is unknown', p_signer USING ERRCODE = 'UB002';
+    END IF;
+    IF NOT EXISTS (SELECT FROM txm.managed_tx m
+                    WHERE m.signer = p_signer AND m.request_id = q.request_id)
+       AND p_most <= (SELECT count(*) FROM (
+               SELECT FROM txm.managed_tx m
+                WHERE m.signer = p_signer AND m.nonce IS NULL AND m.final_at IS NULL
+                LIMIT p_most) waiting) THEN
+        RETURN QUERY SELECT 'overloaded', '{}'::text[], NULL;
+        RETURN;
     END IF;
     INSERT INTO txm.managed_tx
         (tx_id, signer, request_id, business_key, fingerprint, payload, deadline, state, version,
@@ -224,7 +248,8 @@ END
 $$;
 
 -- Fenced: gives prepared rows without a nonce theirs, in their order. A row with another version,
--- or with a deadline that has passed, is passed over.
+-- or with a deadline that has passed, is passed over. One NULL alone: the signer is suspended, and
+-- nothing was done.
 CREATE FUNCTION txm.number(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_floor BIGINT,
                            p_ids UUID[], p_versions BIGINT[], p_gas BIGINT[])
 RETURNS SETOF TEXT LANGUAGE plpgsql AS $$
@@ -238,6 +263,10 @@ DECLARE
     upcoming BIGINT;
 BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
+    IF txm.is_suspended(p_signer) THEN
+        RETURN NEXT NULL;
+        RETURN;
+    END IF;
     FOR r IN SELECT * FROM unnest(p_ids, p_versions, p_gas) i (id, version, gas) LOOP
         PERFORM 1 FROM txm.managed_tx m
           WHERE m.tx_id = r.id AND m.signer = p_signer AND m.version = r.version AND m.state = 0

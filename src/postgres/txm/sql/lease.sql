@@ -33,8 +33,15 @@ CREATE FUNCTION txm.timeline() RETURNS BIGINT LANGUAGE sql STABLE AS $$
     SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint
 $$;
 
+-- Whether the rows are still on the server that the nodes know. Changes nothing.
+CREATE FUNCTION txm.is_same_server() RETURNS BOOLEAN LANGUAGE sql STABLE AS $$
+    SELECT s.system_identifier = c.system_identifier AND s.timeline = txm.timeline()
+      FROM txm.settings s, pg_control_system() c
+$$;
+
 -- Suspends every signer if the rows have come to another server: it may have an older copy. The
--- chain is compared before a person lifts that.
+-- chain is compared before a person lifts that. Each lease ends: its owner knows rows and nonces
+-- that this copy may lack, so it reads its book anew.
 CREATE FUNCTION txm.same_server() RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 DECLARE
     here BIGINT := (SELECT system_identifier FROM pg_control_system());
@@ -55,9 +62,10 @@ BEGIN
                   was.system_identifier, was.timeline), txm.clock()
       FROM txm.signers ORDER BY signer
         ON CONFLICT DO NOTHING;
+    UPDATE txm.signer_lease SET expires_at = '-infinity', updated_at = txm.clock();
     UPDATE txm.settings
-       SET epoch = epoch + CASE WHEN system_identifier <> here THEN 1 ELSE 0 END,
-           system_identifier = here, timeline = line;
+       -- Another line of the same cluster may use its xids again.
+       SET epoch = epoch + 1, system_identifier = here, timeline = line;
     RETURN FALSE;
 END
 $$;
@@ -151,8 +159,10 @@ BEGIN
 END
 $$;
 
--- Refuses a process that does not own the signer under this token. The row stays locked until this
--- write's commit, so that a take-over waits for it. EXISTS would not lock, and so not fence.
+-- Refuses a process that does not own the signer under this token, or that owned it on another
+-- server. The row stays locked until this write's commit, so that a take-over waits for it. EXISTS
+-- would not lock, and so not fence. A renewal changes no key and does not wait for this lock; a
+-- take-over locks the whole row, and does.
 CREATE FUNCTION txm.fence(p_signer TEXT, p_me BIGINT, p_token BIGINT) RETURNS VOID
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -160,13 +170,20 @@ DECLARE
 BEGIN
     SELECT l.expires_at INTO until FROM txm.signer_lease l
      WHERE l.signer = p_signer AND l.owner_incarnation = p_me AND l.fencing_token = p_token
-       FOR SHARE;
-    IF NOT FOUND OR NOT txm.alive(until) THEN
+       FOR KEY SHARE;
+    IF NOT FOUND OR NOT txm.alive(until) OR NOT txm.is_same_server() THEN
         RAISE EXCEPTION 'signer % is not owned by process % under token %', p_signer, p_me, p_token
             USING ERRCODE = 'UB001', DETAIL = COALESCE((
                 SELECT l.fencing_token FROM txm.signer_lease l
                  WHERE l.signer = p_signer)::text, '');
     END IF;
+END
+$$;
+
+-- Whether a signer is suspended. Read behind the fence: its lock orders this with suspensions.
+CREATE FUNCTION txm.is_suspended(p_signer TEXT) RETURNS BOOLEAN LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM txm.signer_suspensions s WHERE s.signer = p_signer);
 END
 $$;
 
@@ -178,10 +195,11 @@ DECLARE
 BEGIN
     PERFORM txm.same_server();
     UPDATE txm.nodes n SET seen_at = txm.clock() WHERE n.incarnation = p_me;
-    -- Two steps: the lock waits, and the time is read behind it.
+    -- Two steps: the lock may wait for a take-over, and the time is read behind it. It waits for no
+    -- fenced write, so that a slow one costs no other lease.
     SELECT array_agg(l.signer) INTO owned FROM (
         SELECT l.signer FROM txm.signer_lease l WHERE l.owner_incarnation = p_me
-         ORDER BY l.signer FOR UPDATE) l;
+         ORDER BY l.signer FOR NO KEY UPDATE) l;
     RETURN QUERY
     UPDATE txm.signer_lease l SET expires_at = n.at + n.lease_duration, updated_at = n.at
       FROM (SELECT txm.clock() AS at, s.lease_duration FROM txm.settings s) n

@@ -21,7 +21,8 @@ $$;
 CREATE FUNCTION txm.resume(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_why TEXT) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_reason IN ('OUTFLOW_LIMIT', 'NONCE_AHEAD', 'DATABASE_RESTORED', 'DATABASE_OLDER') THEN
+    IF p_reason IN ('OUTFLOW_LIMIT', 'NONCE_AHEAD', 'NONCE_TAKEN', 'DATABASE_RESTORED',
+                    'DATABASE_OLDER') THEN
         RAISE EXCEPTION '% of % wants two operators', p_reason, p_signer USING ERRCODE = 'UB002';
     END IF;
     RETURN txm.lifted(p_signer, p_reason, p_actor, p_why);
@@ -30,15 +31,21 @@ $$;
 
 CREATE FUNCTION txm.lifted(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_why TEXT) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
+DECLARE
+    was_about TEXT;
+    coin TEXT;
 BEGIN
-    DELETE FROM txm.signer_suspensions s WHERE s.signer = p_signer AND s.reason = p_reason;
+    DELETE FROM txm.signer_suspensions s WHERE s.signer = p_signer AND s.reason = p_reason
+    RETURNING s.about INTO was_about;
     IF NOT FOUND THEN
         RETURN FALSE;
     END IF;
     IF p_reason = 'OUTFLOW_LIMIT' THEN
-        -- Its hour begins anew.
+        -- The hour of its asset begins anew: see txm.write.
+        coin := substring(was_about FROM '^asset ([^ :]+):');
         UPDATE txm.outflow_minutes m SET units = 0
-         WHERE m.signer = p_signer AND m.minute > txm.clock() - INTERVAL '61 minutes';
+         WHERE m.signer = p_signer AND m.asset = CASE coin WHEN 'native' THEN '' ELSE coin END
+           AND m.minute > txm.clock() - INTERVAL '61 minutes';
     END IF;
     INSERT INTO txm.audit (at, signer, actor, what, reason)
     VALUES (txm.clock(), p_signer, p_actor, 'resume ' || p_reason, p_why);
@@ -46,16 +53,30 @@ BEGIN
 END
 $$;
 
--- Stores a command, and returns its number. Some wait for a second operator.
+-- Stores a command, and returns its number. Some wait for a second operator. A cancel of a row that
+-- has an open one is that one.
 CREATE FUNCTION txm.command(p_signer TEXT, p_tx UUID, p_what TEXT, p_body JSONB, p_actor TEXT,
                             p_reason TEXT) RETURNS BIGINT LANGUAGE plpgsql AS $$
 DECLARE
     now TIMESTAMPTZ := txm.clock();
     number BIGINT;
+    asker TEXT;
 BEGIN
     IF p_tx IS NOT NULL AND NOT EXISTS (
         SELECT FROM txm.managed_tx t WHERE t.tx_id = p_tx AND t.signer = p_signer) THEN
         RAISE EXCEPTION 'transaction % is none of %', p_tx, p_signer USING ERRCODE = 'UB002';
+    END IF;
+    IF p_what = 'cancel' THEN
+        -- One open command is enough. The row's lock lets the second of two callers see the first.
+        PERFORM FROM txm.managed_tx t WHERE t.tx_id = p_tx FOR UPDATE;
+        SELECT c.command_id, c.actor INTO number, asker FROM txm.tx_commands c
+         WHERE c.signer = p_signer AND c.state = 1 AND c.tx_id = p_tx AND c.what = 'cancel'
+         ORDER BY c.command_id LIMIT 1;
+        IF FOUND THEN
+            INSERT INTO txm.audit (at, tx_id, signer, actor, what, reason)
+            SELECT now, p_tx, p_signer, p_actor, p_what, p_reason WHERE p_actor <> asker;
+            RETURN number;
+        END IF;
     END IF;
     INSERT INTO txm.tx_commands (tx_id, at, state, signer, what, actor, reason, body)
     VALUES (p_tx, now, CASE WHEN p_what IN ('resolve', 'resume', 'adopt') THEN 0 ELSE 1 END,
@@ -89,7 +110,7 @@ BEGIN
          WHERE n.signer = c.signer;
     END IF;
     PERFORM txm.lifted(c.signer, reason, p_actor, c.reason)
-       FROM unnest('{NONCE_AHEAD,DATABASE_RESTORED,DATABASE_OLDER}'::text[]) reason;
+       FROM unnest('{NONCE_AHEAD,NONCE_TAKEN,DATABASE_RESTORED,DATABASE_OLDER}'::text[]) reason;
 END
 $$;
 
@@ -149,12 +170,7 @@ BEGIN
         SELECT * INTO STRICT t FROM txm.managed_tx m
          WHERE m.signer = p_signer AND m.request_id = p_request;
         IF t.state NOT IN (40, -10) THEN
-            -- One command is enough.
-            SELECT c.command_id INTO command FROM txm.tx_commands c
-             WHERE c.signer = p_signer AND c.state = 1 AND c.tx_id = t.tx_id AND c.what = 'cancel'
-             ORDER BY c.command_id LIMIT 1;
-            command := COALESCE(command, txm.command(p_signer, t.tx_id, 'cancel', '{}', p_actor,
-                                                     p_reason));
+            command := txm.command(p_signer, t.tx_id, 'cancel', '{}', p_actor, p_reason);
         END IF;
     END IF;
     details := txm.details_json(t, TRUE)::text;

@@ -23,8 +23,9 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- The row of a transaction, its attempts, and the confirmations of its present fork. Times are
--- durations from now on, milliseconds.
-CREATE FUNCTION txm.tx_json(t txm.managed_tx) RETURNS JSONB LANGUAGE plpgsql AS $$
+-- durations from now on, milliseconds. Without `p_raw` the attempts' bytes are left out: `0x`.
+CREATE FUNCTION txm.tx_json(t txm.managed_tx, p_raw BOOLEAN DEFAULT TRUE) RETURNS JSONB
+LANGUAGE plpgsql AS $$
 DECLARE
     now TIMESTAMPTZ := txm.clock();
     attempts JSONB := '[]';
@@ -32,7 +33,8 @@ DECLARE
 BEGIN
     IF t.state NOT IN (0, 10) THEN
         SELECT COALESCE(jsonb_agg(jsonb_build_object(
-                   'number', a.attempt, 'kind', a.kind, 'raw', txm.hex(a.raw),
+                   'number', a.attempt, 'kind', a.kind,
+                   'raw', CASE WHEN p_raw THEN txm.hex(a.raw) ELSE '0x' END,
                    'hash', txm.hex(a.tx_hash), 'max_fee', a.max_fee::text,
                    'max_tip', a.max_tip::text, 'gas', a.gas, 'class', a.class,
                    'was_in_pool', a.was_in_pool) ORDER BY a.attempt), '[]')
@@ -58,11 +60,11 @@ BEGIN
 END
 $$;
 
--- The row with everything that is kept of it.
+-- The row with everything that is kept of it. In a list: without its history and raw bytes.
 CREATE FUNCTION txm.details_json(t txm.managed_tx, p_history BOOLEAN) RETURNS JSONB
 LANGUAGE sql AS $$
     SELECT jsonb_build_object(
-        'tx', txm.tx_json(t), 'created_ms', txm.ms(t.created_at),
+        'tx', txm.tx_json(t, p_history), 'created_ms', txm.ms(t.created_at),
         'updated_ms', txm.ms(t.updated_at), 'confirmed_ms', txm.ms(t.confirmed_at),
         'final_ms', txm.ms(t.final_at),
         'attempts', COALESCE((

@@ -1,18 +1,22 @@
 -- The fenced writes of an owner, and the commands that it carries out.
 
 -- Whether the outflow of a signer would pass its limit with this payment, the last hour counted by
--- whole minutes. If not, the payment is added.
+-- whole minutes. If not, the payment is added. An asset without a limit passes. So do data for a
+-- token with a limit: they may move that token, and cannot be counted. `p_limits` is null where the
+-- node wants no limits.
 CREATE FUNCTION txm.outflow_passes(p_signer TEXT, p_payload JSONB, p_limits JSONB) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 DECLARE
     now TIMESTAMPTZ := txm.clock();
     coin TEXT := COALESCE(p_payload #>> '{token,contract}', '');
+    is_call BOOLEAN := coin = '' AND COALESCE(p_payload ->> 'data', '0x') <> '0x';
     units NUMERIC := COALESCE(p_payload #>> '{token,amount}', p_payload ->> 'value')::numeric;
     before NUMERIC := (SELECT COALESCE(sum(m.units), 0) FROM txm.outflow_minutes m
                         WHERE m.signer = p_signer AND m.asset = coin
                           AND m.minute > now - INTERVAL '61 minutes');
 BEGIN
-    IF before + units > (p_limits ->> coin)::numeric THEN
+    IF p_limits <> 'null' AND (NOT p_limits ? coin OR before + units > (p_limits ->> coin)::numeric
+                               OR is_call AND p_limits ? (p_payload ->> 'to')) THEN
         RETURN TRUE;
     END IF;
     INSERT INTO txm.outflow_minutes AS m VALUES (p_signer, coin, date_trunc('minute', now), units)
@@ -21,7 +25,8 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION txm.suspended(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_about TEXT)
+-- Adds a suspension; FALSE: it is there already.
+CREATE FUNCTION txm.suspension(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_about TEXT)
 RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO txm.signer_suspensions
@@ -32,6 +37,22 @@ BEGIN
     INSERT INTO txm.audit (at, signer, actor, what, reason)
     VALUES (txm.clock(), p_signer, p_actor, 'suspend ' || p_reason, p_about);
     RETURN TRUE;
+END
+$$;
+
+-- The same by any node, not fenced. It waits for the fenced writes that are under way, and those
+-- behind it read the suspension under the lock of their lease: behind its answer no nonce is given
+-- and no payment is stored.
+CREATE FUNCTION txm.suspended(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_about TEXT)
+RETURNS BOOLEAN LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM txm.signer_lease l WHERE l.signer = p_signer FOR UPDATE;
+    IF NOT FOUND THEN
+        -- The first lease of a signer refers to this row.
+        PERFORM 1 FROM txm.signers s WHERE s.signer = p_signer FOR UPDATE;
+        PERFORM 1 FROM txm.signer_lease l WHERE l.signer = p_signer FOR UPDATE;
+    END IF;
+    RETURN txm.suspension(p_signer, p_reason, p_actor, p_about);
 END
 $$;
 
@@ -137,8 +158,10 @@ END
 $$;
 
 -- Fenced: writes steps of rows of one signer, each a compare-and-set on the version. One answer a
--- step, in their order; NULL: another version, and nothing of it is written. A first payment that
--- would pass the outflow limit is not written either, and suspends the signer.
+-- step, in their order; NULL: another version, and nothing of it is written. A new attempt that
+-- pays is not written for a suspended signer, also if a step before it suspended the signer. A first
+-- payment that would pass the outflow limit is not written either, and suspends the signer. So does
+-- a nonce that another transaction took, with its row.
 CREATE FUNCTION txm.write(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_steps JSONB, p_limits JSONB)
 RETURNS SETOF TEXT LANGUAGE plpgsql AS $$
 DECLARE
@@ -161,12 +184,22 @@ BEGIN
             END IF;
             CONTINUE;
         END IF;
-        IF step #>> '{attempt,number}' = '1' AND step #>> '{attempt,kind}' = '1'
-           AND txm.outflow_passes(p_signer, was.payload, p_limits) THEN
-            PERFORM txm.suspended(p_signer, 'OUTFLOW_LIMIT', 'txm',
-                                  format('transaction %s would pass it', was.tx_id));
+        IF step #>> '{attempt,kind}' IN ('1', '2') AND txm.is_suspended(p_signer) THEN
             RETURN NEXT NULL;
             CONTINUE;
+        END IF;
+        IF step #>> '{attempt,number}' = '1' AND step #>> '{attempt,kind}' = '1'
+           AND txm.outflow_passes(p_signer, was.payload, p_limits) THEN
+            PERFORM txm.suspension(p_signer, 'OUTFLOW_LIMIT', 'txm',
+                                   format('asset %s: transaction %s would pass its limit',
+                                          COALESCE(was.payload #>> '{token,contract}', 'native'),
+                                          was.tx_id));
+            RETURN NEXT NULL;
+            CONTINUE;
+        END IF;
+        IF step ->> 'code' = '6' AND was.code IS DISTINCT FROM 6 THEN
+            PERFORM txm.suspension(p_signer, 'NONCE_TAKEN', 'txm',
+                                   format('nonce %s of transaction %s', was.nonce, was.tx_id));
         END IF;
         was := txm.write_once(was, step, p_token, my_node, txm.clock());
         RETURN NEXT txm.tx_json(was)::text;
@@ -179,7 +212,7 @@ CREATE FUNCTION txm.suspend(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_reason
 RETURNS VOID LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
-    PERFORM txm.suspended(p_signer, p_reason, 'txm', p_about);
+    PERFORM txm.suspension(p_signer, p_reason, 'txm', p_about);
 END
 $$;
 
@@ -196,7 +229,7 @@ END
 $$;
 
 -- Fenced: everything of a signer that its new owner must know. Kinds: suspended, cursor, tx (by
--- nonce, then those without one, the oldest first), jumped, command.
+-- nonce, then the oldest 1000 of those without one), jumped, command. The others arrive.
 CREATE FUNCTION txm.book(p_signer TEXT, p_me BIGINT, p_token BIGINT)
 RETURNS TABLE (kind TEXT, body TEXT) LANGUAGE plpgsql AS $$
 BEGIN
@@ -206,7 +239,12 @@ BEGIN
     RETURN QUERY SELECT 'cursor', c.next_nonce::text
                    FROM txm.signer_nonce_cursor c WHERE c.signer = p_signer;
     RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM txm.managed_tx t
-                  WHERE t.signer = p_signer AND t.final_at IS NULL ORDER BY t.nonce, t.tx_id;
+                  WHERE t.signer = p_signer AND t.final_at IS NULL AND t.nonce IS NOT NULL
+                  ORDER BY t.nonce;
+    RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM (
+        SELECT * FROM txm.managed_tx m
+         WHERE m.signer = p_signer AND m.nonce IS NULL AND m.final_at IS NULL
+         ORDER BY m.tx_id LIMIT 1000) t;
     RETURN QUERY SELECT 'jumped', n::text FROM txm.nonce_jumps j
                   CROSS JOIN LATERAL generate_series(j.first_nonce, j.before_nonce - 1) n
                   WHERE j.signer = p_signer AND NOT EXISTS (

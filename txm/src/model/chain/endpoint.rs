@@ -24,6 +24,8 @@ pub enum Lie {
     Refuses(String),
     /// A send: it is taken, and these words are answered.
     TakesAndSays(String),
+    /// A transaction by its sender and nonce: not found.
+    NoTransaction,
     /// A receipt: the other status.
     OtherStatus,
     /// A receipt: a block that does not exist.
@@ -52,6 +54,7 @@ impl Lie {
             }
             Lie::OldHead(_) | Lie::OwnParent => matches!(call, RpcCall::Block(BlockAt::Latest)),
             Lie::AllFinal => matches!(call, RpcCall::Block(BlockAt::Finalized)),
+            Lie::NoTransaction => matches!(call, RpcCall::BySenderAndNonce(..)),
             Lie::CountAhead(_) => matches!(call, RpcCall::Count(..)),
         }
     }
@@ -121,6 +124,7 @@ impl World {
             None => self.truth(site, call),
             Some(Lie::LostCall) => lost(),
             Some(Lie::Refuses(words)) => said(-32000, &words),
+            Some(Lie::NoTransaction) => Ok(RpcValue::Transaction(None)),
             Some(Lie::NoReceipt) => Ok(RpcValue::Receipt(None)),
             Some(Lie::OldHead(blocks)) => {
                 let head = self.head_of(site).block.at.number.saturating_sub(blocks);

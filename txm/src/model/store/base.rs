@@ -195,6 +195,13 @@ impl Base {
         self.admits_any_bytes = true;
     }
 
+    pub(super) fn restore(&mut self, mut older: Base) {
+        for (signer, row) in &mut older.signers {
+            row.lease = self.signers.get_mut(signer).and_then(|row| row.lease.take());
+        }
+        *self = older;
+    }
+
     /// A copy without the statements that are under way.
     pub(super) fn backup(&self) -> Base {
         let signer = |row: &SignerRow| SignerRow {

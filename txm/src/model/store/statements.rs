@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use alloy_primitives::{Address, B256};
 use chain::decide::TxStep;
 use chain::state::TxState;
-use chain::tx::{NewTx, Tx, TxId, Wish};
+use chain::tx::{FailCode, NewTx, Tx, TxId, Wish};
 
 use super::base::{Base, Row};
 use super::judge;
@@ -15,6 +15,8 @@ use crate::store::{Arrived, Created, Lease, Ready, SignerBook, StoreError};
 
 /// The most rows that one look at arrivals returns.
 const ARRIVED_MAX: usize = 100;
+/// The most rows without a nonce that a book has.
+const BOOK_UNNUMBERED_MAX: usize = 1_000;
 
 impl Base {
     /// A row as a reader sees it now.
@@ -60,6 +62,8 @@ impl Base {
         let mut rows: Vec<&Row> =
             self.rows.values().filter(of_signer).filter(|row| !row.tx.is_final).collect();
         rows.sort_by_key(|row| (row.tx.nonce.unwrap_or(u64::MAX), row.made));
+        let numbered = rows.iter().filter(|row| row.tx.nonce.is_some()).count();
+        rows.truncate(numbered + BOOK_UNNUMBERED_MAX);
         let commands = self.commands.values();
         let open = commands.filter(|row| row.signer == lease.signer && row.end.is_none());
         Ok(SignerBook {
@@ -85,8 +89,7 @@ impl Base {
         let open = open.filter(|row| row.end.is_none() && signers.contains(&row.signer));
         let of = self.signers.iter().filter(|(signer, _)| signers.contains(*signer));
         let suspended = of.filter(|(_, row)| !row.suspensions.is_empty());
-        let now_ms = i64::try_from(self.origin.elapsed().as_millis()).expect("a short run");
-        let is_late = |row: &&Row| row.tx.new.deadline_ms.is_some_and(|at| at <= now_ms);
+        let is_late = |row: &&Row| self.is_late(&row.tx.new);
         let created = self.rows.values().filter(|row| row.tx.state == TxState::Created);
         let late = created.filter(|row| signers.contains(&row.tx.new.signer)).filter(is_late);
         Arrived {
@@ -94,6 +97,19 @@ impl Base {
             txs: rows.into_iter().map(|row| self.seen(row)).collect(),
             commands: open.map(|row| (row.signer, row.command.clone())).collect(),
             suspended: suspended.map(|(at, row)| (*at, row.suspensions.clone())).collect(),
+        }
+    }
+
+    fn is_late(&self, new: &NewTx) -> bool {
+        let now_ms = i64::try_from(self.origin.elapsed().as_millis()).expect("a short run");
+        new.deadline_ms.is_some_and(|at| at <= now_ms)
+    }
+
+    /// Refuses a nonce for a suspended signer.
+    fn unsuspended(&self, lease: Lease) -> Result<(), StoreError> {
+        match self.signers[&lease.signer].suspensions.is_empty() {
+            true => Ok(()),
+            false => Err(StoreError::Suspended),
         }
     }
 
@@ -106,6 +122,7 @@ impl Base {
     ) -> Result<Vec<Created>, StoreError> {
         self.fence(lease, me)?;
         self.writes_as(lease);
+        self.unsuspended(lease)?;
         self.jump(lease.signer, floor);
         let mut answers = Vec::new();
         for request in requests {
@@ -113,6 +130,11 @@ impl Base {
             assert!(request.gas.is_some(), "N5: {} is not prepared", request.request_id);
             answers.push(match self.known(request) {
                 Some(known) => known,
+                None if self.is_late(request) => {
+                    let id = self.insert(request, None, me, Some(lease.token)).id;
+                    self.expire(id);
+                    Created::Known(Box::new(self.row(id).expect("it was made")))
+                }
                 None => {
                     let nonce = self.next_nonce(lease.signer);
                     let tx = self.insert(request, Some(nonce), me, Some(lease.token));
@@ -142,6 +164,7 @@ impl Base {
     ) -> Result<Vec<Tx>, StoreError> {
         self.fence(lease, me)?;
         self.writes_as(lease);
+        self.unsuspended(lease)?;
         self.jump(lease.signer, floor);
         let mut numbered = Vec::new();
         for Ready { id, version, gas } in ready {
@@ -185,11 +208,29 @@ impl Base {
                 answers.push(None);
                 continue;
             }
+            let is_taken = step.tx.code == Some(FailCode::NonceTaken);
+            let pays = step.is_new_attempt
+                && step.tx.attempts.last().is_some_and(|attempt| attempt.kind.pays());
+            if pays && self.unsuspended(lease).is_err() {
+                answers.push(None);
+                continue;
+            }
             judge::step(&row.tx, step, self.admits_any_bytes);
+            if is_taken && row.tx.code != step.tx.code {
+                self.suspend(lease.signer, "NONCE_TAKEN", "txm");
+            }
             self.apply(step, me, lease.token);
             answers.push(self.row(step.tx.id));
         }
         Ok(answers)
+    }
+
+    /// Ends a row that was made behind its deadline.
+    fn expire(&mut self, id: TxId) {
+        let row = self.rows.get_mut(&id).expect("it was made");
+        (row.tx.state, row.tx.code) = (TxState::Failed, Some(FailCode::Expired));
+        row.tx.is_final = true;
+        row.passages.iter_mut().for_each(|passage| passage.state = TxState::Failed);
     }
 
     /// Stores a step that the laws admit.

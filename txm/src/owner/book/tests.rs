@@ -137,6 +137,7 @@ async fn rows_that_an_endpoint_lacks_are_named_once_in_each_pause() {
     for nonce in 2..6 {
         book.change(id(nonce), |row| row.sent = Some(sent));
     }
+    book.change(id(6), |row| row.sent = None);
     assert!(book.missing(4, sent, MINUTE).is_empty(), "sent when the pool was asked");
     let asked = sent + Duration::from_secs(1);
     assert_eq!(book.missing(4, asked, MINUTE), [id(4), id(5)], "6 was not sent");

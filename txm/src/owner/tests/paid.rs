@@ -29,6 +29,27 @@ async fn a_payment_is_numbered_signed_stored_sent_and_confirmed() {
     assert_eq!((&mut owner.owner).await.expect("it ends"), OwnerEnd::Released);
 }
 
+/// Goal: a row that this node's policy does not list is not signed, whichever node kept it. Method:
+/// an owner with another policy than the one that made the row; then one that lists it.
+#[tokio::test(start_paused = true)]
+async fn a_payment_that_the_policy_does_not_list_is_not_signed() {
+    let mut world = World::new(1);
+    (world.policy.is_any_allowed, world.policy.is_native_allowed) = (false, false);
+    let owner = world.start("a").await;
+    let tx = owner.create(world.request("one", payee(1), 5)).await;
+    assert_eq!(tx.state, TxState::Allocated);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.state("one"), TxState::Allocated);
+    assert!(world.key.signed.lock().is_empty());
+    assert!(world.row("one").version < 30, "it backs off");
+    drop(owner);
+    world.policy.is_native_allowed = true;
+    let _owner = world.start("b").await;
+    world.mine_until("confirmed", World::is_over).await;
+    assert_eq!(world.chain.wei(payee(1)), U256::from(5));
+    world.check();
+}
+
 #[tokio::test(start_paused = true)]
 async fn many_payments_fill_the_window_and_leave_no_hole() {
     let world = World::new(1);

@@ -83,6 +83,7 @@ pub(super) struct World {
     pub chain: ModelChain,
     pub key: Arc<Key>,
     pub options: TxmOptions,
+    pub policy: SignerPolicy,
 }
 
 impl World {
@@ -100,7 +101,13 @@ impl World {
         for endpoint in 0..endpoints {
             chain.set_latency(endpoint, Duration::from_millis(10));
         }
-        World { database, chain, key, options: options() }
+        let policy = SignerPolicy {
+            is_native_allowed: true,
+            tokens: Vec::new(),
+            is_any_allowed: true,
+            outflow_per_hour_max: Vec::new(),
+        };
+        World { database, chain, key, options: options(), policy }
     }
 
     pub(super) fn signer(&self) -> Address {
@@ -126,13 +133,7 @@ impl World {
         let store = self.database.start(node);
         store.delay(Duration::from_millis(2));
         let pool = Pool::new(self.chain.endpoints(), &self.options);
-        let policy = SignerPolicy {
-            is_native_allowed: true,
-            tokens: Vec::new(),
-            is_any_allowed: true,
-            outflow_per_hour_max: Vec::new(),
-        };
-        let policies = [(self.signer(), policy)].into();
+        let policies = [(self.signer(), self.policy.clone())].into();
         let (seen, looks) = watch::channel(Arc::new(Look::default()));
         let (key, options) = (Arc::clone(&self.key), self.options.clone());
         let tools =

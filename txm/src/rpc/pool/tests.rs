@@ -222,7 +222,7 @@ async fn heads_that_lie_are_not_used_in_their_cycle() {
         chain.mine(1);
         chain.lie(0, lie.clone(), 1);
         let look = pool.look().await;
-        assert!(look.head().is_none() && look.is_blind().is_none(), "{lie:?}");
+        assert!(look.head().is_none() && look.is_blind().is_some(), "{lie:?}");
         let look = pool.look().await;
         assert_eq!(look.head().map(|head| head.at), Some(chain.head()), "{lie:?}");
     }
@@ -385,6 +385,11 @@ async fn a_slow_endpoint_holds_up_no_look_and_comes_in_later() {
     let look = pool.look().await;
     assert!(look.is_blind().is_some_and(|blind| blind >= Duration::from_secs(7)));
     assert!(look.head().is_none());
+    chain.set_away(0, false);
+    tokio::time::advance(Duration::from_secs(16)).await;
+    let look = pool.look().await;
+    assert!(look.head().is_none(), "one of three is no quorum");
+    assert!(look.is_blind().is_some_and(|blind| blind >= Duration::from_secs(23)));
     let mut looks = 0;
     for index in 0..3 {
         chain.set_away(index, false);
@@ -560,4 +565,61 @@ fn judge(look: &Look) {
             assert_eq!(*finals.entry(number).or_insert(hash), hash, "two final blocks");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_count_is_as_high_as_a_quorum_says() {
+    let (chain, wallet, pool) = setup(3, 2);
+    pay(&pool, &wallet, &[0]).await;
+    chain.mine(1);
+    let look = pool.look().await;
+    for endpoint in 0..3 {
+        chain.lie(endpoint, Lie::CountAhead(7), 1);
+        assert_eq!(pool.mined(&look, &[wallet.address()]).await, [Some(1)]);
+    }
+    for endpoint in 0..2 {
+        chain.lie(endpoint, Lie::LostCall, 1);
+    }
+    assert_eq!(pool.mined(&look, &[wallet.address()]).await, [None], "no quorum");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_that_an_endpoint_with_its_block_does_not_know_is_not_found() {
+    let (chain, wallet, pool) = setup(3, 2);
+    pay(&pool, &wallet, &[0]).await;
+    chain.mine(1);
+    let look = pool.look().await;
+    assert_eq!(pool.by_sender_and_nonce(&look, wallet.address(), 0).await.len(), 3);
+    chain.lie(1, Lie::NoTransaction, 1);
+    assert!(pool.by_sender_and_nonce(&look, wallet.address(), 0).await.is_empty());
+    chain.lie(1, Lie::LostCall, 1);
+    assert_eq!(pool.by_sender_and_nonce(&look, wallet.address(), 0).await.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_endpoint_holds_up_no_answer_to_a_send() {
+    let (chain, wallet, pool) = setup(3, 2);
+    assert_eq!(pool.halves(), (vec![0, 1, 2], vec![]));
+    chain.set_away(1, true);
+    for nonce in 0..5 {
+        pay(&pool, &wallet, &[nonce]).await;
+    }
+    let (well, shut) = pool.halves();
+    assert_eq!((&well[..], &shut[..]), (&[0, 2][..], &[1][..]));
+    let signed = payment(&wallet, 5, usual());
+    let answers = pool.send_to_those(&well, &[(signed.hash, signed.raw)]).await;
+    assert!(answers[0].iter().all(|answer| answer.class == SendClass::Accepted));
+    for endpoint in [0, 2] {
+        chain.set_away(endpoint, true);
+    }
+    for nonce in 6..11 {
+        pay(&pool, &wallet, &[nonce]).await;
+    }
+    assert_eq!(pool.halves(), (vec![0, 1, 2], vec![]), "then all are asked");
+}
+
+#[test]
+fn a_text_has_no_control_characters() {
+    assert_eq!(cut("a\0b\nc\u{7f}"), "abc");
+    assert_eq!(cut(&"\u{e9}".repeat(150)).len(), 200);
 }
