@@ -443,7 +443,9 @@ impl World {
                 self.chain.lag(at, blocks);
             }
             2 => {
-                let (depth, blocks) = (1 + self.draw.below(3), 1 + self.draw.below(4));
+                // A longer branch would make blocks final that a reorganization still takes away.
+                let depth = 1 + self.draw.below(3);
+                let blocks = 1 + self.draw.below(depth + 2);
                 self.log(format!("endpoint {at} forks {depth} below, by {blocks}"));
                 self.tally.note("endpoints fork");
                 self.chain.fork(at, depth, blocks);
