@@ -83,6 +83,9 @@ soak: need-rust need-postgres
 	  *) echo "no family $(FAMILY): faults, growth, takeovers, reads, trades, transactions or recharges" >&2; exit 1 ;;
 	esac
 	RUST_TEST_THREADS=1 $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture "$${tests[@]}"
+	if [ "$(FAMILY)" = faults ]; then
+	  $(CARGO) test --profile soak -p txm --locked --test simulation -- --nocapture
+	fi
 
 # The unit tests are the judges: each mutant is one more build. The survivors are listed in target/mutants*/mutants.out.
 mutants: need-rust

@@ -9,7 +9,7 @@ mod ledger;
 mod mempool;
 mod raw;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,7 +92,8 @@ struct World {
     outside: Vec<ModelTx>,
     /// Every raw that an endpoint was sent, the first one first.
     raws: Vec<Bytes>,
-    known_raws: BTreeSet<Bytes>,
+    /// The same, decoded, since the recovery of a sender is slow. `None`: no transaction.
+    known_raws: BTreeMap<Bytes, Option<ModelTx>>,
 }
 
 /// A chain in memory. A clone is the same chain.
@@ -124,7 +125,7 @@ impl ModelChain {
             sites: (0..endpoints).map(|_| site()).collect(),
             outside: Vec::new(),
             raws: Vec::new(),
-            known_raws: BTreeSet::new(),
+            known_raws: BTreeMap::new(),
         };
         let first = world.build(None, &[]);
         world.chain.push(first);

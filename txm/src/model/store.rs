@@ -78,6 +78,21 @@ pub enum StoreFault {
     Slow(Duration),
 }
 
+/// A bug that a simulation plants in the database. Its judge must find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreBug {
+    /// The fence lets every process pass.
+    NoFence,
+    /// The fence reads a snapshot without a lock: a lease that was taken over a moment ago passes.
+    SnapshotFence,
+    /// A process is known by its name: its successor has its lease and its token.
+    NameIsOwner,
+    /// A row that has its nonce is numbered again.
+    NumbersAgain,
+    /// A step is written over any version.
+    NoVersion,
+}
+
 /// A passage of a row, as its history has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelPassage {
@@ -137,6 +152,11 @@ impl ModelDatabase {
         self.base.lock().resume(signer, reason);
     }
 
+    /// The reasons for which a signer is suspended.
+    pub fn suspensions(&self, signer: Address) -> Vec<String> {
+        self.base.lock().reasons(signer)
+    }
+
     /// The live owner of a signer: the name of the process, its incarnation, and the token.
     pub fn owner(&self, signer: Address) -> Option<(String, u64, u64)> {
         self.base.lock().owner(signer)
@@ -165,6 +185,11 @@ impl ModelDatabase {
     /// The nonces that jumps passed over, of a signer, without those that have a row.
     pub fn jumped(&self, signer: Address) -> Vec<u64> {
         self.base.lock().jumped(signer)
+    }
+
+    /// Plants a bug.
+    pub fn plant(&self, bug: StoreBug) {
+        self.base.lock().plant(bug);
     }
 
     /// How many fenced calls were refused.

@@ -198,10 +198,12 @@ impl World {
     }
 
     fn send(&mut self, site: usize, raw: &Bytes) -> Answer {
-        if self.known_raws.insert(raw.clone()) {
-            self.raws.push(raw.clone());
-        }
-        let Some(tx) = ModelTx::decode(raw) else {
+        let raws = &mut self.raws;
+        let decoded = self.known_raws.entry(raw.clone()).or_insert_with(|| {
+            raws.push(raw.clone());
+            ModelTx::decode(raw)
+        });
+        let Some(tx) = decoded.clone() else {
             return said(-32602, "failed to decode signed transaction");
         };
         let hash = tx.hash;

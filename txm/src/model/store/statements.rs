@@ -7,9 +7,9 @@ use chain::decide::TxStep;
 use chain::state::TxState;
 use chain::tx::{FailCode, NewTx, Tx, TxId, Wish};
 
-use super::ModelPassage;
 use super::base::{Base, CommandEnd, Row};
 use super::judge;
+use super::{ModelPassage, StoreBug};
 use crate::desk::differences;
 use crate::store::{Arrived, Created, Lease, Ready, SignerBook, StoreError};
 
@@ -121,6 +121,7 @@ impl Base {
         requests: &[NewTx],
     ) -> Result<Vec<Created>, StoreError> {
         self.fence(lease, me)?;
+        self.writes_as(lease);
         self.unsuspended(lease)?;
         self.jump(lease.signer, floor);
         let mut answers = Vec::new();
@@ -162,13 +163,15 @@ impl Base {
         ready: &[Ready],
     ) -> Result<Vec<Tx>, StoreError> {
         self.fence(lease, me)?;
+        self.writes_as(lease);
         self.unsuspended(lease)?;
         self.jump(lease.signer, floor);
         let mut numbered = Vec::new();
         for Ready { id, version, gas } in ready {
             let row = self.rows.get(id).expect("CL2: a row that is not there");
             assert_eq!(row.tx.new.signer, lease.signer, "CL1: a row of another signer");
-            if row.tx.version != *version || row.tx.state != TxState::Created {
+            let is_open = row.tx.version == *version && row.tx.state == TxState::Created;
+            if !is_open && !self.has_bug(StoreBug::NumbersAgain) {
                 continue;
             }
             let nonce = self.next_nonce(lease.signer);
@@ -193,13 +196,15 @@ impl Base {
         steps: &[TxStep],
     ) -> Result<Vec<Option<Tx>>, StoreError> {
         self.fence(lease, me)?;
+        self.writes_as(lease);
         let ids: BTreeSet<TxId> = steps.iter().map(|step| step.tx.id).collect();
         assert_eq!(ids.len(), steps.len(), "at most one step a row");
         let mut answers = Vec::new();
         for step in steps {
             let row = self.rows.get(&step.tx.id).expect("CL2: a row that is not there");
             assert_eq!(row.tx.new.signer, lease.signer, "CL1: a row of another signer");
-            if row.tx.version + 1 != step.tx.version {
+            let is_next = row.tx.version + 1 == step.tx.version;
+            if !is_next && !self.has_bug(StoreBug::NoVersion) {
                 answers.push(None);
                 continue;
             }
