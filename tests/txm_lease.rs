@@ -119,14 +119,15 @@ fn a_process_of_these_tests() {
             other => return println!("says {other:?}"),
         };
         println!("says mine {}", lease.token);
-        let mut number = 0;
-        while deed == "create" {
+        if deed != "create" {
+            return;
+        }
+        for number in 0_u64.. {
             let id = format!("{}-{number}", std::process::id());
             match store.create(lease, 0, &[request(&id)]).await {
                 Ok(made) => drop(new_row(&made[0])),
                 Err(error) => return println!("says {error:?}"),
             }
-            number += 1;
         }
     });
 }

@@ -7,8 +7,8 @@ use chain::tx::{NewTx, TxId};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep, timeout};
-use txm::desk::TxRefusal;
 use txm::model::Draw;
+use txm::refusal::TxRefusal;
 use txm::store::Created;
 
 use super::process::NodeDesk;

@@ -39,7 +39,7 @@ fn each_class_of_the_table_for_a_row_that_no_endpoint_has() {
         assert_eq!(row.tx.attempts[0].class, Some(class));
         assert_eq!(row.tx.attempts[0].was_in_pool, class.is_in_pool());
         row.answer(1, class);
-        let raised = row.effects.iter().any(|it| *it == Effect::Raise("tx_blocked"));
+        let raised = row.effects.contains(&Effect::Raise("tx_blocked"));
         assert!(!raised, "an alert is raised once");
     }
     let mut row = Row::submitted();

@@ -1,5 +1,7 @@
 //! Receipts, reorganizations and ends.
 
+use std::slice::from_ref;
+
 use super::*;
 
 /// Two attempts in a pool.
@@ -201,7 +203,7 @@ fn behind_its_end_a_row_stays_and_no_payment_of_a_failed_one_is_sent() {
     assert_eq!(row.hand(TxFact::Unmined), [raise.clone(), Effect::Send { attempt: 1 }]);
     assert_eq!(row.tx.state, TxState::Confirmed);
     let mut row = Row::failed();
-    assert_eq!(row.hand(TxFact::Unmined), [raise.clone()], "its money may be given back");
+    assert_eq!(row.hand(TxFact::Unmined), from_ref(&raise), "its money may be given back");
     let mut row = Row::tracking();
     row.hand(TxFact::Cancel);
     row.sign();

@@ -1,5 +1,7 @@
 //! The table of states of section 6, pair by pair, and the wishes at each state.
 
+use std::slice::from_ref;
+
 use super::*;
 
 /// One fact of each kind that fits to the row as well as one can.
@@ -42,6 +44,9 @@ fn facts(row: &Row) -> Vec<(&'static str, TxFact)> {
     ]
 }
 
+/// A name, a row, and the facts that move it, each with the state that it leads to.
+type Case<'a> = (&'a str, Row, &'a [(&'a str, TxState)]);
+
 #[test]
 fn each_fact_leads_from_each_state_where_section_6_says() {
     use TxState::{Allocated, Confirmed, Created, Failed, Submitted, Tracking};
@@ -50,7 +55,7 @@ fn each_fact_leads_from_each_state_where_section_6_says() {
     let mut unproven = Row::mined(1, Proof::Unproven);
     unproven.confirm(1, 2);
     unproven.hand(TxFact::Final);
-    let rows: [(&str, Row, &[(&str, TxState)]); 9] = [
+    let rows: [Case<'_>; 9] = [
         ("created", Row::new(), &[("refused", Failed), ("expired", Failed), ("cancel", Failed)]),
         ("allocated", Row::allocated(), &[("signed", Submitted)]),
         (
@@ -152,7 +157,7 @@ fn an_allocated_row_signs_its_payment_and_asks_again_if_the_signer_is_away() {
     row.hand(TxFact::Turn);
     let price = GasPrice { max_fee: 3 * GWEI, max_tip: GWEI };
     let sign = Effect::Sign { kind: AttemptKind::Pay, price, gas: 50_000 };
-    assert_eq!(row.effects, [sign.clone()]);
+    assert_eq!(row.effects, from_ref(&sign));
     row.hand(TxFact::Unsigned);
     assert_eq!(row.tx.resubmit_in, Some(INTERVAL));
     row.hand(TxFact::Unsigned);

@@ -40,6 +40,7 @@ async fn a_chain_that_is_ahead_suspends_the_signer() {
     assert!(matches!(answer, Err(TxRefusal::Away(_))), "{answer:?}");
     assert!(world.database.rows().is_empty());
     assert!(world.key.signed.lock().is_empty());
+    sleep(Duration::from_secs(5)).await;
     owner.arrive().await;
     let answer = owner.order(world.request("one", payee(1), 5)).await.await.expect("an answer");
     let Err(TxRefusal::SignerSuspended(why)) = answer else { panic!("{answer:?}") };
