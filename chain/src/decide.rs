@@ -5,8 +5,8 @@
 //! each step may be lost before its write. The caller keeps the durations of the row
 //! (`sent_since`) fresh, and hands in only facts that it believes.
 //!
-//! In reading order: [`signed`] (attempts and their prices), [`answered`] (the answers of
-//! endpoints), [`mined`] (receipts and ends), [`wished`] (cancel and fill), [`due`] (resends).
+//! In reading order: `signed` (attempts and their prices), `answered` (the answers of
+//! endpoints), `mined` (receipts and ends), `wished` (cancel and fill), `due` (resends).
 
 mod answered;
 mod due;

@@ -1,6 +1,6 @@
 //! The transaction manager: the nodes that `ubscore txm serve` runs.
 //!
-//! The sections below `[txm]` have files of their own. [`Txm::validate_node`] checks the needs of a
+//! The sections below `[txm]` have files of their own. `Txm::validate_node` checks the needs of a
 //! node, so that the service itself starts without them.
 
 use std::net::{Ipv4Addr, SocketAddr};
