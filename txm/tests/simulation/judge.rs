@@ -1,4 +1,4 @@
-//! The judge: the laws of the chain (CL1 to CL9 of the specification), by what the database and
+//! The judge: the laws of the chain (CL1 to CL9 of the specification), as the database and
 //! the chain show. Each broken law is a panic with its name. The database of the model judges the
 //! laws of single statements itself, and an endpoint those of a raw that leaves.
 
@@ -14,7 +14,7 @@ use txm::rpc::ReceiptRead;
 /// Confirmations on top of a receipt's block, before its row may end.
 pub(super) const REQUIRED: usize = 3;
 
-/// What the judge remembers of a run.
+/// The memory of the judge over a run.
 #[derive(Default)]
 pub(super) struct Judge {
     /// The attempts that are judged, each with its fee and tip, wei per gas.
