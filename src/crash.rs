@@ -3,8 +3,9 @@
 //!
 //! A point is armed from the environment: `UBSCORE_CRASH=point` or `UBSCORE_CRASH=point=3` raises
 //! SIGKILL at the first or the third visit. `UBSCORE_CRASH=point=panic` panics there instead, at
-//! every visit. `UBSCORE_FAULT` holds faults in the format of `wal::fault`. `UBSCORE_FAULT_WHILE`
-//! may name a file; then the faults occur only while it exists.
+//! every visit. `UBSCORE_CRASH=point=stop` raises SIGSTOP at the first one. `UBSCORE_FAULT` holds
+//! faults in the format of `wal::fault`. `UBSCORE_FAULT_WHILE` may name a file; then the faults
+//! occur only while it exists.
 
 /// The points of a transfer, in their order.
 pub const POINTS: &[&str] = &[
@@ -200,13 +201,17 @@ pub fn arm() -> Result<(), Unarmed> {
     if visit == "panic" {
         return fail::cfg(name, visit).map_err(unarmed);
     }
+    let (visit, signal) = match visit {
+        "stop" => ("1", rustix::process::Signal::STOP),
+        visit => (visit, rustix::process::Signal::KILL),
+    };
     let visit: u32 = visit.parse().map_err(|_| unarmed(format!("{visit} is no number")))?;
     let visits = AtomicU32::new(0);
     fail::cfg_callback(name, move || {
         if visits.fetch_add(1, Ordering::SeqCst) + 1 == visit {
             let us = rustix::process::getpid();
-            // After this line no thread runs on: SIGKILL cannot be caught.
-            rustix::process::kill_process(us, rustix::process::Signal::KILL).ok();
+            // After this line no thread runs on, or not before SIGCONT: neither can be caught.
+            rustix::process::kill_process(us, signal).ok();
         }
     })
     .map_err(unarmed)

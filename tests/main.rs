@@ -239,6 +239,9 @@ mod txm_lease;
 /// The store of the transaction manager: requests, nonces, steps, reads, plans.
 mod txm_store;
 
+/// Nodes of the transaction manager over a real chain: owners, sends, blocks, nonces.
+mod txm_real;
+
 /// PostgreSQL's own rules for transfers, compared with the code and the specification.
 mod schema;
 

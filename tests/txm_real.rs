@@ -1,0 +1,33 @@
+//! Real nodes of the transaction manager, real PostgreSQL, and a real chain behind an endpoint that
+//! lies on demand. Behind each test, everything that left and everything on chain is compared with
+//! the rows ([`place::Place::judge`]).
+
+use alloy_primitives::Address;
+
+use crate::harness::ACCOUNTS;
+
+/// A database, a chain and nodes.
+mod place;
+
+/// Owners that die, stand still, or are cut off.
+mod owners;
+
+/// Answers of endpoints to a send.
+mod sends;
+
+/// Receipts, confirmations, reorganizations.
+mod blocks;
+
+/// Tokens and other contracts.
+mod contracts;
+
+/// Nonces: the chain ahead, gaps, refusals that spend none.
+mod nonces;
+
+/// Resends, raised prices, cancels, commands.
+mod resends;
+
+/// The signer of these tests.
+const SIGNER: Address = ACCOUNTS[0];
+/// The payee.
+const PAYEE: Address = ACCOUNTS[5];

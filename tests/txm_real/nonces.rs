@@ -1,0 +1,158 @@
+//! Nonces: a chain that is ahead, endpoints that lag, gaps.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::place::{Party, Place, operator};
+use super::{PAYEE, SIGNER};
+use crate::harness::{Draft, SEND, eventually, hex_of};
+
+/// A transaction of the signer that no row has, in the pool.
+fn foreign(place: &Place, nonce: u64) -> String {
+    let raw = place.chain.sign(SIGNER, &Draft::payment(nonce, PAYEE, 7));
+    let hash = place.chain.send(&raw).expect("taken");
+    place.is_foreign(hash);
+    hash.to_string()
+}
+
+/// The suspensions of the signer.
+fn suspensions(node: &Party) -> Vec<String> {
+    let signers = node.get("/api/v1/signers").json();
+    let all = signers["signers"][0]["suspensions"].as_array().cloned().unwrap_or_default();
+    all.iter().filter_map(|one| one["reason"].as_str().map(str::to_owned)).collect()
+}
+
+/// Goal: nonces that no row has stop the signer until two operators adopt them. Method: the key is
+/// used elsewhere; nothing is signed; adopt; the payment goes on behind it.
+#[test]
+fn non_005_a_chain_that_is_ahead_stops_the_signer_until_it_is_adopted() {
+    let place = Place::new(&[("NONCE__STATE_TIMEOUT_MS", "100")]);
+    let node = place.first_node();
+    let hash = foreign(&place, 0);
+    place.chain.mine(1);
+    let id = place.pay(&node, "a-1");
+    eventually("a suspension", || {
+        suspensions(&node).contains(&"NONCE_AHEAD".to_owned()).then_some(())
+    });
+    place.looks(3);
+    assert_eq!((&node.row(&id)["nonce"], place.proxy.sent().len()), (&Value::Null, 0));
+    let token = place.site.fresh_path("approver");
+    fs::write(&token, operator(8, "admin")).expect("written");
+    let (named, token) = (format!("0={hash}"), token.to_str().expect("text").to_owned());
+    let signer = hex_of(SIGNER);
+    let without = ["signer", "adopt", &signer, "--reason", "x", "--approver-token-file", &token];
+    let (exit, _, why) = node.operate(&without);
+    assert_eq!(exit, 1, "one is missing: {why}");
+    let (exit, _, why) = node.operate(&[&without[..], &["--foreign", &named]].concat());
+    assert_eq!(exit, 0, "{why}");
+    let row = place.end(&node, &id);
+    assert_eq!((&row["state"], &row["nonce"]), (&json!("CONFIRMED"), &json!(1)));
+    assert_eq!(suspensions(&node), Vec::<String>::new());
+}
+
+/// Goal: a key that is shared on purpose is followed. Method: another uses it; the cursor jumps,
+/// the jump is a row, and the payment comes behind it.
+#[test]
+fn non_005_a_shared_key_is_followed() {
+    let settings = [("NONCE__EXTERNAL_USE", "follow"), ("NONCE__STATE_TIMEOUT_MS", "100")];
+    let place = Place::new(&settings);
+    let node = place.first_node();
+    foreign(&place, 0);
+    foreign(&place, 1);
+    place.chain.mine(1);
+    let id = place.pay(&node, "a-1");
+    let row = place.end(&node, &id);
+    assert_eq!((&row["state"], &row["nonce"]), (&json!("CONFIRMED"), &json!(2)));
+    let jump = place.site.sql("SELECT first_nonce, before_nonce FROM txm.nonce_jumps");
+    assert_eq!(jump, [["0".to_owned(), "2".to_owned()]]);
+}
+
+/// Goal: an endpoint that lags moves no cursor back. Method: it serves the head before the last
+/// payment; the next one gets the next nonce.
+#[test]
+fn non_006_a_lagging_endpoint_leaves_the_cursor() {
+    let place = Place::new(&[("NONCE__STATE_TIMEOUT_MS", "100")]);
+    let node = place.first_node();
+    place.chain.mine(1);
+    let old = place.chain.height();
+    let first = place.pay(&node, "a-1");
+    place.end(&node, &first);
+    place.proxy.serve_old_head(old);
+    let second = place.pay(&node, "a-2");
+    let row = node.until(&second, "a nonce", |row| !row["nonce"].is_null());
+    assert_eq!(row["nonce"], 1);
+    place.proxy.honest();
+    assert_eq!(place.end(&node, &second)["state"], "CONFIRMED");
+}
+
+/// Goal: a signer with transactions under way is not added. Method: one in the pool; then mined.
+#[test]
+fn non_007_a_signer_with_transactions_under_way_is_refused() {
+    let place = Place::new(&[]);
+    let node = place.node("txm-a", &[]);
+    foreign(&place, 0);
+    let signer = hex_of(SIGNER);
+    let add = ["signer", "add", &signer, "--reason", "a test"];
+    let (exit, _, why) = node.operate(&add);
+    assert!(exit != 0 && why.contains('0') && why.contains('1'), "both numbers: {why}");
+    place.chain.mine(1);
+    let (exit, out, why) = node.operate(&add);
+    assert!(exit == 0 && out.contains("next nonce 1"), "{out}{why}");
+    let id = place.pay(&node, "a-1");
+    let row = place.end(&node, &id);
+    assert_eq!((&row["state"], &row["nonce"]), (&json!("CONFIRMED"), &json!(1)));
+}
+
+/// Goal: what a pool has lost is seen, and sent again without the interval. Method: the node drops
+/// the third of six, and with it the later ones; the interval is an hour.
+#[test]
+fn non_008_a_dropped_transaction_is_sent_again_at_once() {
+    let place = Place::new(&[("RESUBMIT__INTERVAL_MS", "3600000")]);
+    let node = place.first_node();
+    let ids = place.pay_in_order(&node, &["a-0", "a-1", "a-2", "a-3", "a-4", "a-5"]);
+    for id in &ids {
+        node.becomes(id, "TRACKING", Some("PENDING"));
+    }
+    let third = node.row(&ids[2]);
+    let hash = third["txHash"].as_str().expect("a hash").parse().expect("a hash");
+    assert!(place.chain.drop_transaction(hash));
+    for id in &ids {
+        assert_eq!(place.end(&node, id)["state"], "CONFIRMED");
+    }
+    assert_eq!(place.chain.nonce(SIGNER), 6);
+    assert_eq!(place.sent().len(), 6, "the same bytes");
+}
+
+/// Goal: a nonce that no endpoint will ever take is filled, and what stands behind it is mined.
+/// Method: the first payment is refused for good; the fill comes by time, then by an operator.
+#[test]
+fn non_009_a_blocked_nonce_is_filled_and_its_followers_are_mined() {
+    for by_time in [true, false] {
+        let fill_after = if by_time { "1000" } else { "3600000" };
+        let place = Place::new(&[
+            ("NONCE__FILL_AFTER_MS", fill_after),
+            ("RESUBMIT__INTERVAL_MS", "3600000"),
+        ]);
+        let node = place.first_node();
+        place.proxy.lie(SEND, crate::harness::Lie::say("invalid sender"));
+        let blocked = place.pay(&node, "blocked");
+        node.becomes(&blocked, "SUBMITTED", Some("BLOCKED"));
+        let follower = place.pay(&node, "follower");
+        node.until(&follower, "an attempt", |row| !row["attempts"][0].is_null());
+        if !by_time {
+            let fill = ["tx", "fill-gap", &blocked, "--reason", "a test"];
+            let (exit, _, why) = node.operate(&fill);
+            assert_eq!(exit, 0, "{why}");
+        }
+        node.until(&blocked, "a fill", |row| row["attempts"][1]["kind"] == json!("FILL"));
+        place.proxy.honest();
+        for id in [&blocked, &follower] {
+            let (exit, _, why) = node.operate(&["tx", "resubmit", id, "--reason", "a test"]);
+            assert_eq!(exit, 0, "{why}");
+        }
+        let row = place.end(&node, &blocked);
+        assert_eq!((&row["state"], &row["code"]), (&json!("FAILED"), &json!("FILLED")), "{row}");
+        assert_eq!(place.end(&node, &follower)["state"], "CONFIRMED");
+    }
+}

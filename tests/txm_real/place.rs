@@ -1,0 +1,449 @@
+//! A database, a chain behind its endpoints, and the nodes of a test. When it ends, the chain is
+//! compared with the rows.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use alloy_primitives::{Address, B256, hex};
+use jsonwebtoken::{EncodingKey, Header};
+use rsa::rand_core::OsRng;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use ubscore::config::auth::DEVELOPMENT_SECRET;
+
+use super::{PAYEE, SIGNER};
+use crate::harness::{
+    CHAIN_ID, Chain, ChainProxy, KEYS, PATIENCE, Reply, Request, Site, cli, eventually, hex_of,
+    now_s, said, send, text,
+};
+
+/// The password of the key files.
+const PASSWORD: &str = "a password of the tests";
+/// The heads that an endpoint is asked for in one cycle, at most: latest, safe, finalized.
+const HEADS_OF_A_CYCLE: usize = 3;
+
+/// Settings beside those of [`Place::new`]: names behind `UBSCORE__TXM__`, and values.
+pub(super) type Settings<'a> = &'a [(&'a str, &'a str)];
+
+/// One test's database, chain and keys.
+pub(super) struct Place {
+    pub(super) site: Site,
+    pub(super) chain: Chain,
+    /// The endpoint of each node that has no other.
+    pub(super) proxy: ChainProxy,
+    keys: PathBuf,
+    password: PathBuf,
+    settings: Vec<(String, String)>,
+    /// Transactions of our signers that are not ours: the test made them.
+    foreign: Mutex<Vec<B256>>,
+    paid: AtomicU64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            self.judge();
+        }
+    }
+}
+
+fn private(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("our own file");
+}
+
+impl Place {
+    /// With the keys of the first accounts. Time is short, and two blocks are final.
+    pub(super) fn with_signers(signers: usize, settings: Settings) -> Place {
+        let (site, chain) = (Site::new(), Chain::start());
+        let proxy = ChainProxy::start(&chain);
+        let (keys, password) = (site.fresh_path("keys"), site.fresh_path("password"));
+        fs::create_dir(&keys).expect("a directory");
+        for (place, key) in KEYS.iter().take(signers).enumerate() {
+            let name = format!("key-{place}");
+            let made = eth_keystore::encrypt_key(&keys, &mut OsRng, key, PASSWORD, Some(&name));
+            made.expect("a key file");
+            private(&keys.join(name));
+        }
+        fs::write(&password, PASSWORD).expect("written");
+        private(&password);
+        let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        let (settings, foreign) = (settings.collect(), Mutex::default());
+        let paid = AtomicU64::new(0);
+        Place { site, chain, proxy, keys, password, settings, foreign, paid }
+    }
+
+    /// With [`SIGNER`].
+    pub(super) fn new(settings: Settings) -> Place {
+        Place::with_signers(1, settings)
+    }
+
+    /// A node, its signer added.
+    pub(super) fn first_node(&self) -> Party {
+        let node = self.node("txm-a", &[]);
+        self.add(&node, SIGNER);
+        node
+    }
+
+    /// Adds a signer.
+    pub(super) fn add(&self, node: &Party, signer: Address) {
+        let (exit, out, why) = node.operate(&["signer", "add", &hex_of(signer), "--reason", "x"]);
+        assert_eq!(exit, 0, "{out}{why}");
+    }
+
+    /// A node that is ready. Settings with another prefix than `UBSCORE_` are those of
+    /// [`Settings`].
+    pub(super) fn node(&self, name: &str, more: Settings) -> Party {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
+        command.args(["txm", "serve", "--dev", "--listen", "127.0.0.1:0"]);
+        command.args(["--ops-listen", "127.0.0.1:0"]);
+        let (chain_id, proxy, url) = (CHAIN_ID.to_string(), self.proxy.url(), self.site.url());
+        let defaults = [
+            ("NODE_ID", name),
+            ("POSTGRES_URL", &url),
+            ("CHAIN__CHAIN_ID", &chain_id),
+            ("CHAIN__RPC_URLS", &proxy),
+            ("CHAIN__POLL_MS", "50"),
+            ("POLL_MS", "20"),
+            ("LEASE__DURATION_MS", "1000"),
+            ("LEASE__RENEW_INTERVAL_MS", "200"),
+            ("LEASE__SKEW_MS", "100"),
+            ("RESUBMIT__INTERVAL_MS", "300"),
+            ("CONFIRMATIONS__REQUIRED", "2"),
+            ("CONFIRMATIONS__POLICY", "count"),
+        ];
+        let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in defaults.into_iter().chain(own).chain(more.iter().copied()) {
+            let is_whole = name.starts_with("UBSCORE_");
+            let whole = if is_whole { name.to_owned() } else { format!("UBSCORE__TXM__{name}") };
+            command.env(whole, value);
+        }
+        command.env("UBSCORE__TXM__SIGNERS__KEYSTORE_DIR", &self.keys);
+        command.env("UBSCORE__TXM__SIGNERS__PASSWORD_FILE", &self.password);
+        Party::start(command)
+    }
+
+    /// A payment to [`PAYEE`] that no other one of this place has the value of.
+    pub(super) fn payment(&self, request_id: &str) -> Value {
+        let value = 1_000 + self.paid.fetch_add(1, Ordering::Relaxed);
+        json!({
+            "signer": hex_of(SIGNER), "requestId": request_id, "nonce": "later",
+            "payload": {"to": hex_of(PAYEE), "value": value.to_string()},
+        })
+    }
+
+    /// Asks a node, the owner or not, for a payment: its id.
+    pub(super) fn pay(&self, node: &Party, request_id: &str) -> String {
+        let reply = node.post("/api/v1/tx", &self.payment(request_id));
+        assert_eq!(reply.status, 202, "{reply:?}");
+        text(&reply.json()["txId"]).to_owned()
+    }
+
+    /// Payments one by one, each numbered before the next one is asked for.
+    pub(super) fn pay_in_order(&self, node: &Party, ids: &[&str]) -> Vec<String> {
+        let numbered = |id: &&str| {
+            let id = self.pay(node, id);
+            node.until(&id, "its nonce", |row| !row["nonce"].is_null());
+            id
+        };
+        ids.iter().map(numbered).collect()
+    }
+
+    /// Mines a block each time the chain is looked at, until the row has ended.
+    pub(super) fn end(&self, node: &Party, id: &str) -> Value {
+        node.until(id, "its end", |row| {
+            if row["final"] == json!(true) {
+                return true;
+            }
+            self.chain.mine(1);
+            self.looks(1);
+            false
+        })
+    }
+
+    /// Waits until the endpoint was asked for its head this many times more, each time by a cycle
+    /// that began behind this call.
+    pub(super) fn looks(&self, times: usize) {
+        let asked = || self.proxy.calls("eth_getBlockByNumber");
+        let enough = asked() + HEADS_OF_A_CYCLE * (times + 1);
+        eventually("looks at the chain", || (asked() >= enough).then_some(()));
+    }
+
+    /// The token under which the signer is owned.
+    pub(super) fn token(&self) -> u64 {
+        let asked = "SELECT coalesce(max(fencing_token), 0) FROM txm.signer_lease";
+        self.site.sql_value(asked).parse().expect("a number")
+    }
+
+    /// Waits for an owner with this name: its token.
+    pub(super) fn owned_by(&self, name: &str) -> u64 {
+        let asked = format!(
+            "SELECT count(*) FROM txm.signer_lease WHERE owner_node = '{name}' \
+             AND expires_at > clock_timestamp()"
+        );
+        eventually(name, || (self.site.sql_value(&asked) != "0").then_some(()));
+        self.token()
+    }
+
+    /// Lets the judge know of a transaction that the test signed with a key of ours.
+    pub(super) fn is_foreign(&self, hash: B256) {
+        self.foreign.lock().expect("no panic").push(hash);
+    }
+
+    /// The raw bytes that left, each once.
+    pub(super) fn sent(&self) -> BTreeSet<Vec<u8>> {
+        self.proxy.raws().into_iter().collect()
+    }
+
+    /// Every raw transaction that left is an attempt; every one on chain is one, with a nonce of
+    /// one row, and pays what no other one pays.
+    pub(super) fn judge(&self) {
+        let attempts = self.site.sql("SELECT encode(raw, 'hex') FROM txm.tx_attempts");
+        let attempts: BTreeSet<String> = attempts.into_iter().flatten().collect();
+        for raw in self.proxy.raws() {
+            assert!(attempts.contains(&hex::encode(&raw)), "not stored: {}", hex::encode(raw));
+        }
+        let rows = self.site.sql(
+            "SELECT '0x' || encode(a.tx_hash, 'hex'), t.signer || '/' || t.nonce \
+             FROM txm.tx_attempts a JOIN txm.managed_tx t USING (tx_id)",
+        );
+        let signers: BTreeSet<String> =
+            self.site.sql("SELECT signer FROM txm.signers").into_iter().flatten().collect();
+        let foreign = self.foreign.lock().expect("no panic").clone();
+        let mut paid = BTreeSet::new();
+        for height in 1..=self.chain.height() {
+            let block = self.chain.ask("eth_getBlockByNumber", json!([hex_of(height), true]));
+            for mined in block["transactions"].as_array().expect("a list") {
+                let (hash, from) = (text(&mined["hash"]), text(&mined["from"]));
+                if !signers.contains(from) || foreign.contains(&hash.parse().expect("a hash")) {
+                    continue;
+                }
+                let nonce = crate::harness::number(&mined["nonce"]);
+                let row = vec![hash.to_owned(), format!("{from}/{nonce}")];
+                assert!(rows.contains(&row), "no row has {mined}");
+                let key = (from.to_owned(), mined["to"].clone(), mined["value"].clone());
+                let is_payment = text(&mined["to"]) == hex_of(PAYEE);
+                let key = format!("{key:?}");
+                assert!(paid.insert(key) || !is_payment, "paid twice: {mined}");
+            }
+        }
+        let twice = "SELECT business_key FROM txm.managed_tx GROUP BY 1 HAVING count(*) > 1 \
+                     AND business_key IS NOT NULL";
+        assert_eq!(self.site.sql(twice), Vec::<Vec<String>>::new());
+    }
+}
+
+/// A running node, which is killed with this value.
+pub(super) struct Party {
+    process: Child,
+    words: Arc<Mutex<String>>,
+    /// The clients' listener.
+    clients: SocketAddr,
+    /// The operators' listener.
+    ops: SocketAddr,
+}
+
+impl Drop for Party {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let words = self.words();
+            let from = words.len().saturating_sub(6_000);
+            eprintln!("a node said last:\n{}", words.get(from..).unwrap_or(&words));
+        }
+        // It may have ended already.
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let words = Arc::new(Mutex::new(String::new()));
+    let written = Arc::clone(&words);
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+            let part = String::from_utf8_lossy(&buffer[..count]);
+            written.lock().expect("no panic in a reader").push_str(&part);
+        }
+    });
+    words
+}
+
+impl Party {
+    fn start(mut command: Command) -> Party {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("the binary");
+        let words = drain(process.stderr.take().expect("piped"));
+        let mut line = String::new();
+        let mut out = BufReader::new(process.stdout.take().expect("piped"));
+        out.read_line(&mut line).expect("its output");
+        // A full pipe would stop it.
+        drain(out);
+        let part = |key: &str| {
+            let value = line.split_whitespace().find_map(|word| word.strip_prefix(key));
+            value.and_then(|value| value.parse().ok())
+        };
+        let (Some(clients), Some(ops)) = (part("txm="), part("ops=")) else {
+            process.wait().ok();
+            panic!("{line:?}: {}", words.lock().expect("no panic"));
+        };
+        Party { process, words, clients, ops }
+    }
+
+    /// Its stderr so far.
+    pub(super) fn words(&self) -> String {
+        self.words.lock().expect("no panic in a reader").clone()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).expect("our own child");
+    }
+
+    /// SIGSTOP, and waits until no thread of it runs any more.
+    pub(super) fn pause(&self) {
+        self.signal(Signal::STOP);
+        eventually("a pause", || self.is_paused().then_some(()));
+    }
+
+    /// Whether all its threads stand still.
+    pub(super) fn is_paused(&self) -> bool {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.process.id())) else {
+            return false;
+        };
+        let mut stats = tasks.flatten().map(|task| fs::read_to_string(task.path().join("stat")));
+        // A thread that has ended meanwhile does not run either.
+        stats.all(|stat| {
+            stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|it| it.starts_with(" T")))
+        })
+    }
+
+    /// SIGCONT.
+    pub(super) fn wake(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Whether it has ended.
+    #[cfg(feature = "crash")]
+    pub(super) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().expect("our own child").is_some()
+    }
+
+    /// Ends it by SIGKILL.
+    pub(super) fn kill(mut self) {
+        self.process.kill().expect("our own child");
+        self.process.wait().expect("its end");
+    }
+
+    /// Ends it by SIGTERM, in order.
+    pub(super) fn stop(mut self) {
+        self.signal(Signal::TERM);
+        let ended = self.process.wait().expect("its end");
+        assert_eq!(ended.code(), Some(0), "{}", self.words());
+    }
+
+    /// Asks the clients' listener.
+    pub(super) fn get(&self, path: &str) -> Reply {
+        send(self.clients, &Request::new(&service(), "GET", path)).expect("an answer")
+    }
+
+    /// Posts a body to the clients' listener.
+    pub(super) fn post(&self, path: &str, body: &Value) -> Reply {
+        let token = service();
+        let request = Request { body: Some(body), ..Request::new(&token, "POST", path) };
+        send(self.clients, &request).expect("an answer")
+    }
+
+    /// Posts a body, and does not wait for the answer.
+    #[cfg(feature = "crash")]
+    pub(super) fn post_unheard(&self, path: &'static str, body: Value) {
+        let clients = self.clients;
+        thread::spawn(move || {
+            let token = service();
+            let request = Request { body: Some(&body), ..Request::new(&token, "POST", path) };
+            drop(send(clients, &request));
+        });
+    }
+
+    /// Posts until the node owns the signer and has asked the chain.
+    pub(super) fn post_as_owner(&self, body: &Value) -> Reply {
+        eventually("an answer that is not retryable", || {
+            let reply = self.post("/api/v1/tx", body);
+            let is_retryable = reply.status >= 500 || reply.body.contains("NOT_LEADER");
+            (!is_retryable).then_some(reply)
+        })
+    }
+
+    /// A transaction with everything that is kept of it; null while the node cannot read it.
+    pub(super) fn row(&self, id: &str) -> Value {
+        let reply = self.get(&format!("/api/v1/tx/{id}"));
+        if reply.status == 200 { reply.json() } else { Value::Null }
+    }
+
+    /// Waits for a condition of a transaction, and returns the transaction.
+    pub(super) fn until(&self, id: &str, what: &str, mut is: impl FnMut(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
+            let row = self.row(id);
+            if is(&row) {
+                return row;
+            }
+            assert!(began.elapsed() < PATIENCE, "{what}: {row:#}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits for this state and sub state.
+    pub(super) fn becomes(&self, id: &str, state: &str, sub: Option<&str>) -> Value {
+        self.until(id, &format!("{state} {sub:?}"), |row| {
+            row["state"] == json!(state) && (sub.is_none() || row["subState"] == json!(sub))
+        })
+    }
+
+    /// Every event of the feed about a transaction.
+    pub(super) fn events(&self, id: &str) -> Vec<Value> {
+        let feed = self.get("/api/v1/tx/events?limit=1000").json();
+        let events = feed["events"].as_array().expect("events");
+        events.iter().filter(|event| event["txId"] == json!(id)).cloned().collect()
+    }
+
+    /// Runs a command of an operator on this node: its exit code, stdout and stderr.
+    pub(super) fn operate(&self, arguments: &[&str]) -> (i32, String, String) {
+        let url = format!("http://{}", self.ops);
+        said(&cli(&[arguments, &["--dev", "--ops", &url]].concat()))
+    }
+
+    /// A metric's sum over its labels.
+    pub(super) fn metric(&self, name: &str) -> f64 {
+        let token = operator(7, "viewer");
+        let all = send(self.ops, &Request::new(&token, "GET", "/metrics")).expect("an answer").body;
+        let values = all.lines().filter(|line| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']))
+        });
+        values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+}
+
+fn signed(mut claims: Value) -> String {
+    claims["exp"] = json!(now_s() + 3_600);
+    let key = EncodingKey::from_secret(DEVELOPMENT_SECRET.as_bytes());
+    jsonwebtoken::encode(&Header::default(), &claims, &key).expect("a token")
+}
+
+/// The token of a service that uses every signer here.
+fn service() -> String {
+    let signers: Vec<String> = crate::harness::ACCOUNTS.iter().map(hex_of).collect();
+    signed(json!({"sub": "pay", "role": "service", "aud": "ubscore-txm", "signers": signers}))
+}
+
+/// The token of an operator.
+pub(super) fn operator(user: u64, role: &str) -> String {
+    signed(json!({"sub": user.to_string(), "role": role, "aud": "ubscore-txm"}))
+}
