@@ -207,9 +207,10 @@ fn listed_tests(list: &str) -> Vec<(&str, &str)> {
 fn venue_ids_in(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
     let is_id = |word: &&str| {
-        let number = ["GTX-", "HLD-", "LSE-", "MLT-", "NON-", "RCH-", "RCV-"]
-            .iter()
-            .find_map(|group| word.strip_prefix(group));
+        let number =
+            ["CNF-", "GTX-", "HLD-", "LSE-", "MLT-", "NON-", "RCH-", "RCV-", "RSB-", "SUB-"]
+                .iter()
+                .find_map(|group| word.strip_prefix(group));
         number.is_some_and(|number| number.len() == 3 && number.parse::<u16>().is_ok())
     };
     words.filter(is_id).map(str::to_owned).collect()

@@ -46,6 +46,7 @@ fn told(node: &Party, id: &str) -> Vec<(bool, usize)> {
 
 /// Goal: CONFIRMED comes with the last confirmation, never before; each block is told once.
 /// Method: three confirmations by count; then one, and the tags.
+/// Ids: CNF-001, CNF-003, CNF-004.
 #[test]
 fn cnf_001_003_004_a_row_is_final_with_its_last_confirmation() {
     let place = Place::new(&[("RESUBMIT__ENABLED", "false")]);
@@ -123,6 +124,7 @@ fn cnf_002_a_reorganization_is_told_and_ends_right() {
 
 /// Goal: what is final of all attempts decides. Method: a mined cancel is replaced by its payment
 /// in a reorganization, and a mined payment by its cancel.
+/// Ids: CNF-002, RSB-006.
 #[test]
 fn cnf_002_rsb_006_a_replaced_transaction_ends_as_the_chain_says() {
     let place = Place::new(&[("CONFIRMATIONS__REQUIRED", "4"), ("RESUBMIT__BUMP_AFTER", "1000")]);

@@ -97,6 +97,7 @@ fn cnf_006_a_reverted_transfer_that_becomes_a_success_is_confirmed() {
 
 /// Goal: a refusal at prepare spends no nonce. Method: a call that reverts, a payload that is not
 /// allowed and one that cannot be paid, at once and later; then a payment gets nonce 0.
+/// Ids: NON-010, NON-011.
 #[test]
 fn non_010_011_refusals_spend_no_nonce_and_hold_up_nothing() {
     let place = Place::new(&[]);

@@ -17,7 +17,7 @@ fn prices(row: &Value) -> Vec<(u128, u128)> {
 
 /// The times that an attempt's bytes left.
 fn sent(place: &Place, row: &Value, attempt: usize) -> usize {
-    let hash = row["attempts"][attempt]["hash"].as_str().expect("a hash");
+    let hash = row["attempts"][attempt]["hash"].as_str().unwrap_or("not signed yet");
     place.proxy.sent().iter().filter(|sent| sent.hash.to_string() == hash).count()
 }
 
@@ -28,6 +28,7 @@ fn is_raised(before: u128, now: u128) -> bool {
 
 /// Goal: bytes without a receipt are sent again; then only the lowest nonce is raised, by both
 /// prices, rounded up; a receipt ends both. Method: two payments that no block takes; then blocks.
+/// Ids: RSB-001, RSB-003.
 #[test]
 fn rsb_001_003_the_lowest_is_sent_again_and_raised() {
     let place = Place::new(&[("RESUBMIT__BUMP_AFTER", "2")]);
@@ -56,6 +57,7 @@ fn rsb_001_003_the_lowest_is_sent_again_and_raised() {
 
 /// Goal: nothing above a cap is ever signed, and resends go on. Method: the base fee rises above
 /// the cap, and falls; then a bound of attempts.
+/// Ids: RSB-004, RSB-005.
 #[test]
 fn rsb_004_005_nothing_is_signed_above_a_cap() {
     const CAP_GWEI: u128 = 5;

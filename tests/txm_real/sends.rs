@@ -62,6 +62,8 @@ fn recovers(place: &Place, node: &Party, id: &str) {
 
 /// Goal: each class of answers leads to its state, ends nothing, and the payment is one. Method:
 /// the endpoint says the text of the class, then it is honest.
+/// Ids: SUB-001, SUB-002, SUB-003, SUB-004, SUB-005, SUB-006, SUB-007, SUB-008, SUB-009,
+/// SUB-010, SUB-011.
 #[test]
 fn sub_001_to_011_each_class_leads_to_its_state() {
     let place = Place::new(&[]);
@@ -81,6 +83,7 @@ fn sub_001_to_011_each_class_leads_to_its_state() {
 
 /// Goal: no failure of an endpoint is an answer. Method: each failure of a send, delivered or not;
 /// then the endpoint is honest.
+/// Ids: SUB-012, SUB-013.
 #[test]
 fn sub_012_013_no_failure_of_an_endpoint_is_an_answer() {
     let place = Place::new(&[("CHAIN__TIMEOUT_MS", "1000"), ("RESUBMIT__BUMP_AFTER", "1000")]);
