@@ -107,7 +107,8 @@ fn rsb_006_a_cancel_at_each_state() {
     node.becomes(created, "CREATED", Some("WAITING_FUNDS"));
     cancel(&node, created);
     let row = node.becomes(created, "FAILED", None);
-    assert_eq!((&row["code"], &row["nonce"]), (&json!("CANCELLED"), &Value::Null), "{row}");
+    assert_eq!((&row["code"], &row["refusal"]), (&json!("REFUSED"), &json!("CANCELLED")), "{row}");
+    assert_eq!(row["nonce"], Value::Null);
 
     place.proxy.say("txpool is full");
     let submitted = place.pay(&node, "submitted");
