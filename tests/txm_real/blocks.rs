@@ -122,7 +122,7 @@ fn cnf_002_a_reorganization_is_told_and_ends_right() {
     }
 }
 
-/// Goal: what is final of all attempts decides. Method: a mined cancel is replaced by its payment
+/// Goal: the final one of all attempts decides. Method: a mined cancel is replaced by its payment
 /// in a reorganization, and a mined payment by its cancel.
 /// Ids: CNF-002, RSB-006.
 #[test]

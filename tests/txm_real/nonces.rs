@@ -104,7 +104,7 @@ fn non_007_a_signer_with_transactions_under_way_is_refused() {
     assert_eq!((&row["state"], &row["nonce"]), (&json!("CONFIRMED"), &json!(1)));
 }
 
-/// Goal: what a pool has lost is seen, and sent again without the interval. Method: the node drops
+/// Goal: a pool's loss is seen, and sent again without the interval. Method: the node drops
 /// the third of six, and with it the later ones; the interval is an hour.
 #[test]
 fn non_008_a_dropped_transaction_is_sent_again_at_once() {

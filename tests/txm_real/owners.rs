@@ -250,8 +250,11 @@ fn lse_003_004_an_owner_that_stands_still_at_any_point_is_fenced() {
         });
         place.looks(2);
         assert_eq!(b.row(&id)["history"], history, "{point}");
-        let counted = a.metric("ubscore_lease_fenced_total");
-        assert_eq!(counted > 0.0, a.words().contains("fenced:"), "{point}: {}", a.words());
+        // The line follows its count.
+        let counted = eventually("as many words as counts", || {
+            let counted = a.metric("ubscore_lease_fenced_total");
+            ((counted > 0.0) == a.words().contains("fenced:")).then_some(counted)
+        });
         fenced += counted;
         a.kill();
         b.stop();
