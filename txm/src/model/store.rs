@@ -252,6 +252,8 @@ struct Faults {
     latency: Duration,
     /// The numbers that decide, and the faults of a thousand calls.
     random: Option<(Draw, u64)>,
+    /// The calls so far.
+    asked: Vec<StoreCall>,
 }
 
 /// The store of one process.
@@ -281,6 +283,11 @@ impl ModelStore {
     /// Each way, there and back, takes so long.
     pub fn delay(&self, latency: Duration) {
         self.faults.lock().latency = latency;
+    }
+
+    /// How many calls of this kind were made.
+    pub fn asked(&self, call: StoreCall) -> usize {
+        self.faults.lock().asked.iter().filter(|asked| **asked == call).count()
     }
 
     /// Of a thousand calls so many meet a fault, drawn from a seed.
@@ -334,6 +341,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Faults {
     fn next(&mut self, call: StoreCall) -> (Option<StoreFault>, Duration) {
+        self.asked.push(call);
         if self.is_cut {
             return (Some(StoreFault::RequestLost), self.latency);
         }
