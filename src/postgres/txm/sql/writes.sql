@@ -124,7 +124,7 @@ BEGIN
     t.fencing_token := p_token;
     t.updated_at := p_now;
     passes := (was.state, was.sub_state, was.code) IS DISTINCT FROM (t.state, t.sub_state, t.code);
-    tells := passes OR was.tx_hash IS DISTINCT FROM t.tx_hash OR t.final_at IS NOT NULL;
+    tells := passes OR was.tx_hash IS DISTINCT FROM t.tx_hash;
     t.event_seq := was.event_seq + tells::int + (confirmed IS NOT NULL)::int;
     PERFORM txm.added(p_step, t.tx_id, p_token, p_now);
     UPDATE txm.managed_tx m
