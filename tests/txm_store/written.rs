@@ -152,7 +152,10 @@ fn an_ended_row_is_in_the_book_until_it_is_final() {
     assert_eq!((wanting.signers, wanting.open_signers), (vec![signer(1)], 0));
     let lease = owned(&other);
     let book = block_on(other.open(lease)).expect("a book");
-    assert_eq!(book.txs.iter().map(|tx| (tx.id, tx.is_final)).collect::<Vec<_>>(), [(tx.id, false)]);
+    assert_eq!(
+        book.txs.iter().map(|tx| (tx.id, tx.is_final)).collect::<Vec<_>>(),
+        [(tx.id, false)]
+    );
     let moved = TxReceipt { block_hash: block(8).hash, ..receipt };
     let moved = step(&tx, |tx| tx.receipt = Some(moved));
     let refused = block_on(other.write(lease, &[moved]));

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::model::Draw;
+use crate::news::News;
 use crate::store::{
     Acquired, Arrived, CommandWish, Created, Lease, Ready, SignerBook, SignerOwner, StoreError,
     TxStore, Wanting,
@@ -129,7 +130,7 @@ impl ModelDatabase {
     pub fn start(&self, node: &str) -> ModelStore {
         let me = self.base.lock().add_node(node);
         let (base, faults) = (Arc::clone(&self.base), Arc::default());
-        ModelStore { base, me, faults }
+        ModelStore { base, me, faults, news: Arc::default() }
     }
 
     /// Writes a command, as a node's listener does. Returns its number.
@@ -262,6 +263,8 @@ pub struct ModelStore {
     base: Arc<Mutex<Base>>,
     me: u64,
     faults: Arc<Mutex<Faults>>,
+    /// The news that a test tells; by default none arrive.
+    news: Arc<News>,
 }
 
 impl ModelStore {
@@ -393,6 +396,10 @@ impl TxStore for ModelStore {
     async fn arrived(&self, leases: &[Lease], known: &[TxId]) -> Result<Arrived, StoreError> {
         let (leases, known) = (leases.to_vec(), known.to_vec());
         self.call(StoreCall::Arrived, move |base, _| Ok(base.arrived(&leases, &known))).await
+    }
+
+    fn news(&self) -> Arc<News> {
+        Arc::clone(&self.news)
     }
 
     async fn create(
