@@ -1,7 +1,7 @@
 //! The body of a transaction, as its client asks for it: addresses, values and data, checked and in
 //! one form, so that a repeat of it compares as a value.
 
-use alloy_primitives::{Address, Bytes, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 
 /// The longest data of a transaction, bytes.
 pub const DATA_BYTES_MAX: usize = 32 * 1024;
@@ -100,6 +100,22 @@ impl TxPayload {
                 (token.contract, U256::ZERO, data.into())
             }
         }
+    }
+
+    /// The payload of a call that is known by its address, value and data. A transfer of a token is
+    /// read as one, with its payee; the gas limit is left to the caller.
+    pub fn of_call(contract: Address, value: U256, data: Bytes) -> TxPayload {
+        let plain = TxPayload { to: contract, value, data, token: None, gas: None };
+        let transfer = |data: &Bytes| {
+            let words = data.strip_prefix(&TRANSFER).filter(|words| words.len() == 64)?;
+            let to = Address::from_word(B256::from_slice(&words[..32]));
+            let amount = U256::from_be_slice(&words[32..]);
+            let token = Some(TokenTransfer { contract, amount });
+            let read = TxPayload { to, value, data: Bytes::new(), token, gas: None };
+            // Bits beyond an address would be lost.
+            (!amount.is_zero() && value.is_zero() && read.call().2 == *data).then_some(read)
+        };
+        transfer(&plain.data).unwrap_or(plain)
     }
 
     /// One text for each body: a repeat of a request must equal it.

@@ -2,6 +2,7 @@
 
 mod commanded;
 mod dropped;
+mod jumped;
 mod key;
 mod paid;
 mod refused;

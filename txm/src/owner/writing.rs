@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::book::{BACK_OFF_MAX, Planned, back_off};
 use super::creating::Request;
+use super::filling::Filled;
 use super::{Owner, TxRefusal};
 use crate::crash;
 use crate::open_rows::Hold;
@@ -30,6 +31,7 @@ pub(super) enum Called {
     Written(Vec<Planned>, Result<Vec<Option<Tx>>, StoreError>),
     Suspended(&'static str, String, Result<(), StoreError>),
     Commanded(u64, Option<&'static str>, Result<(), StoreError>),
+    Filled(Filled, Result<Vec<Option<Tx>>, StoreError>),
 }
 
 /// The kinds of fenced calls that take turns.
@@ -166,7 +168,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             let (next, is_begun) = match kind {
                 Kind::Create => (Kind::Step, self.begin_create(now) || self.begin_number(now)),
                 Kind::Step => (Kind::Command, self.begin_write(now)),
-                Kind::Command => (Kind::Create, self.begin_commanded()),
+                Kind::Command => (Kind::Create, self.begin_fill() || self.begin_commanded()),
             };
             self.writing.next = next;
             if is_begun {
@@ -274,6 +276,15 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             }
             Called::Written(steps, Err(error)) => self.not_written(steps, &error),
             Called::Suspended(reason, about, done) => self.suspended(reason, about, done),
+            Called::Filled(filled, Ok(rows)) => {
+                self.well();
+                self.filled(filled, rows);
+            }
+            Called::Filled(filled, Err(error)) => {
+                // The same nonces again: if they were written, the rows tell.
+                self.filling.put_back(filled);
+                self.failed("fill", &error);
+            }
             Called::Commanded(command, _, Ok(())) => {
                 self.well();
                 self.book.commands.remove(&command);
@@ -478,6 +489,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let max_fee = assumed_fee(self.following.market, &self.tools.options.caps);
         self.tools.open_rows.open(self.lease.signer, &read.txs, max_fee);
         self.book.cursor = self.book.cursor.max(read.cursor);
+        self.filling.open(&read.jumped);
         for tx in read.txs {
             let id = tx.id;
             let other = tx.nonce.and_then(|nonce| self.book.at(nonce));
