@@ -139,6 +139,28 @@ mod tests {
     const MIXED: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
 
     #[test]
+    fn a_call_is_read_as_the_payload_that_makes_it() {
+        let to = Address::repeat_byte(2);
+        let plain =
+            TxPayload { to, value: U256::from(5), data: Bytes::new(), token: None, gas: None };
+        let token = TokenTransfer { contract: Address::repeat_byte(3), amount: U256::from(7) };
+        let token = TxPayload { value: U256::ZERO, token: Some(token), ..plain.clone() };
+        for payload in [plain, token.clone()] {
+            let (to, value, data) = payload.call();
+            assert_eq!(TxPayload::of_call(to, value, data), payload);
+        }
+        // Not exactly a transfer: the data stay as they are.
+        let (contract, _, data) = token.call();
+        let longer: Bytes = [&data[..], &[0]].concat().into();
+        let mut dirty = data.to_vec();
+        dirty[4] = 1;
+        for (value, data) in [(0, longer), (0, dirty.into()), (1, data)] {
+            let read = TxPayload::of_call(contract, U256::from(value), data.clone());
+            assert_eq!((read.token, read.to, read.data), (None, contract, data));
+        }
+    }
+
+    #[test]
     fn an_address_is_read_in_one_case_or_with_its_checksum() {
         let read = address(LOWER).expect("an address");
         assert_eq!(address(MIXED), Ok(read));

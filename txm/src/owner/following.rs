@@ -11,7 +11,7 @@ use chain::proof::{ProofLog, proof};
 use chain::tx::{Tx, TxId, TxReceipt};
 use tokio::time::Instant;
 
-use super::book::{Place, back_off};
+use super::book::{BACK_OFF, Place, back_off};
 use super::{Heard, Owner, TxRefusal};
 use crate::crash;
 use crate::options::ExternalUse;
@@ -153,6 +153,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             self.following.count_failures += 1;
             self.following.wants_counts |= self.following.counted.is_none();
             self.refuse_creates(&TxRefusal::Away("no endpoint tells the nonce".to_owned()));
+            return;
+        }
+        // The book in memory may be behind the store's, by an adoption for example: the chain would
+        // seem to be ahead.
+        if self.writing.must_open || self.writing.is_opening {
+            self.following.pause = Some(now + BACK_OFF);
+            self.following.wants_counts = true;
             return;
         }
         (self.following.counted, self.following.count_failures) = (Some(now), 0);

@@ -50,6 +50,8 @@ pub(super) struct Writing {
     pub is_open: bool,
     /// The book in memory may differ from the store's.
     pub must_open: bool,
+    /// It is being read.
+    pub is_opening: bool,
     /// No fenced call begins before this time.
     pub pause: Option<Instant>,
     failures: u32,
@@ -184,7 +186,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     }
 
     fn call_open(&mut self) {
-        self.writing.is_arrived = false;
+        (self.writing.is_arrived, self.writing.is_opening) = (false, true);
         let (tools, lease) = (self.tools.clone(), self.lease);
         self.call = Some(Box::pin(async move { Called::Opened(tools.store.open(lease).await) }));
     }
@@ -240,8 +242,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// Takes the answer to the fenced call.
     pub(super) fn called(&mut self, called: Called) {
         match called {
-            Called::Opened(Ok(book)) => self.opened(book),
+            Called::Opened(Ok(book)) => {
+                self.writing.is_opening = false;
+                self.opened(book);
+            }
             Called::Opened(Err(error)) => {
+                self.writing.is_opening = false;
                 self.writing.must_open = true;
                 self.failed("open", &error);
             }

@@ -52,3 +52,54 @@ pub(super) fn bytes(value: &Value) -> Option<Bytes> {
 fn number(value: &Value) -> Option<U256> {
     hex::u256(value).or_else(|| hex::hash(value).map(|word| U256::from_be_bytes(word.0)))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The transaction of EIP-155, as an endpoint shows it.
+    fn example() -> Value {
+        json!({
+            "type": "0x0", "chainId": "0x1", "from": "0x9d8a62f656a8d1615c1294fd71e9cfb3e4855a4f",
+            "nonce": "0x9", "gasPrice": "0x4a817c800", "gas": "0x5208",
+            "to": format!("0x{}", "35".repeat(20)), "value": "0xde0b6b3a7640000", "input": "0x",
+            "v": "0x25",
+            "r": "0x28ef61340bd939bc2195fe537567866003e1a15d3c71ff63e1590620aa636276",
+            "s": "0x67cbe9d8997f761aecb703304b3800ccf555c9f3dc64214b297fb1966a3b6d83",
+        })
+    }
+
+    #[test]
+    fn the_fields_of_a_transaction_are_its_bytes() {
+        let raw = bytes(&example()).expect("one of ours");
+        let read = codec::read(&raw).expect("one of ours");
+        assert_eq!((read.nonce, read.gas, read.is_legacy), (9, 21_000, true));
+        assert_eq!(hex::address(&example()["from"]), Some(read.signer));
+        // A changed field is another transaction, of another sender.
+        let mut other = example();
+        other["value"] = json!("0x1");
+        let raw = bytes(&other).expect("a form of ours");
+        let is_ours =
+            codec::read(&raw).is_ok_and(|it| Some(it.signer) == hex::address(&other["from"]));
+        assert!(!is_ours);
+    }
+
+    #[test]
+    fn another_form_is_none_of_ours() {
+        for (name, value) in [
+            ("type", json!("0x1")),
+            ("type", json!("0x3")),
+            ("to", Value::Null),
+            ("chainId", Value::Null),
+            ("v", json!("0x1b")),
+            ("r", json!("0xzz")),
+        ] {
+            let mut other = example();
+            other[name] = value;
+            assert_eq!(bytes(&other), None, "{name}");
+        }
+        assert_eq!(bytes(&Value::Null), None);
+    }
+}

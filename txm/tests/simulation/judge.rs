@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use alloy_primitives::{Address, B256, U256, keccak256};
+use alloy_primitives::{Address, B256, U256};
 use chain::state::{AttemptKind, TxState};
 use chain::tx::{FailCode, Tx};
 use txm::model::chain::{ModelChain, ModelTx};
@@ -76,9 +76,7 @@ impl Judge {
     ) {
         self.look(database);
         if !self.is_restored {
-            let raws = chain.raws();
-            let ours = raws.iter().filter(|raw| !self.foreign.contains(&keccak256(raw)));
-            database.check_sent(ours);
+            database.check_sent(&chain.raws());
         }
         let rows = database.rows();
         let by_nonce: BTreeMap<(Address, u64), &Tx> = rows

@@ -17,7 +17,6 @@ use txm::model::store::{ModelDatabase, StoreBug};
 use txm::model::wallet::Wallet;
 use txm::model::{self, Draw};
 use txm::options::{ExternalUse, Finality, TxmOptions};
-use txm::rpc::{BlockAt, Endpoint as _, RpcCall, RpcValue};
 use txm::signer::Unsigned;
 use txm::store::CommandWish;
 
@@ -417,7 +416,7 @@ impl World {
                 self.log("the pools gossip".to_owned());
                 self.chain.gossip();
             }
-            21 => self.use_elsewhere().await,
+            21 => self.use_elsewhere(),
             22 => self.restore().await,
             _ => self.change(),
         }
@@ -599,7 +598,7 @@ impl World {
     }
 
     /// The key signs in another wallet: for the next block, or for the pools, which may lose it.
-    async fn use_elsewhere(&mut self) {
+    fn use_elsewhere(&mut self) {
         if !self.has_foreign {
             return;
         }
@@ -613,14 +612,10 @@ impl World {
         let at = self.one_of(self.signers.len());
         let signer = self.signers[at];
         let is_pooled = follows && self.draw.below(3) > 0;
-        let mut nonce = (0..).find(|nonce| self.chain.mined(signer, *nonce).is_none());
-        let pool = self.chain.endpoints().remove(0);
-        if is_pooled
-            && let Some(Ok(RpcValue::Number(pending))) =
-                pool.calls(&[RpcCall::Count(signer, BlockAt::Pending)]).await.pop()
-        {
-            nonce = Some(pending);
-        }
+        let nonce = match is_pooled {
+            true => Some(self.chain.pending(signer)),
+            false => (0..).find(|nonce| self.chain.mined(signer, *nonce).is_none()),
+        };
         let unsigned = Unsigned {
             chain_id: self.options.chain_id,
             signer,
@@ -638,8 +633,7 @@ impl World {
         self.judge.foreign.insert(signed.hash);
         if is_pooled {
             self.pooled.push(signed.hash);
-            drop(pool.calls(&[RpcCall::Send(signed.raw)]).await);
-            self.chain.gossip();
+            self.chain.pool_outside(&signed.raw);
         } else {
             self.chain.submit_outside(&signed.raw);
         }

@@ -9,12 +9,11 @@ use tokio::time::{Duration, sleep};
 use super::world::{CHAIN, GWEI, World, payee};
 use crate::model::store::CommandEnd;
 use crate::options::ExternalUse;
-use crate::rpc::{Endpoint as _, RpcCall};
 use crate::signer::{SignedBytes, Unsigned};
 use crate::store::CommandWish;
 
 /// A world that follows, and a transaction of another wallet with nonce 0, in the pool.
-async fn shared(fill_after: Duration) -> (World, SignedBytes) {
+fn shared(fill_after: Duration) -> (World, SignedBytes) {
     let mut world = World::new(1);
     world.options.external_use = ExternalUse::Follow;
     world.options.fill_after = fill_after;
@@ -30,9 +29,7 @@ async fn shared(fill_after: Duration) -> (World, SignedBytes) {
         is_legacy: false,
     };
     let signed = world.key.raw(&unsigned);
-    let pool = world.chain.endpoints().remove(0);
-    let sent = pool.calls(&[RpcCall::Send(signed.raw.clone())]).await;
-    assert!(sent[0].is_ok(), "{sent:?}");
+    world.chain.pool_outside(&signed.raw);
     (world, signed)
 }
 
@@ -40,7 +37,7 @@ async fn shared(fill_after: Duration) -> (World, SignedBytes) {
 /// Method: the pool loses the other wallet's transaction; the payment stands behind the gap.
 #[tokio::test(start_paused = true)]
 async fn a_jumped_nonce_that_is_lost_is_filled_by_time() {
-    let (world, foreign) = shared(Duration::from_secs(60)).await;
+    let (world, foreign) = shared(Duration::from_secs(60));
     let owner = world.start("a").await;
     let paid = owner.create(world.request("r1", payee(1), 5)).await;
     assert_eq!(paid.nonce, Some(1));
@@ -64,7 +61,7 @@ async fn a_jumped_nonce_that_is_lost_is_filled_by_time() {
 /// the time passes; an operator asks for it as well.
 #[tokio::test(start_paused = true)]
 async fn a_jumped_nonce_that_is_mined_stays_a_jump() {
-    let (world, _) = shared(Duration::from_secs(5)).await;
+    let (world, _) = shared(Duration::from_secs(5));
     let owner = world.start("a").await;
     owner.create(world.request("r1", payee(1), 5)).await;
     world.mine_until("the end", World::is_over).await;
@@ -91,7 +88,7 @@ async fn a_jumped_nonce_that_is_mined_stays_a_jump() {
 /// to the other wallet suspends nothing. Method: the lost transaction comes back and is mined.
 #[tokio::test(start_paused = true)]
 async fn a_fill_by_command_may_lose_to_the_other_wallet() {
-    let (world, foreign) = shared(Duration::from_secs(100_000)).await;
+    let (world, foreign) = shared(Duration::from_secs(100_000));
     let owner = world.start("a").await;
     owner.create(world.request("r1", payee(1), 5)).await;
     world.until("sent", |world| world.state("r1") == TxState::Tracking).await;
