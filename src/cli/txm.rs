@@ -128,8 +128,8 @@ pub struct SignerAdoptArgs {
     #[arg(long, value_name = "NONCE=HASH", value_parser = foreign)]
     pub foreign: Vec<(u64, B256)>,
     /// A transaction of ours that no row has, and the request that it pays; once for each. Behind
-    /// the request: `key=KEY` if it had a business key, `gas` if it named its gas limit, `data` if it
-    /// named the data of a token's transfer instead of the token.
+    /// the request: `key=KEY` if it had a business key, `gas` if it named its gas limit, `data` if
+    /// it named the data of a token's transfer instead of the token.
     #[arg(long, value_name = "HASH=REQUEST_ID[,key=KEY][,gas][,data]", value_parser = imported)]
     pub import: Vec<Imported>,
     /// File with the token of the second operator.
@@ -199,8 +199,8 @@ pub enum ChainTxCommand {
     Resubmit(ChainTxArgs),
     /// Cancel a transaction. One that is sent may still be mined first.
     Cancel(ChainTxArgs),
-    /// Fill a nonce that no transaction will ever have, so that later ones are mined: of a transaction
-    /// that can never be sent, or of a signer, where another wallet used the key.
+    /// Fill a nonce that no transaction will ever have, so that later ones are mined: of a
+    /// transaction that can never be sent, or of a signer, where another wallet used the key.
     FillGap(ChainTxFillArgs),
     /// Compare every nonce on the chain with rows and attempts.
     ///

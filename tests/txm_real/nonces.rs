@@ -68,8 +68,8 @@ fn non_005_a_shared_key_is_followed() {
     assert_eq!(jump, [["0".to_owned(), "2".to_owned()]]);
 }
 
-/// Goal: a jumped nonce that the chain never mines is filled, by time or by an operator, and one that
-/// is mined is not. Method: another wallet's two transactions are in the pool, which loses the
+/// Goal: a jumped nonce that the chain never mines is filled, by time or by an operator, and one
+/// that is mined is not. Method: another wallet's two transactions are in the pool, which loses the
 /// second; the payment stands behind it.
 #[test]
 fn non_005_a_jumped_nonce_that_is_lost_is_filled() {

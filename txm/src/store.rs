@@ -127,8 +127,8 @@ pub struct SignerBook {
     /// The rows that are not final, by nonce; the oldest of those without one behind them. The
     /// others arrive.
     pub txs: Vec<Tx>,
-    /// The nonces that a jump passed over and that have no row, ascending. Those below a row that is
-    /// final on chain are left out: they are mined.
+    /// The nonces that a jump passed over and that have no row, ascending. Those below a row that
+    /// is final on chain are left out: they are mined.
     pub jumped: Vec<u64>,
     /// The commands that are not done, the oldest first.
     pub commands: Vec<TxCommand>,
@@ -263,10 +263,11 @@ pub trait TxStore: Send + Sync + 'static {
         ready: &[Ready],
     ) -> impl Future<Output = Result<Vec<Tx>, StoreError>> + Send;
 
-    /// Fenced: gives nonces that a jump passed over their rows ([`NewTx::fill`], ALLOCATED, with the
-    /// wish to fill). One answer a nonce: its row, also one that was there. `None`: no jump passed
-    /// over it, or another row has it; nothing is written. The caller has asked the chain that the
-    /// nonce is not mined. `is_asked`: by an operator, who may while the signer is suspended.
+    /// Fenced: gives nonces that a jump passed over their rows ([`NewTx::fill`], ALLOCATED, with
+    /// the wish to fill). One answer a nonce: its row, also one that was there. `None`: no jump
+    /// passed over it, or another row has it; nothing is written. The caller has asked the chain
+    /// that the nonce is not mined. `is_asked`: by an operator, who may while the signer is
+    /// suspended.
     ///
     /// # Errors
     /// [`StoreError`], `Suspended` among them.

@@ -344,8 +344,8 @@ impl TxmReads {
     }
 
     /// Asks to move the cursor to the chain's count, and to lift the suspensions of a chain ahead
-    /// and of a restore. Every nonce that no row has is in `foreign`, with the hash of the transaction
-    /// that has it, or in `imports`: that one gets its row. Returns the command that
+    /// and of a restore. Every nonce that no row has is in `foreign`, with the hash of the
+    /// transaction that has it, or in `imports`: that one gets its row. Returns the command that
     /// [`TxmReads::second`] carries out.
     ///
     /// # Errors

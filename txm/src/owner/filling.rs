@@ -1,6 +1,6 @@
-//! Nonces that a jump passed over (`nonce.external_use = "follow"`). The chain mines most of them for
-//! another wallet. One that it has not mined for long is filled by a row of its own: no later nonce
-//! can be mined before it.
+//! Nonces that a jump passed over (`nonce.external_use = "follow"`). The chain mines most of them
+//! for another wallet. One that it has not mined for long is filled by a row of its own: no later
+//! nonce can be mined before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! The bytes of a signed transaction, put together from the fields that an endpoint shows of it. Not
-//! every endpoint tells the bytes themselves. The caller compares their hash.
+//! The bytes of a signed transaction, put together from the fields that an endpoint shows of it.
+//! Not every endpoint tells the bytes themselves. The caller compares their hash.
 
 use alloy_primitives::{Bytes, Signature, U256};
 use chain::fee::GasPrice;

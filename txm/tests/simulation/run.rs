@@ -91,8 +91,8 @@ struct World {
     clients: Vec<JoinHandle<()>>,
     judge: Judge,
     backup: Option<ModelDatabase>,
-    /// The highest token and cursor of each signer that the nodes have seen: the guard of their data
-    /// directories.
+    /// The highest token and cursor of each signer that the nodes have seen: the guard of their
+    /// data directories.
     witness: BTreeMap<Address, (u64, u64)>,
     /// Transactions of another wallet in the pools.
     pooled: Vec<B256>,

@@ -89,8 +89,8 @@ END
 $$;
 
 -- Gives a mined transaction of a signer its row. A request that is there without a nonce gets that
--- nonce; any other row with its id, or with its business key, is UB002. Behind it the row is one that
--- was sent: its owner looks for the receipt, and follows it to its end.
+-- nonce; any other row with its id, or with its business key, is UB002. Behind it the row is one
+-- that was sent: its owner looks for the receipt, and follows it to its end.
 CREATE FUNCTION txm.imported(c txm.tx_commands, p_nonce BIGINT, p_row JSONB, p_actor TEXT)
 RETURNS VOID LANGUAGE plpgsql AS $$
 DECLARE
