@@ -46,9 +46,9 @@ pub use self::tools::{
     TokenArgs,
 };
 pub use self::txm::{
-    ChainTxArgs, ChainTxAuditArgs, ChainTxCommand, ChainTxListArgs, ChainTxResolveArgs,
-    ChainTxShowArgs, SignerAddArgs, SignerAdoptArgs, SignerArgs, SignerCommand, SignerResumeArgs,
-    TxmCommand, TxmServeArgs,
+    ChainTxArgs, ChainTxAuditArgs, ChainTxCommand, ChainTxFillArgs, ChainTxListArgs,
+    ChainTxResolveArgs, ChainTxShowArgs, Imported, SignerAddArgs, SignerAdoptArgs, SignerArgs,
+    SignerCommand, SignerResumeArgs, TxmCommand, TxmServeArgs,
 };
 use crate::format::Format;
 use crate::release;

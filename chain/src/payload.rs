@@ -1,7 +1,7 @@
 //! The body of a transaction, as its client asks for it: addresses, values and data, checked and in
 //! one form, so that a repeat of it compares as a value.
 
-use alloy_primitives::{Address, Bytes, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 
 /// The longest data of a transaction, bytes.
 pub const DATA_BYTES_MAX: usize = 32 * 1024;
@@ -102,6 +102,22 @@ impl TxPayload {
         }
     }
 
+    /// The payload of a call that is known by its address, value and data. A transfer of a token is
+    /// read as one, with its payee; the gas limit is left to the caller.
+    pub fn of_call(contract: Address, value: U256, data: Bytes) -> TxPayload {
+        let plain = TxPayload { to: contract, value, data, token: None, gas: None };
+        let transfer = |data: &Bytes| {
+            let words = data.strip_prefix(&TRANSFER).filter(|words| words.len() == 64)?;
+            let to = Address::from_word(B256::from_slice(&words[..32]));
+            let amount = U256::from_be_slice(&words[32..]);
+            let token = Some(TokenTransfer { contract, amount });
+            let read = TxPayload { to, value, data: Bytes::new(), token, gas: None };
+            // Bits beyond an address would be lost.
+            (!amount.is_zero() && value.is_zero() && read.call().2 == *data).then_some(read)
+        };
+        transfer(&plain.data).unwrap_or(plain)
+    }
+
     /// One text for each body: a repeat of a request must equal it.
     pub fn fingerprint(&self) -> String {
         let TxPayload { to, value, data, token, gas } = self;
@@ -121,6 +137,28 @@ mod tests {
 
     const LOWER: &str = "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed";
     const MIXED: &str = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
+
+    #[test]
+    fn a_call_is_read_as_the_payload_that_makes_it() {
+        let to = Address::repeat_byte(2);
+        let plain =
+            TxPayload { to, value: U256::from(5), data: Bytes::new(), token: None, gas: None };
+        let token = TokenTransfer { contract: Address::repeat_byte(3), amount: U256::from(7) };
+        let token = TxPayload { value: U256::ZERO, token: Some(token), ..plain.clone() };
+        for payload in [plain, token.clone()] {
+            let (to, value, data) = payload.call();
+            assert_eq!(TxPayload::of_call(to, value, data), payload);
+        }
+        // Not exactly a transfer: the data stay as they are.
+        let (contract, _, data) = token.call();
+        let longer: Bytes = [&data[..], &[0]].concat().into();
+        let mut dirty = data.to_vec();
+        dirty[4] = 1;
+        for (value, data) in [(0, longer), (0, dirty.into()), (1, data)] {
+            let read = TxPayload::of_call(contract, U256::from(value), data.clone());
+            assert_eq!((read.token, read.to, read.data), (None, contract, data));
+        }
+    }
 
     #[test]
     fn an_address_is_read_in_one_case_or_with_its_checksum() {

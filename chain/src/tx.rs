@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::class::SendClass;
 use crate::fee::GasPrice;
 use crate::named::named;
-use crate::payload::TxPayload;
+use crate::payload::{TRANSFER_GAS, TxPayload};
 use crate::state::{AttemptKind, TxState};
 use crate::view::BlockRef;
 
@@ -39,6 +39,30 @@ pub struct NewTx {
     /// Behind this time a transaction without a nonce ends EXPIRED; ms since 1970 by the store's
     /// clock.
     pub deadline_ms: Option<i64>,
+}
+
+/// The beginning of the ids of rows that fill a nonce which a jump passed over. Clients use none.
+pub const FILL_PREFIX: &str = "fill/";
+
+impl NewTx {
+    /// The request of the row that fills a nonce: nothing, to the signer itself.
+    pub fn fill(signer: Address, nonce: u64) -> NewTx {
+        let payload =
+            TxPayload { to: signer, value: U256::ZERO, data: Bytes::new(), token: None, gas: None };
+        NewTx {
+            signer,
+            request_id: format!("{FILL_PREFIX}{nonce}"),
+            business_key: None,
+            payload,
+            gas: Some(TRANSFER_GAS),
+            deadline_ms: None,
+        }
+    }
+
+    /// Whether its row only fills a nonce that a jump passed over.
+    pub fn is_fill(&self) -> bool {
+        self.request_id.starts_with(FILL_PREFIX)
+    }
 }
 
 /// More about a state.

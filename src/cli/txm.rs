@@ -127,6 +127,11 @@ pub struct SignerAdoptArgs {
     /// A nonce that no row has, and the hash of its transaction; once for each.
     #[arg(long, value_name = "NONCE=HASH", value_parser = foreign)]
     pub foreign: Vec<(u64, B256)>,
+    /// A transaction of ours that no row has, and the request that it pays; once for each. Behind
+    /// the request: `key=KEY` if it had a business key, `gas` if it named its gas limit, `data` if
+    /// it named the data of a token's transfer instead of the token.
+    #[arg(long, value_name = "HASH=REQUEST_ID[,key=KEY][,gas][,data]", value_parser = imported)]
+    pub import: Vec<Imported>,
     /// File with the token of the second operator.
     #[arg(long, value_name = "FILE")]
     pub approver_token_file: PathBuf,
@@ -146,6 +151,43 @@ fn foreign(text: &str) -> Result<(u64, B256), ForeignError> {
     Ok((nonce, hash.parse().map_err(|_| ForeignError)?))
 }
 
+/// A mined transaction, and the request that it pays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// Its hash.
+    pub hash: B256,
+    /// The client's id.
+    pub request_id: String,
+    /// The purpose, if the request had one.
+    pub business_key: Option<String>,
+    /// Whether the request named its gas limit.
+    pub gas: bool,
+    /// Whether the request named data where a token would do.
+    pub data: bool,
+}
+
+/// A text that is no hash with a request.
+#[derive(Debug, thiserror::Error)]
+#[error("give a hash and a request id, such as 0x4e3a…=order-7, or =order-7,key=order/7,gas,data")]
+struct ImportedError;
+
+fn imported(text: &str) -> Result<Imported, ImportedError> {
+    let (hash, rest) = text.split_once('=').ok_or(ImportedError)?;
+    let mut parts = rest.split(',');
+    let request_id = parts.next().filter(|id| !id.is_empty()).ok_or(ImportedError)?.to_owned();
+    let hash = hash.parse().map_err(|_| ImportedError)?;
+    let mut read = Imported { hash, request_id, business_key: None, gas: false, data: false };
+    for part in parts {
+        match (part, part.strip_prefix("key=")) {
+            ("gas", _) => read.gas = true,
+            ("data", _) => read.data = true,
+            (_, Some(key)) => read.business_key = Some(key.to_owned()),
+            _ => return Err(ImportedError),
+        }
+    }
+    Ok(read)
+}
+
 /// Commands for chain transactions, through a running node.
 #[derive(Debug, Subcommand)]
 pub enum ChainTxCommand {
@@ -157,8 +199,9 @@ pub enum ChainTxCommand {
     Resubmit(ChainTxArgs),
     /// Cancel a transaction. One that is sent may still be mined first.
     Cancel(ChainTxArgs),
-    /// Fill the nonce of a transaction that can never be sent, so that later ones are mined.
-    FillGap(ChainTxArgs),
+    /// Fill a nonce that no transaction will ever have, so that later ones are mined: of a
+    /// transaction that can never be sent, or of a signer, where another wallet used the key.
+    FillGap(ChainTxFillArgs),
     /// Compare every nonce on the chain with rows and attempts.
     ///
     /// Exit code 0: no difference. 1: there is one. 2: the node cannot be asked.
@@ -174,9 +217,10 @@ impl ChainTxCommand {
             ChainTxCommand::List(args) => args.access.format,
             ChainTxCommand::Show(args) => args.access.format,
             ChainTxCommand::Audit(args) => args.access.format,
-            ChainTxCommand::Resubmit(args)
-            | ChainTxCommand::Cancel(args)
-            | ChainTxCommand::FillGap(args) => args.operator.access.format,
+            ChainTxCommand::Resubmit(args) | ChainTxCommand::Cancel(args) => {
+                args.operator.access.format
+            }
+            ChainTxCommand::FillGap(args) => args.operator.access.format,
             ChainTxCommand::Resolve(args) => args.operator.access.format,
         }
     }
@@ -230,7 +274,25 @@ pub struct ChainTxAuditArgs {
     pub access: AccessArgs,
 }
 
-/// Arguments of `ubscore tx resubmit`, `cancel` and `fill-gap`.
+/// Arguments of `ubscore tx fill-gap`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("gap").required(true))]
+pub struct ChainTxFillArgs {
+    /// The transaction.
+    #[arg(value_name = "TX_ID", group = "gap")]
+    pub tx_id: Option<Uuid>,
+    /// The signer of a nonce that no row has.
+    #[arg(long, value_name = "ADDRESS", value_parser = payload::address, group = "gap", requires = "nonce")]
+    pub signer: Option<Address>,
+    /// The nonce.
+    #[arg(long, value_name = "NONCE", requires = "signer")]
+    pub nonce: Option<u32>,
+    /// The reason, the listener and the operator.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+}
+
+/// Arguments of `ubscore tx resubmit` and `cancel`.
 #[derive(Debug, Args)]
 pub struct ChainTxArgs {
     /// The transaction.

@@ -4,6 +4,7 @@
 //! signer, or by any node if it gets its nonce later. A command is a row: any node takes it, and
 //! the owner carries it out.
 
+mod adoption;
 mod audit;
 mod body;
 mod commands;
@@ -108,6 +109,7 @@ pub async fn answer_operator(service: Arc<TxmService>, request: Request<Incoming
             ForOperators::Suspend => signers::suspend(&service, &parameters[0], call).await,
             ForOperators::Resume => signers::resume(&service, &parameters[0], call).await,
             ForOperators::Release => commands::release(&service, &parameters[0], call).await,
+            ForOperators::Fill => commands::fill(&service, &parameters[0], call).await,
             ForOperators::Audit => audit::read(&service, &parameters[0], &call).await,
             ForOperators::Adopt => signers::adopt(&service, &parameters[0], call).await,
             ForOperators::List => transactions::list(&service, &call).await,

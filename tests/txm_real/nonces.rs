@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::place::{Party, Place, operator};
 use super::{PAYEE, SIGNER};
-use crate::harness::{Draft, SEND, eventually, hex_of};
+use crate::harness::{Draft, SEND, eventually, hex_of, text};
 
 /// A transaction of the signer that no row has, in the pool.
 fn foreign(place: &Place, nonce: u64) -> String {
@@ -66,6 +66,111 @@ fn non_005_a_shared_key_is_followed() {
     assert_eq!((&row["state"], &row["nonce"]), (&json!("CONFIRMED"), &json!(2)));
     let jump = place.site.sql("SELECT first_nonce, before_nonce FROM txm.nonce_jumps");
     assert_eq!(jump, [["0".to_owned(), "2".to_owned()]]);
+}
+
+/// Goal: a jumped nonce that the chain never mines is filled, by time or by an operator, and one
+/// that is mined is not. Method: another wallet's two transactions are in the pool, which loses the
+/// second; the payment stands behind it.
+#[test]
+fn non_005_a_jumped_nonce_that_is_lost_is_filled() {
+    for by_time in [true, false] {
+        let fill_after = if by_time { "1000" } else { "3600000" };
+        let place = Place::new(&[
+            ("NONCE__EXTERNAL_USE", "follow"),
+            ("NONCE__STATE_TIMEOUT_MS", "100"),
+            ("NONCE__FILL_AFTER_MS", fill_after),
+        ]);
+        let node = place.first_node();
+        foreign(&place, 0);
+        let lost = foreign(&place, 1);
+        let id = place.pay(&node, "a-1");
+        let row = node.until(&id, "its nonce", |row| !row["nonce"].is_null());
+        assert_eq!(row["nonce"], 2);
+        assert!(place.chain.drop_transaction(lost.parse().expect("a hash")));
+        place.chain.mine(1);
+        place.looks(2);
+        let signer = hex_of(SIGNER);
+        let fill = |nonce: &str| {
+            let words = ["tx", "fill-gap", "--signer", &signer, "--nonce", nonce, "--reason", "x"];
+            node.operate(&words)
+        };
+        if !by_time {
+            let (exit, _, why) = fill("0");
+            assert!(exit != 0 && why.contains("mined"), "the chain has it: {why}");
+            let (exit, _, why) = fill("1");
+            assert_eq!(exit, 0, "{why}");
+        }
+        let of_fill = "SELECT tx_id FROM txm.managed_tx WHERE request_id = 'fill/1'";
+        let filled = eventually("a fill", || {
+            let rows = place.site.sql(of_fill);
+            rows.first().map(|row| row[0].clone())
+        });
+        let row = place.end(&node, &filled);
+        assert_eq!((&row["code"], &row["nonce"]), (&json!("FILLED"), &json!(1)), "{row}");
+        assert_eq!(place.end(&node, &id)["state"], "CONFIRMED");
+        let signers = node.get("/api/v1/signers").json();
+        assert_eq!(signers["signers"][0]["jumpedNonces"], 1, "the other wallet's");
+        let rows = "SELECT count(*) FROM txm.managed_tx WHERE nonce = 0";
+        assert_eq!(place.site.sql_value(rows), "0");
+        let (exit, out, why) = node.operate(&["tx", "audit", "--signer", &signer]);
+        assert_eq!(exit, 0, "{out}{why}");
+    }
+}
+
+/// Goal: a payment that a restored database has forgotten is not paid again. Method: a copy of the
+/// database is made, two payments end behind it, and the copy takes its place. Two operators import
+/// both; the clients repeat their requests.
+#[test]
+fn non_005_a_forgotten_payment_is_imported_and_its_repeat_pays_nothing() {
+    let mut place =
+        Place::new(&[("NONCE__STATE_TIMEOUT_MS", "100"), ("RESUBMIT__INTERVAL_MS", "3600000")]);
+    let node = place.first_node();
+    let first = place.pay(&node, "a-1");
+    place.end(&node, &first);
+    node.stop();
+    let backup = place.backup();
+    let node = place.node("txm-a", &[]);
+    let mut requests = ["a-2", "a-3"].map(|id| place.payment(id));
+    requests[1]["businessKey"] = json!("order/3");
+    requests[1]["payload"]["gas"] = json!(30_000);
+    let hashes = requests.each_ref().map(|body| {
+        let reply = node.post("/api/v1/tx", body);
+        assert_eq!(reply.status, 202, "{reply:?}");
+        let row = place.end(&node, text(&reply.json()["txId"]));
+        text(&row["txHash"]).to_owned()
+    });
+    node.stop();
+    place.restore(backup);
+    let node = place.node("txm-a", &[]);
+    let new = place.pay(&node, "a-4");
+    eventually("a suspension", || (!suspensions(&node).is_empty()).then_some(()));
+    let token = place.site.fresh_path("approver");
+    fs::write(&token, operator(8, "admin")).expect("written");
+    let (signer, token) = (hex_of(SIGNER), token.to_str().expect("text").to_owned());
+    let named = [format!("{}=a-2", hashes[0]), format!("{}=a-3,key=order/3,gas", hashes[1])];
+    let adopt = ["signer", "adopt", &signer, "--reason", "x", "--approver-token-file", &token];
+    let (exit, _, why) = node.operate(&[&adopt[..], &["--import", &named[0]]].concat());
+    assert!(exit == 1 && why.contains("nonce 2"), "one is missing: {why}");
+    let both = ["--import", &named[0], "--import", &named[1]];
+    let (exit, _, why) = node.operate(&[&adopt[..], &both].concat());
+    assert_eq!(exit, 0, "{why}");
+    for (nonce, body) in [(1, &requests[0]), (2, &requests[1])] {
+        let reply = node.post("/api/v1/tx", body);
+        assert_eq!((reply.status, &reply.json()["nonce"]), (200, &json!(nonce)), "{reply:?}");
+        let id = text(&reply.json()["txId"]).to_owned();
+        let mut other = body.clone();
+        other["payload"]["value"] = json!("7");
+        assert_eq!(node.post("/api/v1/tx", &other).status, 409);
+        let row = place.end(&node, &id);
+        assert_eq!(
+            (&row["state"], &row["txHash"]),
+            (&json!("CONFIRMED"), &json!(hashes[nonce - 1]))
+        );
+    }
+    assert_eq!(place.end(&node, &new)["nonce"], 3);
+    assert_eq!(place.chain.nonce(SIGNER), 4, "no second payment");
+    let (exit, out, why) = node.operate(&["tx", "audit", "--signer", &signer]);
+    assert_eq!(exit, 0, "{out}{why}");
 }
 
 /// Goal: an endpoint that lags moves no cursor back. Method: it serves the head before the last

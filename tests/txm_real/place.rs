@@ -99,6 +99,16 @@ impl Place {
         assert_eq!(exit, 0, "{out}{why}");
     }
 
+    /// The same place with a copy of its database, which no node uses: a backup.
+    pub(super) fn backup(&self) -> Site {
+        self.site.with_copied_database()
+    }
+
+    /// Puts a backup in the place of the database. No node runs.
+    pub(super) fn restore(&mut self, backup: Site) {
+        self.site = backup;
+    }
+
     /// A node that is ready. Settings with another prefix than `UBSCORE_` are those of
     /// [`Settings`].
     pub(super) fn node(&self, name: &str, more: Settings) -> Party {

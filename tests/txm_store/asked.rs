@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, U256};
+use chain::fee::GasPrice;
 use chain::state::TxState;
-use chain::tx::TxId;
-use txm::store::{CommandWish, StoreError, Suspension, TxStore};
+use chain::tx::{NewTx, SubState, Tx, TxId, Wish};
+use txm::store::{CommandWish, Created, StoreError, Suspension, TxStore};
 use ubscore::postgres::txm::details::{
-    CommandState, FeedCursor, NewCommand, SignerKind, TxEventKind, TxListFilter,
+    CommandState, FeedCursor, NewCommand, SignerKind, TxEventKind, TxImport, TxListFilter,
 };
 use ubscore::postgres::txm::reads::TxmReads;
 use ubscore::postgres::txm::schema;
 use ubscore::postgres::txm::store::{NodeRefusal, NodeStart, TxmStore};
 
-use super::{DEED, Rows, created, first_attempt, node_start, owned, request, signer, written};
+use super::{
+    DEED, Rows, created, first_attempt, new_row, node_start, owned, request, signer, written,
+};
 use crate::harness::{LIMITS, block_on};
 
 /// Goal: a database is bound to one chain, and to the lease of its nodes while one is alive.
@@ -65,7 +68,9 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
     let adopt = |named: &[u64]| {
         let foreign: BTreeMap<u64, B256> =
             named.iter().map(|nonce| (*nonce, B256::repeat_byte(1))).collect();
-        let asked = block_on(reads.ask_adopt(signer(1), 3, &foreign, &DEED)).expect("a command");
+        let none = BTreeMap::new();
+        let asked = reads.ask_adopt(signer(1), 3, &foreign, &none, &DEED);
+        let asked = block_on(asked).expect("a command");
         block_on(reads.second(asked, "op-2"))
     };
     let partly = adopt(&[1]);
@@ -81,6 +86,70 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
     assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "3");
     block_on(store.renew()).expect("renewed");
     assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "3");
+}
+
+/// A mined transaction that pays a request, with bytes and a hash of this number.
+fn import(new: NewTx, number: u8) -> TxImport {
+    let price = GasPrice { max_fee: 30, max_tip: 2 };
+    TxImport { new, raw: vec![2, number].into(), hash: B256::repeat_byte(number), price }
+}
+
+/// Goal: an import is the row of its nonce, as a repeat of its request finds it. Method: of five
+/// nonces two are another's; one request is there without a nonce; wrong imports change nothing.
+#[test]
+fn an_import_is_the_row_that_a_repeat_finds() {
+    let rows = Rows::new();
+    let (store, reads) = (rows.node("a"), TxmReads::new(rows.node("b").pool().clone()));
+    let lease = owned(&store);
+    assert_eq!(created(&store, lease, "r0").nonce, Some(0));
+    let kept = new_row(&block_on(store.keep(&request("kept"))).expect("kept"));
+    block_on(store.suspend(lease, "NONCE_AHEAD", "a test")).expect("suspended");
+    let adopt = |foreign: &[u64], imports: &[(u64, TxImport)]| {
+        let foreign = foreign.iter().map(|nonce| (*nonce, B256::repeat_byte(9))).collect();
+        let imports = imports.iter().cloned().collect();
+        let asked = reads.ask_adopt(signer(1), 6, &foreign, &imports, &DEED);
+        let asked = block_on(asked).expect("a command");
+        let alone = block_on(reads.second(asked, DEED.actor));
+        assert_eq!(alone, Ok(false), "two operators");
+        block_on(reads.second(asked, "op-2"))
+    };
+    let forgotten = NewTx { business_key: Some("order/2".to_owned()), ..request("forgotten") };
+    let ours = [(2, import(forgotten.clone(), 2)), (3, import(request("kept"), 3))];
+    let mut other = request("kept");
+    other.payload.value += U256::from(1);
+    for (foreign, imports) in [
+        (&[1, 4][..], &ours[..]),
+        (&[1, 4, 5][..], &[(2, import(request("r0"), 2)), (3, import(request("x"), 3))]),
+        (&[1, 4, 5][..], &[(2, import(other, 2)), (3, import(request("x"), 3))]),
+        (&[1, 2, 4, 5][..], &ours[..]),
+        (&[1, 2, 3, 4, 5][..], &[(0, import(request("x"), 3))]),
+    ] {
+        let refused = adopt(foreign, imports);
+        assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
+    }
+    assert_eq!(adopt(&[1, 4, 5], &ours), Ok(true));
+    let book = block_on(store.open(lease)).expect("a book");
+    assert_eq!((book.cursor, book.jumped, book.suspensions.len()), (6, vec![1, 4, 5], 0));
+    let row = |tx: &&Tx| tx.nonce == Some(2);
+    let row = book.txs.iter().find(row).expect("a row");
+    assert_eq!(
+        (row.state, row.sub, row.wish),
+        (TxState::Tracking, Some(SubState::Pending), Wish::Pay)
+    );
+    assert_eq!(row.new, forgotten);
+    let attempt = &row.attempts[0];
+    assert_eq!((attempt.hash, attempt.raw.to_vec()), (B256::repeat_byte(2), vec![2, 2]));
+    let numbered = block_on(store.find(signer(1), "kept")).expect("an answer").expect("a row");
+    assert_eq!((numbered.id, numbered.nonce, numbered.attempts.len()), (kept.id, Some(3), 1));
+    // A repeat of the request gets the row, and another payload does not.
+    let mut other = forgotten.clone();
+    other.payload.value += U256::from(1);
+    let elsewhere = NewTx { request_id: "again".to_owned(), ..forgotten.clone() };
+    let made = block_on(store.create(lease, 0, &[forgotten, other, elsewhere])).expect("made");
+    assert_eq!(made[0], Created::Known(Box::new(row.clone())));
+    assert_eq!(made[1], Created::Conflict(vec!["value".to_owned()]));
+    assert_eq!(made[2], Created::Conflict(vec!["businessKey".to_owned()]));
+    assert_eq!(created(&store, lease, "next").nonce, Some(6));
 }
 
 /// Goal: an older node takes no newer functions away, and waits for a table that is in use. Method:

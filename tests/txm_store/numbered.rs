@@ -5,8 +5,9 @@ use std::sync::Mutex;
 
 use alloy_primitives::Address;
 use chain::state::TxState;
-use chain::tx::{FailCode, NewTx, Tx};
-use txm::store::{Acquired, Created, Ready, StoreError, TxStore};
+use chain::tx::{FailCode, NewTx, Tx, Wish};
+use txm::store::{Acquired, Created, Lease, Ready, StoreError, TxStore};
+use ubscore::postgres::txm::reads::TxmReads;
 
 use super::{Rows, created, name, new_row, owned, request, signer};
 use crate::harness::{block_on, crowd, eventually};
@@ -184,12 +185,35 @@ fn a_jump_is_kept_and_its_nonces_are_filled_by_rows_of_their_own() {
     assert_eq!(new_row(&made[0]).nonce, Some(4));
     let book = block_on(store.open(lease)).expect("a book");
     assert_eq!((book.cursor, book.jumped), (5, vec![1, 2]));
-    assert_eq!(created(&store, lease, "fill/2").nonce, Some(2));
-    let refused = block_on(store.create(lease, 0, &[request("fill/9")]));
-    assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
+    let fill = |nonces: &[u64], is_asked| block_on(store.fill(lease, nonces, is_asked));
+    // 3 has a row, and no jump passed over 9.
+    let filled = fill(&[2, 3, 9], false).expect("an answer");
+    let row = filled[0].clone().expect("a row");
+    assert_eq!((row.nonce, row.state, row.wish), (Some(2), TxState::Allocated, Wish::Fill));
+    assert_eq!((&row.new, row.version), (&NewTx::fill(signer(1), 2), 1));
+    assert_eq!(filled[1..], [None, None]);
+    let again = fill(&[2], false).expect("an answer");
+    assert_eq!(again, [Some(row)], "one row for ever");
+    // The id of a fill is no client's.
+    for refused in [
+        block_on(store.create(lease, 0, &[request("fill/1")])).map(drop),
+        block_on(store.keep(&request("fill/1"))).map(drop),
+    ] {
+        assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
+    }
     let book = block_on(store.open(lease)).expect("a book");
     assert_eq!((book.cursor, book.jumped), (5, vec![1]));
     assert_eq!(book.txs.iter().filter_map(|tx| tx.nonce).collect::<Vec<_>>(), [0, 2, 3, 4]);
+    // A suspended signer gets a fill by an operator alone.
+    block_on(store.suspend(lease, "NONCE_AHEAD", "a test")).expect("suspended");
+    assert_eq!(fill(&[1], false), Err(StoreError::Suspended));
+    assert!(fill(&[1], true).expect("an answer")[0].is_some());
+    let reads = TxmReads::new(store.pool().clone());
+    assert_eq!(block_on(reads.signers()).expect("signers")[0].jumped, 0);
+    // Another owner's statement makes none.
+    let late = Lease { token: lease.token + 1, ..lease };
+    let fenced = block_on(store.fill(late, &[1], true));
+    assert!(matches!(fenced, Err(StoreError::Fenced { .. })), "{fenced:?}");
 }
 
 /// Goal: rows without a nonce arrive at the owner, get theirs in its order, and none behind their
@@ -261,7 +285,6 @@ fn a_create_behind_its_deadline_is_stored_as_expired() {
 #[test]
 fn a_cancel_that_comes_first_is_what_a_late_request_finds() {
     use ubscore::postgres::txm::details::CancelByRequest;
-    use ubscore::postgres::txm::reads::TxmReads;
 
     let rows = Rows::new();
     let store = rows.node("a");

@@ -13,6 +13,7 @@
 mod book;
 mod commanding;
 mod creating;
+mod filling;
 mod following;
 mod sending;
 mod writing;
@@ -40,6 +41,7 @@ use crate::tools::Tools;
 
 use book::{Book, Times};
 use creating::Creating;
+use filling::Filling;
 use following::Following;
 use sending::Sending;
 use writing::{Called, Writing};
@@ -105,6 +107,7 @@ pub struct Owner<S, E, K> {
     asks: FuturesUnordered<BoxFuture<'static, Heard>>,
     writing: Writing,
     creating: Creating,
+    filling: Filling,
     sending: Sending,
     following: Following,
     /// Suspensions that this owner has set and the store has not shown yet.
@@ -141,6 +144,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             asks: FuturesUnordered::new(),
             writing: Writing::default(),
             creating: Creating::default(),
+            filling: Filling::default(),
             sending: Sending::default(),
             following: Following::default(),
             own_suspensions: Vec::new(),
@@ -215,7 +219,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let book = self.book.next_wake().filter(|_| looks);
         let aside = self.writing.next_aside().filter(|_| self.call.is_none());
         let aside = aside.max(self.writing.pause.filter(|_| aside.is_some()));
-        [book, aside, self.writing.pause, self.following.pause].into_iter().flatten().min()
+        let fill = self.next_fill().filter(|_| self.writing.is_open && !self.is_draining);
+        [book, aside, fill, self.writing.pause, self.following.pause].into_iter().flatten().min()
     }
 
     /// Begins all that may begin now. Nothing here awaits.
@@ -227,6 +232,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         if self.writing.is_open && !self.is_draining {
             self.take_woken(now);
             self.hand_turns(now);
+            self.take_fills(now);
         }
         self.begin_call(now);
         if self.writing.is_open && !self.is_draining {
@@ -325,7 +331,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         if woken.is_empty() || !self.has_market(now) {
             return;
         }
+        // No price helps a nonce behind a jumped one that is not mined.
         let lowest = self.book.lowest_unmined();
+        let jumped = self.filling.lowest_unmined();
+        let lowest = lowest.filter(|nonce| jumped.is_none_or(|jumped| jumped > *nonce));
         for id in woken {
             let wants = self.book.take_wants(id, now);
             if wants.resend || wants.stale {

@@ -9,6 +9,7 @@ pub mod json;
 pub mod look;
 mod member;
 pub mod pool;
+mod raw;
 #[cfg(test)]
 pub(crate) mod stub;
 pub mod told;
@@ -50,6 +51,8 @@ pub enum RpcCall {
     Receipt(B256),
     /// `eth_getTransactionByHash`: whether the endpoint knows it.
     Transaction(B256),
+    /// `eth_getTransactionByHash`: its signed bytes, put together from its fields.
+    Raw(B256),
     /// `eth_getTransactionBySenderAndNonce`.
     BySenderAndNonce(Address, u64),
     /// `eth_estimateGas`.
@@ -145,6 +148,8 @@ pub enum RpcValue {
     Receipt(Option<Box<ReceiptRead>>),
     /// Of Transaction and BySenderAndNonce; `None`: not found.
     Transaction(Option<TransactionRead>),
+    /// Of Raw: bytes with the hash that was asked; `None`: not found, or of another form than ours.
+    Raw(Option<Bytes>),
     /// Of Balance, TokenBalance and Tip: wei, or units of a token.
     Amount(U256),
 }

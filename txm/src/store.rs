@@ -114,6 +114,11 @@ pub enum CommandWish {
         /// Whether it counts as paid.
         is_paid: bool,
     },
+    /// Fill a nonce of the signer that a jump passed over.
+    FillJumped {
+        /// The nonce.
+        nonce: u64,
+    },
     /// Give the signer back, drained.
     Release,
 }
@@ -128,7 +133,8 @@ pub struct SignerBook {
     /// The rows that are not final, by nonce; the oldest of those without one behind them. The
     /// others arrive.
     pub txs: Vec<Tx>,
-    /// The nonces that a jump passed over and that have no row, ascending.
+    /// The nonces that a jump passed over and that have no row, ascending. Those below a row that
+    /// is final on chain are left out: they are mined.
     pub jumped: Vec<u64>,
     /// The commands that are not done, the oldest first.
     pub commands: Vec<TxCommand>,
@@ -246,7 +252,7 @@ pub trait TxStore: Send + Sync + 'static {
     /// Fenced: gives each new request the next nonce and its row (ALLOCATED), without a hole. All
     /// or nothing. One answer a request, in their order. `floor`: the next nonce is at least this;
     /// the nonces that it passes over are kept as a jump. A new request with a deadline that has
-    /// passed gets no nonce: it is stored as FAILED EXPIRED, and known.
+    /// passed gets no nonce: it is stored as FAILED EXPIRED, and known. An id of a fill is refused.
     ///
     /// # Errors
     /// [`StoreError`], `Suspended` among them.
@@ -268,6 +274,21 @@ pub trait TxStore: Send + Sync + 'static {
         floor: u64,
         ready: &[Ready],
     ) -> impl Future<Output = Result<Vec<Tx>, StoreError>> + Send;
+
+    /// Fenced: gives nonces that a jump passed over their rows ([`NewTx::fill`], ALLOCATED, with
+    /// the wish to fill). One answer a nonce: its row, also one that was there. `None`: no jump
+    /// passed over it, or another row has it; nothing is written. The caller has asked the chain
+    /// that the nonce is not mined. `is_asked`: by an operator, who may while the signer is
+    /// suspended.
+    ///
+    /// # Errors
+    /// [`StoreError`], `Suspended` among them.
+    fn fill(
+        &self,
+        lease: Lease,
+        nonces: &[u64],
+        is_asked: bool,
+    ) -> impl Future<Output = Result<Vec<Option<Tx>>, StoreError>> + Send;
 
     /// Stores a request without a nonce (CREATED). Not fenced: any node may.
     ///

@@ -153,7 +153,8 @@ pub(super) fn unaccounted(tx: &Tx) -> Option<TxStep> {
         return None;
     }
     let mut step = TxStep::of(tx);
-    step.turns(SubState::Unaccounted, Some("nonce_unaccounted"));
+    // The nonce of a fill may be another wallet's: no payment of ours is in doubt.
+    step.turns(SubState::Unaccounted, (!tx.new.is_fill()).then_some("nonce_unaccounted"));
     step.effects.push(Effect::LookFor);
     step.done(tx)
 }
@@ -174,7 +175,8 @@ pub(super) fn unspent(tx: &Tx, rules: &TxRules) -> Option<TxStep> {
     step.done(tx)
 }
 
-/// A final transaction that is not ours has the nonce: the key is used elsewhere.
+/// A final transaction that is not ours has the nonce: the key is used elsewhere. A fill that
+/// loses to it is no news: the jump over its nonce has shown that use.
 pub(super) fn taken(tx: &Tx, hash: B256) -> Option<TxStep> {
     let is_ours = tx.attempts.iter().any(|attempt| attempt.hash == hash);
     if is_ours || tx.receipt.is_some() {
@@ -182,7 +184,9 @@ pub(super) fn taken(tx: &Tx, hash: B256) -> Option<TxStep> {
     }
     let mut step = TxStep::of(tx);
     step.ends(TxEvent::Taken, Some(FailCode::NonceTaken))?;
-    step.effects.push(Effect::Suspend("NONCE_TAKEN"));
+    if !tx.new.is_fill() {
+        step.effects.push(Effect::Suspend("NONCE_TAKEN"));
+    }
     step.done(tx)
 }
 

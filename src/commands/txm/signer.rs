@@ -6,7 +6,7 @@ use std::io::Write;
 use chain::payload::address_text;
 use serde_json::{Value, json};
 
-use crate::cli::{OperatorArgs, SignerCommand};
+use crate::cli::{Imported, OperatorArgs, SignerCommand};
 use crate::clock::Clock;
 use crate::commands::listing::{rows, write_rows};
 use crate::commands::ops::Ops;
@@ -70,7 +70,15 @@ pub fn run(
                 .iter()
                 .map(|(nonce, hash)| (nonce.to_string(), hash.to_string()))
                 .collect();
-            let body = json!({"reason": args.operator.reason, "foreign": foreign});
+            let import = |it: &Imported| {
+                json!({
+                    "hash": it.hash.to_string(), "requestId": it.request_id,
+                    "businessKey": it.business_key, "gas": it.gas, "data": it.data,
+                })
+            };
+            let import: Vec<Value> = args.import.iter().map(import).collect();
+            let reason = &args.operator.reason;
+            let body = json!({"reason": reason, "foreign": foreign, "import": import});
             let ops = Ops::of_node(&args.operator.access, clock)?;
             let ops = ops.approved_by(Some(&args.approver_token_file))?;
             let answer = ops.post("adopt", &format!("signers/{signer}/adopt"), &body)?;

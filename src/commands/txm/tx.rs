@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::signer::tell;
 use crate::cli::{
-    ChainTxArgs, ChainTxAuditArgs, ChainTxCommand, ChainTxListArgs, ChainTxResolveArgs,
+    ChainTxArgs, ChainTxAuditArgs, ChainTxCommand, ChainTxFillArgs, ChainTxListArgs,
+    ChainTxResolveArgs,
 };
 use crate::clock::Clock;
 use crate::commands::listing::{note_cursor, path, rows, write_rows};
@@ -53,7 +54,7 @@ pub fn run(
         ChainTxCommand::Audit(args) => return audit(args, clock, out),
         ChainTxCommand::Resubmit(args) => command_of(args, clock, "resubmit", out)?,
         ChainTxCommand::Cancel(args) => command_of(args, clock, "cancel", out)?,
-        ChainTxCommand::FillGap(args) => command_of(args, clock, "fill", out)?,
+        ChainTxCommand::FillGap(args) => fill(args, clock, out)?,
         ChainTxCommand::Resolve(args) => resolve(args, clock, out)?,
     }
     Ok(Exit::Done)
@@ -161,6 +162,22 @@ fn command_of(
     tell(&args.operator, &answer, &stands(action, &answer), out)
 }
 
+/// Fills the nonce of a transaction, or one of a signer that no row has.
+fn fill(args: &ChainTxFillArgs, clock: &impl Clock, out: &mut impl Write) -> anyhow::Result<()> {
+    let ops = Ops::of_node(&args.operator.access, clock)?;
+    let reason = &args.operator.reason;
+    let (path, body) = match (&args.tx_id, &args.signer) {
+        (Some(id), _) => (format!("tx/{id}/fill"), json!({"reason": reason})),
+        (None, Some(signer)) => {
+            let path = format!("signers/{}/fill", address_text(signer));
+            (path, json!({"reason": reason, "nonce": args.nonce}))
+        }
+        (None, None) => anyhow::bail!("name a transaction, or a signer and a nonce"),
+    };
+    let answer = ops.post("fill", &path, &body)?;
+    tell(&args.operator, &answer, &stands("fill", &answer), out)
+}
+
 fn resolve(
     args: &ChainTxResolveArgs,
     clock: &impl Clock,
@@ -181,6 +198,7 @@ fn resolve(
 fn stands(action: &str, answer: &Value) -> String {
     let (command, tx) = (text(&answer["command"]), &answer["transaction"]);
     match answer["state"] == json!("DONE") {
+        true if tx.is_null() => format!("{action}: done, command {command}"),
         true => format!("{action}: done, command {command}; it is {} now", text(&tx["state"])),
         false => format!("{action}: command {command} waits for the owner of the signer"),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use alloy_primitives::{Address, B256, Bytes, U256, hex};
 use chain::payload::{self, DATA_BYTES_MAX, TRANSFER_GAS, TokenTransfer, TxPayload};
-use chain::tx::NewTx;
+use chain::tx::{FILL_PREFIX, NewTx};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -16,7 +16,7 @@ use domain::code::Code;
 /// The longest requestId and businessKey, bytes.
 const KEY_BYTES_MAX: usize = 128;
 /// The beginning of the ids of the program's own rows.
-const OWN_PREFIX: &str = "fill/";
+const OWN_PREFIX: &str = FILL_PREFIX;
 /// The deadlines that every reader of times takes, ms: the years 1970 to 9999, in UTC.
 const DEADLINES_MS: std::ops::Range<i64> = 0..253_402_300_800_000;
 /// The word for a transaction that gets its nonce later.
@@ -102,7 +102,50 @@ pub(super) struct SuspensionDraft {
 pub(super) struct AdoptDraft {
     /// For the audit.
     pub(super) reason: String,
+    #[serde(default)]
     foreign: BTreeMap<String, String>,
+    /// The transactions that get their rows.
+    #[serde(default)]
+    pub(super) import: Vec<ImportDraft>,
+}
+
+/// A mined transaction of ours that no row has, and the request that it pays.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct ImportDraft {
+    hash: String,
+    request_id: String,
+    business_key: Option<String>,
+    /// The request named its gas limit. It is the transaction's.
+    #[serde(default)]
+    pub(super) gas: bool,
+    /// The request named the data of a token's transfer instead of the token.
+    #[serde(default)]
+    pub(super) data: bool,
+}
+
+impl ImportDraft {
+    /// The hash, the client's id, and the business key.
+    ///
+    /// # Errors
+    /// INVALID_REQUEST.
+    pub(super) fn names(&self) -> Result<(B256, String, Option<String>), Refusal> {
+        let hash = self.hash.parse::<B256>();
+        let hash = hash.map_err(|_| invalid("import.hash is not 0x and 64 digits."))?;
+        let business = self.business_key.clone();
+        let business = business.map(|text| key("import.businessKey", text)).transpose()?;
+        Ok((hash, request_id(self.request_id.clone())?, business))
+    }
+}
+
+/// The body of `fill` of a signer: a nonce that a jump passed over.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FillDraft {
+    /// For the audit.
+    pub(super) reason: String,
+    /// The nonce.
+    pub(super) nonce: u64,
 }
 
 impl AdoptDraft {

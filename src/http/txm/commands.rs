@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde_json::json;
 use txm::store::CommandWish;
 
-use super::body::{ReasonDraft, ResolveDraft};
+use super::body::{FillDraft, ReasonDraft, ResolveDraft};
 use super::routes::Wished;
 use super::shown::TxBody;
 use super::signers::{check, known};
@@ -85,6 +85,22 @@ pub(super) async fn release(service: &TxmService, signer: &str, call: Call) -> O
     let actor = admin(user);
     let deed = Deed { actor: &actor, reason: &draft.reason };
     let command = NewCommand { signer, tx: None, wish: CommandWish::Release, deed };
+    carry_out(service, &command, None, &request_id).await
+}
+
+/// `POST /admin/v1/signers/{signer}/fill`: a nonce that a jump passed over, and that the chain has
+/// not mined, gets a row that fills it.
+pub(super) async fn fill(service: &TxmService, signer: &str, call: Call) -> Outcome {
+    let user = TxCaller::admin(&service.intake, &call)?;
+    query(&call, "")?;
+    let signer = known(service, signer).await?;
+    let request_id = call.request_id.clone();
+    let draft: FillDraft = parse(&service.intake.body(call).await?)?;
+    check(&draft.reason)?;
+    let actor = admin(user);
+    let deed = Deed { actor: &actor, reason: &draft.reason };
+    let wish = CommandWish::FillJumped { nonce: draft.nonce };
+    let command = NewCommand { signer, tx: None, wish, deed };
     carry_out(service, &command, None, &request_id).await
 }
 

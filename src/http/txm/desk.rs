@@ -1,14 +1,22 @@
 //! The parts of a node that the listeners use, apart from its store and keys.
 
-use alloy_primitives::{Address, B256, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use chain::tx::NewTx;
 use futures_util::future::BoxFuture;
 use txm::desk::Desk;
 use txm::refusal::TxRefusal;
 use txm::rpc::Endpoint;
 use txm::rpc::pool::Counts;
-use txm::signer::Signer;
+use txm::signer::{Signer, Unsigned, codec};
 use txm::store::{Created, Lease, TxStore};
+
+/// A mined transaction: its signed bytes, and the fields in them.
+pub struct MinedBytes {
+    /// The bytes.
+    pub raw: Bytes,
+    /// The fields, with the sender that the signature tells.
+    pub unsigned: Unsigned,
+}
 
 /// A desk over any store, endpoint and key.
 pub trait TxDesk: Send + Sync {
@@ -42,6 +50,10 @@ pub trait TxDesk: Send + Sync {
         nonce: u64,
         hashes: Vec<B256>,
     ) -> BoxFuture<'_, Option<Vec<B256>>>;
+
+    /// A mined transaction by its hash, in the view of a quorum, read from its own signed bytes.
+    /// `None`: not mined there, or of another form than ours.
+    fn mined_by(&self, hash: B256) -> BoxFuture<'_, Option<MinedBytes>>;
 
     /// The height of the view's head; `None`: there is none.
     fn head(&self) -> Option<u64>;
@@ -83,6 +95,19 @@ impl<S: TxStore, E: Endpoint, K: Signer> TxDesk for Desk<S, E, K> {
         hashes: Vec<B256>,
     ) -> BoxFuture<'_, Option<Vec<B256>>> {
         Box::pin(async move { self.tools().pool.mined_with(signer, nonce, &hashes).await })
+    }
+
+    fn mined_by(&self, hash: B256) -> BoxFuture<'_, Option<MinedBytes>> {
+        Box::pin(async move {
+            let tools = self.tools();
+            let look = tools.look();
+            let found = tools.pool.by_hash(&look, hash).await;
+            let raw = tools.pool.raw(hash).await?;
+            let unsigned = codec::read(&raw).ok()?;
+            let is_of_chain = unsigned.chain_id == tools.options.chain_id;
+            let is_mined = found.len() >= tools.options.quorum.max(1);
+            (is_mined && is_of_chain).then_some(MinedBytes { raw, unsigned })
+        })
     }
 
     fn head(&self) -> Option<u64> {

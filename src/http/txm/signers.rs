@@ -7,6 +7,7 @@ use hyper::StatusCode;
 use serde_json::json;
 use txm::store::Suspension;
 
+use super::adoption::imports;
 use super::body::{AdoptDraft, ReasonDraft, SignerDraft, SuspensionDraft, address};
 use super::shown::{SignerBody, SignersBody};
 use super::token::{TxCaller, admin};
@@ -103,7 +104,7 @@ async fn settled_count(service: &TxmService, signer: Address, ours: u64) -> Resu
 }
 
 /// `POST /admin/v1/signers/{signer}/adopt`: two operators have matched every transaction that the
-/// chain has and no row.
+/// chain has and no row: each is another's, or gets the row of the request that it pays.
 pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Outcome {
     let user = TxCaller::admin(&service.intake, &call)?;
     query(&call, "")?;
@@ -115,13 +116,22 @@ pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Out
     let foreign = draft.foreign()?;
     let next = stored(service, signer).await?.map_or(0, |row| row.cursor);
     let cursor = settled_count(service, signer, next).await?;
-    if let Some(nonce) = (next..cursor).find(|nonce| !foreign.contains_key(nonce)) {
-        let message = format!("foreign lacks nonce {nonce}: no row has it, and the chain does.");
-        return Err(invalid(message));
+    let imports = imports(service, signer, &draft.import).await?;
+    let outside = imports.keys().find(|nonce| !(next..cursor).contains(nonce));
+    if let Some(nonce) = outside {
+        return Err(invalid(format!("import: nonce {nonce} is below the next one, {next}.")));
+    }
+    for nonce in next..cursor {
+        let why = match (foreign.contains_key(&nonce), imports.contains_key(&nonce)) {
+            (false, false) => "foreign and import lack",
+            (true, true) => "foreign and import both have",
+            _ => continue,
+        };
+        return Err(invalid(format!("{why} nonce {nonce}, which the chain has and no row.")));
     }
     let actor = admin(user);
     let deed = Deed { actor: &actor, reason: &draft.reason };
-    let asked = service.reads.ask_adopt(signer, cursor, &foreign, &deed).await;
+    let asked = service.reads.ask_adopt(signer, cursor, &foreign, &imports, &deed).await;
     let command = asked.map_err(store_away)?;
     let done = service.reads.second(command, &second).await.map_err(store_away)?;
     service.desk.wake(signer);

@@ -1,10 +1,11 @@
 //! The rows of the manager as the listener shows them: a transaction with its attempts and history,
 //! signers, events, commands.
 
-use alloy_primitives::Address;
+use alloy_primitives::{Address, B256, Bytes};
 use chain::decide::EndpointAnswer;
+use chain::fee::GasPrice;
 use chain::state::TxState;
-use chain::tx::{FailCode, SubState, Tx, TxId};
+use chain::tx::{FailCode, NewTx, SubState, Tx, TxId};
 use serde_json::Value;
 use txm::store::{CommandWish, Suspension};
 
@@ -124,6 +125,8 @@ pub struct SignerRow {
     pub token: u64,
     /// The next nonce.
     pub cursor: u64,
+    /// The nonces without a row that a jump or an adoption passed over.
+    pub jumped: u64,
     /// The rows that are not over.
     pub open_rows: u64,
     /// The time the oldest of them was stored, ms.
@@ -192,6 +195,19 @@ pub struct Deed<'a> {
     pub actor: &'a str,
     /// For the audit.
     pub reason: &'a str,
+}
+
+/// A mined transaction that gets its row by an adoption.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxImport {
+    /// The request that it pays. `gas`: the limit of the transaction.
+    pub new: NewTx,
+    /// The signed bytes.
+    pub raw: Bytes,
+    /// Their hash.
+    pub hash: B256,
+    /// Their prices.
+    pub price: GasPrice,
 }
 
 /// A command to be stored.

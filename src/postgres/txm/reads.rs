@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::call::{Params, bigint, column, row, rows, unread, unsigned};
 use super::details::{
     CancelByRequest, CommandState, Deed, FeedCursor, FeedEvent, NewCommand, SignerKind, SignerRow,
-    TxDetails, TxEventKind, TxListFilter, TxPage,
+    TxDetails, TxEventKind, TxImport, TxListFilter, TxPage,
 };
 use super::rows as words;
 use crate::postgres::{Address, Connections, Limits, pool_by_keys};
@@ -37,7 +37,11 @@ const SIGNERS: &str = "\
            ARRAY(SELECT u.reason FROM txm.signer_suspensions u \
                   WHERE u.signer = s.signer ORDER BY u.reason), \
            ARRAY(SELECT u.actor FROM txm.signer_suspensions u \
-                  WHERE u.signer = s.signer ORDER BY u.reason) \
+                  WHERE u.signer = s.signer ORDER BY u.reason), \
+           (SELECT COALESCE(sum(j.before_nonce - j.first_nonce - ( \
+                       SELECT count(*) FROM txm.managed_tx t WHERE t.signer = s.signer \
+                          AND t.nonce >= j.first_nonce AND t.nonce < j.before_nonce)), 0)::bigint \
+              FROM txm.nonce_jumps j WHERE j.signer = s.signer) \
       FROM txm.signers s JOIN txm.signer_nonce_cursor c ON c.signer = s.signer \
       LEFT JOIN txm.signer_lease l ON l.signer = s.signer \
       LEFT JOIN txm.nodes n ON n.incarnation = l.owner_incarnation \
@@ -85,6 +89,7 @@ fn signer(row: &Row) -> Result<SignerRow, StoreError> {
         cursor: unsigned(column(row, 3)?)?,
         open_rows: unsigned(column(row, 7)?)?,
         oldest_ms: column(row, 8)?,
+        jumped: unsigned(column(row, 11)?)?,
         added_ms: column(row, 2)?,
     })
 }
@@ -339,8 +344,9 @@ impl TxmReads {
     }
 
     /// Asks to move the cursor to the chain's count, and to lift the suspensions of a chain ahead
-    /// and of a restore. `foreign`: every nonce that no row has, with the hash of the transaction
-    /// that has it. Returns the command that [`TxmReads::second`] carries out.
+    /// and of a restore. Every nonce that no row has is in `foreign`, with the hash of the
+    /// transaction that has it, or in `imports`: that one gets its row. Returns the command that
+    /// [`TxmReads::second`] carries out.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -349,11 +355,14 @@ impl TxmReads {
         signer: Account,
         cursor: u64,
         foreign: &BTreeMap<u64, B256>,
+        imports: &BTreeMap<u64, TxImport>,
         deed: &Deed<'_>,
     ) -> Result<u64, StoreError> {
         let foreign: BTreeMap<String, String> =
             foreign.iter().map(|(nonce, hash)| (nonce.to_string(), format!("{hash:#x}"))).collect();
-        let body = json!({ "cursor": cursor, "foreign": foreign });
+        let imports = imports.iter().map(|(nonce, it)| (nonce.to_string(), words::import(it)));
+        let imports: BTreeMap<String, Value> = imports.collect();
+        let body = json!({ "cursor": cursor, "foreign": foreign, "import": imports });
         self.ask(signer, None, "adopt", &body, deed).await
     }
 

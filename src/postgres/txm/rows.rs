@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use txm::store::{CommandWish, TxCommand};
 use uuid::Uuid;
 
-use super::details::{AttemptDetails, TxDetails, TxPassage};
+use super::details::{AttemptDetails, TxDetails, TxImport, TxPassage};
 
 /// A row that this version cannot read.
 #[derive(Debug, thiserror::Error)]
@@ -367,6 +367,10 @@ pub(super) fn command(text: &str) -> Result<Option<TxCommand>, RowError> {
         "cancel" => CommandWish::Cancel,
         "fill" => CommandWish::Fill,
         "release" => CommandWish::Release,
+        "fill-jumped" => match row.body["nonce"].as_u64() {
+            Some(nonce) => CommandWish::FillJumped { nonce },
+            None => return Err(RowError::Value("nonce", row.body.to_string())),
+        },
         "hash" => {
             let hash = row.body["hash"].as_str().unwrap_or("");
             CommandWish::ResolveHash(parsed("hash", hash)?)
@@ -388,6 +392,7 @@ pub(super) fn command_parts(wish: &CommandWish) -> (&'static str, Value) {
         CommandWish::Cancel => ("cancel", json!({})),
         CommandWish::Fill => ("fill", json!({})),
         CommandWish::Release => ("release", json!({})),
+        CommandWish::FillJumped { nonce } => ("fill-jumped", json!({ "nonce": nonce })),
         CommandWish::ResolveHash(hash) => ("hash", json!({ "hash": format!("{hash:#x}") })),
         CommandWish::Resolve { is_paid } => ("resolve", json!({ "is_paid": is_paid })),
     }
@@ -413,6 +418,19 @@ pub(super) fn request(new: &NewTx) -> Value {
             "gas": gas,
         },
     })
+}
+
+/// A mined transaction as `txm.imported` takes it.
+pub(super) fn import(import: &TxImport) -> Value {
+    let TxImport { new, raw, hash, price } = import;
+    let mut row = request(new);
+    row["attempt"] = json!({
+        "raw": raw.to_string(),
+        "hash": format!("{hash:#x}"),
+        "max_fee": price.max_fee.to_string(),
+        "max_tip": price.max_tip.to_string(),
+    });
+    row
 }
 
 fn attempt_json(attempt: &Attempt) -> Value {

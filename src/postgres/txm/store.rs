@@ -310,6 +310,30 @@ impl TxStore for TxmStore {
         rows.iter().map(tx).collect()
     }
 
+    async fn fill(
+        &self,
+        lease: Lease,
+        nonces: &[u64],
+        is_asked: bool,
+    ) -> Result<Vec<Option<Tx>>, StoreError> {
+        let (signer, token) = (address_text(&lease.signer), bigint(lease.token)?);
+        let news = nonces.iter().map(|nonce| words::request(&NewTx::fill(lease.signer, *nonce)));
+        let body = Value::Array(news.collect()).to_string();
+        let numbers: Vec<i64> =
+            nonces.iter().map(|nonce| bigint(*nonce)).collect::<Result<_, _>>()?;
+        let sql = "SELECT outcome, tx FROM txm.fill($1, $2, $3, $4, $5::text::jsonb, $6)";
+        let params: Params<'_> = &[&signer, &self.me, &token, &numbers, &body, &is_asked];
+        let tx = |row: &Row| match column(row, 0)? {
+            "suspended" => Err(StoreError::Suspended),
+            "none" => Ok(None),
+            _ => words::tx(column(row, 1)?).map(Some).map_err(unread),
+        };
+        answered(
+            nonces.len(),
+            self.rows(sql, params).await?.iter().map(tx).collect::<Result<_, _>>()?,
+        )
+    }
+
     async fn keep(&self, request: &NewTx) -> Result<Created, StoreError> {
         let (signer, body) = (address_text(&request.signer), words::request(request).to_string());
         let sql = "SELECT outcome, fields, tx, is_elsewhere \

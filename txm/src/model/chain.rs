@@ -267,6 +267,29 @@ impl ModelChain {
         self.world.lock().outside.push(tx);
     }
 
+    /// A transaction by another wallet, to the pools of the endpoints that take it. It is none of
+    /// [`ModelChain::raws`].
+    ///
+    /// # Panics
+    /// If no pool could read it.
+    pub fn pool_outside(&self, raw: &Bytes) {
+        let tx = ModelTx::decode(raw).expect("a transaction");
+        let mut world = self.world.lock();
+        let chain_id = world.chain_id;
+        for index in 0..world.sites.len() {
+            let ledger = world.head_of(index).ledger.clone();
+            // A pool that refuses it goes without.
+            drop(world.sites[index].pool.admit(tx.clone(), &ledger, chain_id));
+        }
+    }
+
+    /// The next nonce of an account behind all transactions of the pools.
+    pub fn pending(&self, account: Address) -> u64 {
+        let world = self.world.lock();
+        let of = |site: usize| world.sites[site].pool.pending(account, &world.head_of(site).ledger);
+        (0..world.sites.len()).map(of).max().unwrap_or(0)
+    }
+
     /// Every raw that any endpoint was ever sent, each once, the first one first.
     pub fn raws(&self) -> Vec<Bytes> {
         self.world.lock().raws.clone()

@@ -52,6 +52,8 @@ pub enum StoreCall {
     Create,
     /// `number`.
     Number,
+    /// `fill`.
+    Fill,
     /// `keep`.
     Keep,
     /// `find`.
@@ -92,6 +94,8 @@ pub enum StoreBug {
     NumbersAgain,
     /// A step is written over any version.
     NoVersion,
+    /// A nonce is filled without a look for its row.
+    FillsAnyNonce,
 }
 
 /// A passage of a row, as its history has it.
@@ -166,6 +170,11 @@ impl ModelDatabase {
     /// The last token of a signer; 0: it had no owner.
     pub fn token(&self, signer: Address) -> u64 {
         self.base.lock().token(signer)
+    }
+
+    /// The next nonce of a signer; 0: it is unknown.
+    pub fn cursor(&self, signer: Address) -> u64 {
+        self.base.lock().cursor(signer)
     }
 
     /// All rows, in the order in which they were made.
@@ -422,6 +431,17 @@ impl TxStore for ModelStore {
         let ready = ready.to_vec();
         let number = move |base: &mut Base, me| base.number(lease, me, floor, &ready);
         self.call(StoreCall::Number, number).await
+    }
+
+    async fn fill(
+        &self,
+        lease: Lease,
+        nonces: &[u64],
+        is_asked: bool,
+    ) -> Result<Vec<Option<Tx>>, StoreError> {
+        let nonces = nonces.to_vec();
+        let fill = move |base: &mut Base, me| base.fill(lease, me, &nonces, is_asked);
+        self.call(StoreCall::Fill, fill).await
     }
 
     async fn keep(&self, request: &NewTx) -> Result<Created, StoreError> {

@@ -58,6 +58,7 @@ impl Endpoint for Still {
             RpcCall::Transaction(_) | RpcCall::BySenderAndNonce(..) => {
                 Ok(RpcValue::Transaction(None))
             }
+            RpcCall::Raw(_) => Ok(RpcValue::Raw(None)),
             RpcCall::Balance(_) | RpcCall::TokenBalance { .. } => {
                 Ok(RpcValue::Amount(U256::from(10).pow(U256::from(24))))
             }

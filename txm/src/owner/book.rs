@@ -170,7 +170,8 @@ impl Row {
             TxState::Created => Place::Later,
             TxState::Confirmed | TxState::Failed => Place::Watched,
             _ if tx.receipt.is_some() => Place::Mined,
-            TxState::Allocated if !has_turn => Place::Waiting,
+            // A cancel or a fill is signed by its command, not in the row's turn.
+            TxState::Allocated if !has_turn && tx.wish == Wish::Pay => Place::Waiting,
             _ => Place::Flying,
         }
     }

@@ -123,7 +123,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                     self.over(command.id, None);
                     self.is_draining = true;
                 }
-                None => self.over(command.id, Some("it needs a transaction")),
+                None => match command.wish {
+                    CommandWish::FillJumped { nonce } => self.ask_fill(command.id, nonce),
+                    _ => self.over(command.id, Some("it needs a transaction")),
+                },
             }
         }
     }
@@ -141,7 +144,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.over(command.id, None);
                 return;
             }
-            CommandWish::Release => {
+            CommandWish::Release | CommandWish::FillJumped { .. } => {
                 self.over(command.id, Some("it is a signer's"));
                 return;
             }
@@ -149,7 +152,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.book.tell(id, fact, Some(command.id));
     }
 
-    fn over(&mut self, command: u64, refused: Option<&'static str>) {
+    pub(super) fn over(&mut self, command: u64, refused: Option<&'static str>) {
         self.writing.over.push_back((command, refused));
     }
 }

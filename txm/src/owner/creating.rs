@@ -116,13 +116,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             Created::New(tx) => tx.nonce,
             Created::Known(_) | Created::Conflict(_) => None,
         });
-        self.find_hole(before, lowest.min());
+        let lowest = lowest.min();
+        self.find_hole(before, lowest);
+        self.find_jump(seen, lowest);
         for (request, created) in requests.into_iter().zip(created) {
             let nonce = match &created {
-                // The row of a nonce that a jump passed over has an old nonce by its name.
-                Created::New(tx) => {
-                    tx.nonce.filter(|nonce| tx.new.request_id != format!("fill/{nonce}"))
-                }
+                Created::New(tx) => tx.nonce,
                 Created::Known(_) | Created::Conflict(_) => None,
             };
             if nonce.is_some_and(|nonce| self.find_older(nonce, seen, "a new nonce")) {
@@ -239,7 +238,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let now = Instant::now();
         let seen = self.book.cursor;
         let before = seen.max(self.following.floor);
-        self.find_hole(before, txs.iter().filter_map(|tx| tx.nonce).min());
+        let lowest = txs.iter().filter_map(|tx| tx.nonce).min();
+        self.find_hole(before, lowest);
+        self.find_jump(seen, lowest);
         for tx in txs {
             if tx.nonce.is_none_or(|nonce| !self.find_older(nonce, seen, "a new nonce")) {
                 self.put(tx, now);
@@ -252,6 +253,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.want_prepare(*id);
             }
         }
+    }
+
+    /// The nonces that this one passed over are the store's to tell: the book has them as jumped.
+    fn find_jump(&mut self, seen: u64, lowest: Option<u64>) {
+        self.writing.must_open |= lowest.is_some_and(|lowest| lowest > seen);
     }
 
     /// A statement that was given up may have been written late: its rows are in the store alone.

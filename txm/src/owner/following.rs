@@ -11,7 +11,7 @@ use chain::proof::{ProofLog, proof};
 use chain::tx::{Tx, TxId, TxReceipt};
 use tokio::time::Instant;
 
-use super::book::{Place, back_off};
+use super::book::{BACK_OFF, Place, back_off};
 use super::{Heard, Owner, TxRefusal};
 use crate::crash;
 use crate::options::{ExternalUse, Finality};
@@ -38,7 +38,7 @@ pub(super) struct Following {
     pub pause: Option<Instant>,
     counted: Option<Instant>,
     count_failures: u32,
-    is_counting: bool,
+    pub is_counting: bool,
     /// The market, as it was answered last.
     pub market: Option<GasMarket>,
     market_at: Option<Instant>,
@@ -155,8 +155,16 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             self.refuse_creates(&TxRefusal::Away("no endpoint tells the nonce".to_owned()));
             return;
         }
+        // The book in memory may be behind the store's, by an adoption for example: the chain would
+        // seem to be ahead.
+        if self.writing.must_open || self.writing.is_opening {
+            self.following.pause = Some(now + BACK_OFF);
+            self.following.wants_counts = true;
+            return;
+        }
         (self.following.counted, self.following.count_failures) = (Some(now), 0);
         self.compare_cursor(&counts);
+        self.compare_jumped(&counts, now);
         let pause = self.tools.options.resubmit_interval;
         // An endpoint that lags behind lacks nothing: it does not know of the blocks.
         let mined = self.book.mined;
@@ -257,6 +265,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let Some(count) = count else { return };
         let now = Instant::now();
         self.book.mined = count;
+        self.filling.see(count, now);
         let due = |id: &TxId| self.book.row(*id).is_some_and(|row| row.ask_at <= Some(now));
         let mut ids: Vec<TxId> = self.book.unreceipted().into_iter().filter(due).collect();
         // Those that were not found come behind the others.

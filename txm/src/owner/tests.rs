@@ -4,6 +4,7 @@ mod alerts;
 mod commanded;
 mod costs;
 mod dropped;
+mod jumped;
 mod key;
 mod paid;
 mod refused;

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::book::{BACK_OFF_MAX, Planned, back_off};
 use super::creating::Request;
+use super::filling::Filled;
 use super::{Owner, TxRefusal};
 use crate::crash;
 use crate::open_rows::Hold;
@@ -30,6 +31,7 @@ pub(super) enum Called {
     Written(Vec<Planned>, Result<Vec<Option<Tx>>, StoreError>),
     Suspended(&'static str, String, Result<(), StoreError>),
     Commanded(u64, Option<&'static str>, Result<(), StoreError>),
+    Filled(Filled, Result<Vec<Option<Tx>>, StoreError>),
 }
 
 /// The kinds of fenced calls that take turns.
@@ -48,6 +50,8 @@ pub(super) struct Writing {
     pub is_open: bool,
     /// The book in memory may differ from the store's.
     pub must_open: bool,
+    /// It is being read.
+    pub is_opening: bool,
     /// No fenced call begins before this time.
     pub pause: Option<Instant>,
     failures: u32,
@@ -166,7 +170,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             let (next, is_begun) = match kind {
                 Kind::Create => (Kind::Step, self.begin_create(now) || self.begin_number(now)),
                 Kind::Step => (Kind::Command, self.begin_write(now)),
-                Kind::Command => (Kind::Create, self.begin_commanded()),
+                Kind::Command => (Kind::Create, self.begin_fill() || self.begin_commanded()),
             };
             self.writing.next = next;
             if is_begun {
@@ -182,7 +186,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     }
 
     fn call_open(&mut self) {
-        self.writing.is_arrived = false;
+        (self.writing.is_arrived, self.writing.is_opening) = (false, true);
         let (tools, lease) = (self.tools.clone(), self.lease);
         self.call = Some(Box::pin(async move { Called::Opened(tools.store.open(lease).await) }));
     }
@@ -238,8 +242,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// Takes the answer to the fenced call.
     pub(super) fn called(&mut self, called: Called) {
         match called {
-            Called::Opened(Ok(book)) => self.opened(book),
+            Called::Opened(Ok(book)) => {
+                self.writing.is_opening = false;
+                self.opened(book);
+            }
             Called::Opened(Err(error)) => {
+                self.writing.is_opening = false;
                 self.writing.must_open = true;
                 self.failed("open", &error);
             }
@@ -274,6 +282,15 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             }
             Called::Written(steps, Err(error)) => self.not_written(steps, &error),
             Called::Suspended(reason, about, done) => self.suspended(reason, about, done),
+            Called::Filled(filled, Ok(rows)) => {
+                self.well();
+                self.filled(filled, rows);
+            }
+            Called::Filled(filled, Err(error)) => {
+                // The same nonces again: if they were written, the rows tell.
+                self.filling.put_back(filled);
+                self.failed("fill", &error);
+            }
             Called::Commanded(command, _, Ok(())) => {
                 self.well();
                 self.book.commands.remove(&command);
@@ -478,6 +495,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let max_fee = assumed_fee(self.following.market, &self.tools.options.caps);
         self.tools.open_rows.open(self.lease.signer, &read.txs, max_fee);
         self.book.cursor = self.book.cursor.max(read.cursor);
+        self.filling.open(&read.jumped);
         for tx in read.txs {
             let id = tx.id;
             let other = tx.nonce.and_then(|nonce| self.book.at(nonce));

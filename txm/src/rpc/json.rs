@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use alloy_primitives::{Address, B256, U256};
+use alloy_primitives::{Address, B256, U256, keccak256};
 use chain::view::BlockRef;
 use serde_json::{Map, Value, json};
 
@@ -28,7 +28,7 @@ impl RpcCall {
             RpcCall::Count(..) => "eth_getTransactionCount",
             RpcCall::Send(_) => "eth_sendRawTransaction",
             RpcCall::Receipt(_) => "eth_getTransactionReceipt",
-            RpcCall::Transaction(_) => "eth_getTransactionByHash",
+            RpcCall::Transaction(_) | RpcCall::Raw(_) => "eth_getTransactionByHash",
             RpcCall::BySenderAndNonce(..) => "eth_getTransactionBySenderAndNonce",
             RpcCall::Estimate { .. } => "eth_estimateGas",
             RpcCall::Balance(_) => "eth_getBalance",
@@ -45,7 +45,9 @@ impl RpcCall {
             RpcCall::Block(at) => json!([block_name(*at), false]),
             RpcCall::Count(account, at) => json!([account_text(account), block_name(*at)]),
             RpcCall::Send(raw) => json!([raw.to_string()]),
-            RpcCall::Receipt(hash) | RpcCall::Transaction(hash) => json!([hash.to_string()]),
+            RpcCall::Receipt(hash) | RpcCall::Transaction(hash) | RpcCall::Raw(hash) => {
+                json!([hash.to_string()])
+            }
             RpcCall::BySenderAndNonce(account, nonce) => {
                 json!([account_text(account), quantity(*nonce)])
             }
@@ -84,6 +86,10 @@ impl RpcCall {
             RpcCall::Transaction(hash) => {
                 let fits = |read: &TransactionRead| read.hash == *hash;
                 optional(result, |value| transaction(value).filter(fits)).map(RpcValue::Transaction)
+            }
+            RpcCall::Raw(hash) => {
+                let bytes = super::raw::bytes(result);
+                Some(RpcValue::Raw(bytes.filter(|raw| keccak256(raw) == *hash)))
             }
             RpcCall::BySenderAndNonce(from, nonce) => {
                 let fits = |read: &TransactionRead| read.from == *from && read.nonce == *nonce;

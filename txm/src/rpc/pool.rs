@@ -266,6 +266,16 @@ impl<E: Endpoint> Pool<E> {
         found
     }
 
+    /// The signed bytes of a transaction, as the first endpoint shows its fields. Their hash is the
+    /// one asked, so no endpoint can show others. `None`: not found, or of another form than ours.
+    pub async fn raw(&self, hash: B256) -> Option<Bytes> {
+        let answers = self.ask_all(&[RpcCall::Raw(hash)]).await;
+        answers.into_iter().flat_map(|(_, answers)| answers).find_map(|answer| match answer {
+            Ok(RpcValue::Raw(raw)) => raw,
+            _ => None,
+        })
+    }
+
     /// The hashes of mined transactions with this signer and nonce, of every endpoint, in any
     /// block: those that it knows by signer and nonce, and those of `hashes`. Ascending, each
     /// once. `None`: no endpoint answered.

@@ -4,11 +4,14 @@
 //! A signer is not believed, not even our own: its bytes are decoded and compared field by field
 //! with the wish, and the sender is recovered.
 
+use alloy_consensus::transaction::SignerRecoverable as _;
 use alloy_consensus::{
-    EthereumTxEnvelope, SignableTransaction, Signed, TxEip1559, TxEip4844Variant, TxLegacy,
+    EthereumTxEnvelope, SignableTransaction, Signed, Transaction as _, TxEip1559, TxEip4844Variant,
+    TxLegacy,
 };
 use alloy_eips::eip2718::{Decodable2718, Encodable2718};
 use alloy_primitives::{B256, Bytes, Signature, TxKind};
+use chain::fee::GasPrice;
 
 use super::{SignError, SignedBytes, Unsigned};
 
@@ -85,6 +88,39 @@ pub fn check(raw: &[u8], unsigned: &Unsigned) -> Result<SignedBytes, SignError> 
     Ok(SignedBytes { raw: raw.to_vec().into(), hash: *envelope.tx_hash() })
 }
 
+/// The transaction in signed bytes, with the sender that its signature tells.
+///
+/// # Errors
+/// [`SignError::Mismatch`] names the part that is none of ours: another type, an access list, a
+/// contract creation, no chain id, a wrong encoding or signature.
+pub fn read(raw: &[u8]) -> Result<Unsigned, SignError> {
+    let mut rest = raw;
+    let envelope = Envelope::decode_2718(&mut rest)
+        .map_err(|error| SignError::Mismatch(format!("no transaction: {error}")))?;
+    let is_legacy = matches!(envelope, Envelope::Legacy(_));
+    let (TxKind::Call(to), Some(chain_id)) = (envelope.kind(), envelope.chain_id()) else {
+        return differs("to, or the chain id");
+    };
+    let Ok(signer) = envelope.recover_signer() else { return differs("signature") };
+    let max_fee = envelope.max_fee_per_gas();
+    let unsigned = Unsigned {
+        chain_id,
+        signer,
+        nonce: envelope.nonce(),
+        to,
+        value: envelope.value(),
+        data: envelope.input().clone(),
+        gas: envelope.gas_limit(),
+        price: GasPrice {
+            max_fee,
+            max_tip: envelope.max_priority_fee_per_gas().unwrap_or(max_fee),
+        },
+        is_legacy,
+    };
+    check(raw, &unsigned)?;
+    Ok(unsigned)
+}
+
 fn differs<T>(part: &str) -> Result<T, SignError> {
     Err(SignError::Mismatch(part.to_owned()))
 }
@@ -155,7 +191,6 @@ fn sender<T: SignableTransaction<Signature>>(
 #[cfg(test)]
 mod tests {
     use alloy_primitives::{Address, U256, address, b256, hex};
-    use chain::fee::GasPrice;
     use k256::ecdsa::SigningKey;
 
     use super::*;
@@ -203,6 +238,8 @@ mod tests {
         let signed = check(&EXAMPLE, &unsigned).expect("as wished");
         assert_eq!(signed.raw[..], EXAMPLE);
         assert_eq!(signed.hash, alloy_primitives::keccak256(EXAMPLE));
+        let read = read(&EXAMPLE).expect("one of ours");
+        assert_eq!((read.signer, read.nonce, read.is_legacy), (SENDER, 9, true));
     }
 
     #[test]
@@ -215,6 +252,8 @@ mod tests {
         assert_eq!(raw[3..3 + head.len() - 2], head[2..], "{}", hex::encode(&raw));
         let signed = check(&raw, &unsigned).expect("as wished");
         assert_eq!(signed.hash, alloy_primitives::keccak256(&raw));
+        assert_eq!(read(&raw), Ok(unsigned));
+        assert!(read(&raw[..raw.len() - 1]).is_err());
     }
 
     /// A wish that differs in one part. The second is signed in place of the first.

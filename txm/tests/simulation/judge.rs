@@ -83,26 +83,32 @@ impl Judge {
             .iter()
             .filter_map(|row| row.nonce.map(|nonce| ((row.new.signer, nonce), row)))
             .collect();
-        let mut paid: BTreeMap<(Option<Address>, U256), u32> = BTreeMap::new();
+        let mut paid: BTreeMap<U256, u32> = BTreeMap::new();
         let mut on_chain: BTreeSet<B256> = BTreeSet::new();
         for signer in signers {
+            // A key that is shared on purpose: another wallet's nonces are jumped over.
+            let jumped = database.jumped(*signer);
+            let is_followed = |nonce: &u64| !self.is_restored && jumped.contains(nonce);
             for nonce in 0.. {
                 let Some((tx, receipt)) = chain.mined(*signer, nonce) else { break };
                 on_chain.insert(tx.hash);
                 if receipt.is_success && tx.to != *signer {
-                    // An older database knows no business key of the rows that it lost.
-                    let payer = self.is_restored.then_some(*signer);
-                    *paid.entry((payer, tx.value)).or_insert(0) += 1;
+                    *paid.entry(tx.value).or_insert(0) += 1;
                 }
                 let row = by_nonce.get(&(*signer, nonce)).copied();
                 let deep = chain.head().number.saturating_sub(receipt.block_number) > 20;
                 // A signer without work asks nothing, and so does not learn of it.
                 let goes_on = by_nonce.keys().any(|key| key.0 == *signer && key.1 >= nonce);
-                let is_held = suspended.contains_key(signer) || !goes_on;
+                let is_lost_fill = row
+                    .is_some_and(|row| row.new.is_fill() && row.code == Some(FailCode::NonceTaken));
+                let is_held = suspended.contains_key(signer)
+                    || !goes_on
+                    || is_followed(&nonce)
+                    || is_lost_fill;
                 self.mined(row, (&tx, &receipt), deep, is_held);
             }
         }
-        for ((_, value), times) in paid {
+        for (value, times) in paid {
             assert!(times == 1, "CL7: {value} was paid {times} times");
         }
         for row in &rows {

@@ -12,7 +12,8 @@
 //! started again under the same name, also beside a paused one. Endpoints are away, lag, fork, lie,
 //! and lose transactions; the chain is reorganized; fees rise and fall; keys do not answer. Clients
 //! repeat requests at any node, give one business key to two signers, and send cancels, fills and
-//! resubmits. In some runs the key is used elsewhere, or an older database is restored.
+//! resubmits. In some runs the key is used elsewhere, which stops its signer or is followed; or an
+//! older database is restored, which the nodes notice by what they have seen of each signer.
 //!
 //! # Coverage of the judge
 //!
@@ -23,8 +24,8 @@
 //!
 //! # Not covered
 //!
-//! SQL itself; tokens and their proofs; a signer that signs something else; the guard of the data
-//! directory against an older database; type 0 transactions.
+//! SQL itself; tokens and their proofs; a signer that signs something else; the adoption of another
+//! wallet's transactions; type 0 transactions.
 
 mod crowd;
 mod judge;
@@ -74,10 +75,14 @@ enum Planted {
     PreparedTwice,
     /// A late statement is written over a newer row.
     NoVersion,
+    /// A fill takes a nonce that a row has.
+    FillsAnyNonce,
+    /// A restored database is taken for the one before.
+    NoRestoreGuard,
 }
 
 impl Planted {
-    const ALL: [Planted; 13] = [
+    const ALL: [Planted; 15] = [
         Planted::NoFence,
         Planted::SnapshotFence,
         Planted::TokenOfName,
@@ -91,19 +96,22 @@ impl Planted {
         Planted::CursorFollowsChain,
         Planted::PreparedTwice,
         Planted::NoVersion,
+        Planted::FillsAnyNonce,
+        Planted::NoRestoreGuard,
     ];
 
     /// The law that it breaks.
     fn law(self) -> &'static str {
         match self {
             Planted::NoFence | Planted::SnapshotFence | Planted::TokenOfName => "CL1",
-            Planted::PreparedTwice => "CL2",
+            Planted::PreparedTwice | Planted::FillsAnyNonce => "CL2",
             Planted::SentBeforeStored | Planted::SignedAgain => "CL3",
             Planted::NewestReceiptOnly => "CL4",
             Planted::NonceTooLowIsSuccess
             | Planted::FinalTooEarly
             | Planted::CancelledBeforeFinal => "CL5",
             Planted::NoVersion => "CL6",
+            Planted::NoRestoreGuard => "CL7",
             Planted::CursorFollowsChain => "CL9",
             Planted::BumpBelowHighest => "CL12",
         }
@@ -134,7 +142,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// The events of which each must happen in some run, by their names in the tally.
-const HAPPENS: [&str; 32] = [
+const HAPPENS: [&str; 35] = [
     "Confirmed None",
     "Failed Some(Cancelled)",
     "Failed Some(Expired)",
@@ -152,6 +160,9 @@ const HAPPENS: [&str; 32] = [
     "endpoints lag",
     "forgotten",
     "kills",
+    "jumped nonces filled",
+    "jumped nonces mined",
+    "older databases noticed",
     "pauses",
     "reorgs",
     "restores",

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use alloy_primitives::{Address, Bytes, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use chain::fee::GasPrice;
 use chain::payload::TxPayload;
-use chain::tx::NewTx;
+use chain::tx::{FailCode, NewTx};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep};
@@ -91,6 +91,11 @@ struct World {
     clients: Vec<JoinHandle<()>>,
     judge: Judge,
     backup: Option<ModelDatabase>,
+    /// The highest token and cursor of each signer that the nodes have seen: the guard of their
+    /// data directories.
+    witness: BTreeMap<Address, (u64, u64)>,
+    /// Transactions of another wallet in the pools.
+    pooled: Vec<B256>,
     /// The key is used elsewhere in this run; a database is restored in it.
     has_foreign: bool,
     has_restore: bool,
@@ -138,7 +143,7 @@ impl World {
             draw.below(2);
         }
         let endpoints = 1 + usize::try_from(draw.below(3)).expect("a few");
-        let options = options(endpoints, planted);
+        let mut options = options(endpoints, planted);
         let wallets = (1..=1 + draw.below(3)).map(Wallet::new);
         let keys: BTreeMap<Address, Wallet> =
             wallets.map(|wallet| (wallet.address(), wallet)).collect();
@@ -153,7 +158,13 @@ impl World {
         }
         (0..endpoints).for_each(|at| chain.set_latency(at, Duration::from_millis(20)));
         let kind = draw.below(10);
-        let has_restore = kind == 0 || planted == Some(Planted::CursorFollowsChain);
+        let is_of_restore =
+            matches!(planted, Some(Planted::CursorFollowsChain | Planted::NoRestoreGuard));
+        let has_restore = kind == 0 || is_of_restore;
+        let follows = (kind == 2 || planted == Some(Planted::FillsAnyNonce)) && !has_restore;
+        if follows {
+            options.external_use = ExternalUse::Follow;
+        }
         if let Some(bug) = planted.and_then(store_bug) {
             database.plant(bug);
         }
@@ -175,7 +186,9 @@ impl World {
             clients: Vec::new(),
             judge: Judge::default(),
             backup: None,
-            has_foreign: kind == 1 && !has_restore,
+            witness: BTreeMap::new(),
+            pooled: Vec::new(),
+            has_foreign: (kind == 1 && !has_restore) || follows,
             has_restore,
             began: Instant::now(),
             tally: Arc::clone(tally),
@@ -200,6 +213,12 @@ impl World {
         for row in database.rows() {
             self.log(format!("{row:?}"));
             self.tally.note(&format!("{:?} {:?}", row.state, row.code));
+            if row.new.is_fill() && row.code == Some(FailCode::Filled) {
+                self.tally.note("jumped nonces filled");
+            }
+        }
+        if self.signers.iter().any(|signer| !database.jumped(*signer).is_empty()) {
+            self.tally.note("jumped nonces mined");
         }
         let refused = self.tally.of("SIGNER_SUSPENDED");
         let has_cause =
@@ -224,6 +243,7 @@ impl World {
     fn start(&mut self, name: &str) {
         self.started += 1;
         let database = self.database.lock().clone();
+        self.guard(&database);
         let store = database.start(name);
         store.delay(Duration::from_millis(2));
         store.shake(self.draw.below(u64::MAX), 30);
@@ -249,6 +269,32 @@ impl World {
         let process = Process::start(name, store, sites, keys, self.options.clone());
         self.processes.push(process);
         self.open_desks();
+    }
+
+    /// A node that starts on an older database suspends every signer.
+    fn guard(&mut self, database: &ModelDatabase) {
+        let is_older = self.signers.iter().any(|signer| {
+            let (token, cursor) = self.witness.get(signer).copied().unwrap_or_default();
+            database.token(*signer) < token || database.cursor(*signer) < cursor
+        });
+        let is_planted =
+            matches!(self.planted, Some(Planted::CursorFollowsChain | Planted::NoRestoreGuard));
+        if is_older && !is_planted {
+            self.tally.note("older databases noticed");
+            for signer in &self.signers {
+                database.suspend(*signer, "DATABASE_RESTORED", "txm");
+            }
+        }
+    }
+
+    /// The nodes keep the highest that they have seen.
+    fn witness(&mut self) {
+        let database = self.database.lock().clone();
+        for signer in &self.signers {
+            let (token, cursor) = self.witness.entry(*signer).or_default();
+            *token = database.token(*signer).max(*token);
+            *cursor = database.cursor(*signer).max(*cursor);
+        }
     }
 
     fn open_desks(&self) {
@@ -339,6 +385,7 @@ fn store_bug(planted: Planted) -> Option<StoreBug> {
         Planted::TokenOfName => Some(StoreBug::NameIsOwner),
         Planted::PreparedTwice => Some(StoreBug::NumbersAgain),
         Planted::NoVersion => Some(StoreBug::NoVersion),
+        Planted::FillsAnyNonce => Some(StoreBug::FillsAnyNonce),
         _ => None,
     }
 }
@@ -550,13 +597,25 @@ impl World {
         }
     }
 
+    /// The key signs in another wallet: for the next block, or for the pools, which may lose it.
     fn use_elsewhere(&mut self) {
         if !self.has_foreign {
             return;
         }
+        let follows = self.options.external_use == ExternalUse::Follow;
+        if follows && !self.pooled.is_empty() && self.draw.below(2) == 0 {
+            let hash = self.pooled.remove(0);
+            self.log(format!("the pools forget {hash} of another wallet"));
+            self.chain.forget(hash);
+            return;
+        }
         let at = self.one_of(self.signers.len());
         let signer = self.signers[at];
-        let nonce = (0..).find(|nonce| self.chain.mined(signer, *nonce).is_none());
+        let is_pooled = follows && self.draw.below(3) > 0;
+        let nonce = match is_pooled {
+            true => Some(self.chain.pending(signer)),
+            false => (0..).find(|nonce| self.chain.mined(signer, *nonce).is_none()),
+        };
         let unsigned = Unsigned {
             chain_id: self.options.chain_id,
             signer,
@@ -572,7 +631,12 @@ impl World {
         self.log(format!("{signer} is used elsewhere: {nonce:?}, {}", signed.hash));
         self.tally.note("used elsewhere");
         self.judge.foreign.insert(signed.hash);
-        self.chain.submit_outside(&signed.raw);
+        if is_pooled {
+            self.pooled.push(signed.hash);
+            self.chain.pool_outside(&signed.raw);
+        } else {
+            self.chain.submit_outside(&signed.raw);
+        }
     }
 
     /// Takes a backup; later, the database is that backup, and all processes are new.
@@ -596,6 +660,7 @@ impl World {
         }
         self.chain.tell_the_truth();
         self.chain.gossip();
+        self.witness();
         *self.database.lock() = backup;
         *self.crowd.epoch.lock() += 1;
         self.judge.is_restored = true;

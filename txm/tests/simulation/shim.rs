@@ -133,6 +133,18 @@ impl TxStore for Shim<ModelStore> {
         self.inner.number(lease, floor, &ready).await
     }
 
+    async fn fill(
+        &self,
+        lease: Lease,
+        nonces: &[u64],
+        is_asked: bool,
+    ) -> Result<Vec<Option<Tx>>, StoreError> {
+        // The bug fills the nonce behind the jumped one, which a row has.
+        let by = u64::from(self.planted == Some(Planted::FillsAnyNonce));
+        let nonces: Vec<u64> = nonces.iter().map(|nonce| nonce + by).collect();
+        self.inner.fill(lease, &nonces, is_asked).await
+    }
+
     async fn keep(&self, request: &chain::tx::NewTx) -> Result<Created, StoreError> {
         self.inner.keep(request).await
     }

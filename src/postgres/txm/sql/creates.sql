@@ -102,15 +102,13 @@ BEGIN
             o.fields := '{businessKey}';
             o.id := NULL;
         ELSE
+            PERFORM txm.no_fill(r.request_id);
             is_late := COALESCE(txm.moment(r.deadline_ms) <= now, FALSE);
             o.outcome := CASE WHEN is_late THEN 'known' ELSE 'new' END;
             o.fields := '{}';
             o.id := txm.uuid7(now);
             IF is_late THEN
                 nonces := array_append(nonces, NULL);
-            ELSIF r.request_id ^@ 'fill/' THEN
-                nonces := array_append(
-                    nonces, txm.jumped(p_signer, substr(r.request_id, 6)::bigint));
             ELSE
                 IF upcoming IS NULL THEN
                     upcoming := txm.cursor_from(p_signer, p_token, p_floor);
@@ -151,16 +149,61 @@ BEGIN
 END
 $$;
 
--- A nonce that a jump has passed over and that no row has; else UB002.
-CREATE FUNCTION txm.jumped(p_signer TEXT, p_nonce BIGINT) RETURNS BIGINT LANGUAGE plpgsql AS $$
+-- Refuses the id of a fill, which is not a client's.
+CREATE FUNCTION txm.no_fill(p_request TEXT) RETURNS VOID LANGUAGE plpgsql AS $$
 BEGIN
-    IF EXISTS (SELECT FROM txm.nonce_jumps j WHERE j.signer = p_signer
-                  AND j.first_nonce <= p_nonce AND p_nonce < j.before_nonce)
-       AND NOT EXISTS (SELECT FROM txm.managed_tx t
-                        WHERE t.signer = p_signer AND t.nonce = p_nonce) THEN
-        RETURN p_nonce;
+    IF p_request ^@ 'fill/' THEN
+        RAISE EXCEPTION '% is the id of a fill', p_request USING ERRCODE = 'UB002';
     END IF;
-    RAISE EXCEPTION 'nonce % of % is in no jump', p_nonce, p_signer USING ERRCODE = 'UB002';
+END
+$$;
+
+-- Whether a jump has passed over a nonce, and no row has it.
+CREATE FUNCTION txm.is_jumped(p_signer TEXT, p_nonce BIGINT) RETURNS BOOLEAN
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM txm.nonce_jumps j WHERE j.signer = p_signer
+                      AND j.first_nonce <= p_nonce AND p_nonce < j.before_nonce)
+       AND NOT EXISTS (SELECT FROM txm.managed_tx t
+                        WHERE t.signer = p_signer AND t.nonce = p_nonce)
+$$;
+
+-- Fenced: gives nonces that a jump passed over their rows, with the wish to fill. One row a
+-- request, in their order: row, also one that was there; or none: no jump passed over it, or
+-- another row has it, and nothing is written. One row alone, suspended: the signer is, no operator
+-- has asked, and nothing was done.
+CREATE FUNCTION txm.fill(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_nonces BIGINT[],
+                         p_requests JSONB, p_asked BOOLEAN)
+RETURNS TABLE (outcome TEXT, tx TEXT) LANGUAGE plpgsql AS $$
+DECLARE
+    now TIMESTAMPTZ := txm.clock();
+    my_node TEXT := (SELECT node_id FROM txm.nodes WHERE incarnation = p_me);
+    r RECORD;
+    t txm.managed_tx;
+BEGIN
+    PERFORM txm.fence(p_signer, p_me, p_token);
+    IF NOT p_asked AND txm.is_suspended(p_signer) THEN
+        RETURN QUERY SELECT 'suspended', NULL;
+        RETURN;
+    END IF;
+    -- An adoption adds jumps under this lock.
+    PERFORM FROM txm.signer_nonce_cursor c WHERE c.signer = p_signer FOR UPDATE;
+    FOR r IN SELECT q.*, p_nonces[q.place::int] AS nonce FROM txm.requests(p_requests) q
+              ORDER BY q.place LOOP
+        SELECT * INTO t FROM txm.managed_tx m
+         WHERE m.signer = p_signer AND m.request_id = r.request_id;
+        IF NOT FOUND AND txm.is_jumped(p_signer, r.nonce) THEN
+            INSERT INTO txm.managed_tx
+                (tx_id, signer, request_id, fingerprint, payload, nonce, gas_limit, state, wish,
+                 version, event_seq, fencing_token, created_at, updated_at)
+            VALUES (txm.uuid7(now), p_signer, r.request_id, r.fingerprint, r.payload, r.nonce,
+                    r.gas, 10, 2, 1, 1, p_token, now, now)
+            RETURNING * INTO t;
+            PERFORM txm.begun(ARRAY[t.tx_id], my_node, p_token);
+        END IF;
+        outcome := CASE WHEN t.tx_id IS NULL THEN 'none' ELSE 'row' END;
+        tx := CASE WHEN t.tx_id IS NOT NULL THEN txm.tx_json(t)::text END;
+        RETURN NEXT;
+    END LOOP;
 END
 $$;
 
@@ -213,6 +256,7 @@ DECLARE
     t txm.managed_tx;
 BEGIN
     SELECT * INTO STRICT q FROM txm.requests(jsonb_build_array(p_request));
+    PERFORM txm.no_fill(q.request_id);
     IF NOT EXISTS (SELECT FROM txm.signers s WHERE s.signer = p_signer) THEN
         RAISE EXCEPTION 'signer % is unknown', p_signer USING ERRCODE = 'UB002';
     END IF;

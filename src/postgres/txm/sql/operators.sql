@@ -88,24 +88,101 @@ BEGIN
 END
 $$;
 
--- Adopts transactions of the chain without a row: the cursor goes behind them, each is a jump, and
--- the suspensions that a comparison must end are lifted.
+-- Gives a mined transaction of a signer its row. A request that is there without a nonce gets that
+-- nonce; any other row with its id, or with its business key, is UB002. Behind it the row is one
+-- that was sent: its owner looks for the receipt, and follows it to its end.
+CREATE FUNCTION txm.imported(c txm.tx_commands, p_nonce BIGINT, p_row JSONB, p_actor TEXT)
+RETURNS VOID LANGUAGE plpgsql AS $$
+DECLARE
+    now TIMESTAMPTZ := txm.clock();
+    my_xid BIGINT := pg_current_xact_id()::text::bigint;
+    my_epoch BIGINT := (SELECT epoch FROM txm.settings);
+    request TEXT := p_row ->> 'request_id';
+    business TEXT := p_row ->> 'business_key';
+    its_gas BIGINT := (p_row ->> 'gas')::bigint;
+    a JSONB := p_row -> 'attempt';
+    t txm.managed_tx;
+    was_state SMALLINT;
+BEGIN
+    SELECT * INTO t FROM txm.managed_tx m
+     WHERE m.signer = c.signer AND m.request_id = request FOR UPDATE;
+    IF FOUND THEN
+        IF t.state <> 0 OR t.payload - 'gas' <> (p_row -> 'payload') - 'gas'
+           OR COALESCE((t.payload ->> 'gas')::bigint, its_gas) <> its_gas
+           OR business IS DISTINCT FROM t.business_key THEN
+            RAISE EXCEPTION 'request % of % has another row', request, c.signer
+                USING ERRCODE = 'UB002';
+        END IF;
+        was_state := t.state;
+        UPDATE txm.managed_tx m
+           SET nonce = p_nonce, gas_limit = its_gas, state = 30, sub_state = 5,
+               tx_hash = txm.bytes(a ->> 'hash'), first_submit_at = now, last_submit_at = now,
+               version = m.version + 1, event_seq = m.event_seq + 1, updated_at = now
+         WHERE m.tx_id = t.tx_id RETURNING m.* INTO STRICT t;
+    ELSIF business IS NOT NULL
+          AND EXISTS (SELECT FROM txm.managed_tx m WHERE m.business_key = business) THEN
+        RAISE EXCEPTION 'business key % has another row', business USING ERRCODE = 'UB002';
+    ELSE
+        INSERT INTO txm.managed_tx
+            (tx_id, signer, request_id, business_key, fingerprint, payload, nonce, gas_limit, state,
+             sub_state, tx_hash, first_submit_at, last_submit_at, version, event_seq, fencing_token,
+             created_at, updated_at)
+        VALUES (txm.uuid7(now), c.signer, request, business, p_row ->> 'fingerprint',
+                p_row -> 'payload', p_nonce, its_gas, 30, 5,
+                txm.bytes(a ->> 'hash'), now, now, 1, 1, 0, now, now)
+        RETURNING * INTO STRICT t;
+    END IF;
+    INSERT INTO txm.tx_attempts
+        (tx_id, attempt, kind, was_in_pool, gas, fencing_token, signed_at, max_fee, max_tip, tx_hash,
+         raw)
+    VALUES (t.tx_id, 1, 1, TRUE, its_gas, t.fencing_token, now,
+            (a ->> 'max_fee')::numeric, (a ->> 'max_tip')::numeric, txm.bytes(a ->> 'hash'),
+            txm.bytes(a ->> 'raw'));
+    INSERT INTO txm.tx_history (tx_id, version, token, at, attempts, from_state, state, sub_state,
+                                code, node)
+    VALUES (t.tx_id, t.version, t.fencing_token, now, 1, was_state, t.state, t.sub_state, t.code,
+            p_actor);
+    INSERT INTO txm.tx_events (epoch, xid, at, seq, new_fork, tx_id, kind, body)
+    VALUES (my_epoch, my_xid, now, t.event_seq, FALSE, t.tx_id, 'state', txm.event_json(t));
+    INSERT INTO txm.audit (at, tx_id, signer, actor, what, reason)
+    VALUES (now, t.tx_id, c.signer, p_actor, format('import nonce %s', p_nonce), c.reason);
+END
+$$;
+
+-- Adopts transactions of the chain without a row: the cursor goes behind them, each gets its row or
+-- is a jump, and the suspensions that a comparison must end are lifted.
 CREATE FUNCTION txm.adopted(c txm.tx_commands, p_actor TEXT) RETURNS VOID LANGUAGE plpgsql AS $$
 DECLARE
     upcoming BIGINT := (c.body ->> 'cursor')::bigint;
+    imports JSONB := COALESCE(c.body -> 'import', '{}');
     was txm.signer_nonce_cursor;
+    r RECORD;
 BEGIN
     SELECT * INTO STRICT was FROM txm.signer_nonce_cursor n WHERE n.signer = c.signer FOR UPDATE;
+    -- A row behind the cursor would be a second one of its nonce, or of a jump.
+    IF EXISTS (SELECT FROM jsonb_object_keys(imports) key
+                WHERE key::bigint < was.next_nonce OR key::bigint >= upcoming) THEN
+        RAISE EXCEPTION 'only nonces % to % of % can be imported', was.next_nonce, upcoming - 1,
+            c.signer USING ERRCODE = 'UB002';
+    END IF;
     IF upcoming > was.next_nonce THEN
-        -- Every nonce that is passed over was named by the operators.
-        IF (SELECT count(DISTINCT key) FROM jsonb_object_keys(c.body -> 'foreign') key
-             WHERE key::bigint >= was.next_nonce
-               AND key::bigint < upcoming) < upcoming - was.next_nonce THEN
-            RAISE EXCEPTION 'nonces % to % of % are not all named', was.next_nonce, upcoming - 1,
-                c.signer USING ERRCODE = 'UB002';
+        -- Every nonce that is passed over was named by the operators, once.
+        IF EXISTS (SELECT FROM generate_series(was.next_nonce, upcoming - 1) n
+                    WHERE (c.body -> 'foreign') ? n::text = imports ? n::text) THEN
+            RAISE EXCEPTION 'nonces % to % of % are not all named, each once', was.next_nonce,
+                upcoming - 1, c.signer USING ERRCODE = 'UB002';
         END IF;
+        -- Each run of foreign nonces is one jump.
         INSERT INTO txm.nonce_jumps
-        VALUES (c.signer, was.next_nonce, upcoming, was.fencing_token, txm.clock());
+        SELECT c.signer, min(run.n), max(run.n) + 1, was.fencing_token, txm.clock()
+          FROM (SELECT n, n - row_number() OVER (ORDER BY n) AS part
+                  FROM generate_series(was.next_nonce, upcoming - 1) n
+                 WHERE NOT imports ? n::text) run
+         GROUP BY run.part ORDER BY 2;
+        FOR r IN SELECT n FROM generate_series(was.next_nonce, upcoming - 1) n
+                  WHERE imports ? n::text LOOP
+            PERFORM txm.imported(c, r.n, imports -> r.n::text, p_actor);
+        END LOOP;
         UPDATE txm.signer_nonce_cursor n SET next_nonce = upcoming, updated_at = txm.clock()
          WHERE n.signer = c.signer;
     END IF;

@@ -197,7 +197,9 @@ BEGIN
             RETURN NEXT NULL;
             CONTINUE;
         END IF;
-        IF step ->> 'code' = '6' AND was.code IS DISTINCT FROM 6 THEN
+        -- A fill that loses is no news: the jump over its nonce has shown the other wallet.
+        IF step ->> 'code' = '6' AND was.code IS DISTINCT FROM 6
+           AND NOT was.request_id ^@ 'fill/' THEN
             PERFORM txm.suspension(p_signer, 'NONCE_TAKEN', 'txm',
                                    format('nonce %s of transaction %s', was.nonce, was.tx_id));
         END IF;
@@ -230,11 +232,19 @@ $$;
 
 -- Fenced: everything of a signer that its new owner must know. Kinds: suspended, cursor, tx (by
 -- nonce those that are not final, ended ones among them, then the oldest 1000 of those without a
--- nonce), jumped, command. The others arrive.
+-- nonce), jumped (those below a row that is final on chain are mined, and left out), command. The
+-- others arrive.
 CREATE FUNCTION txm.book(p_signer TEXT, p_me BIGINT, p_token BIGINT)
 RETURNS TABLE (kind TEXT, body TEXT) LANGUAGE plpgsql AS $$
+DECLARE
+    settled BIGINT;
 BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
+    SELECT COALESCE(max(top.nonce), -1) INTO settled FROM (
+        SELECT t.nonce FROM txm.managed_tx t
+         WHERE t.signer = p_signer AND t.nonce IS NOT NULL AND t.final_at IS NOT NULL
+           AND t.receipt_number IS NOT NULL
+         ORDER BY t.nonce DESC LIMIT 1) top;
     RETURN QUERY SELECT 'suspended', jsonb_build_object('reason', s.reason, 'actor', s.actor)::text
                    FROM txm.signer_suspensions s WHERE s.signer = p_signer ORDER BY s.reason;
     RETURN QUERY SELECT 'cursor', c.next_nonce::text
@@ -248,8 +258,8 @@ BEGIN
          ORDER BY m.tx_id LIMIT 1000) t;
     RETURN QUERY SELECT 'jumped', n::text FROM txm.nonce_jumps j
                   CROSS JOIN LATERAL generate_series(j.first_nonce, j.before_nonce - 1) n
-                  WHERE j.signer = p_signer AND NOT EXISTS (
-                      SELECT FROM txm.managed_tx t WHERE t.signer = p_signer AND t.nonce = n)
+                  WHERE j.signer = p_signer AND j.before_nonce > settled AND n > settled
+                    AND txm.is_jumped(p_signer, n)
                   ORDER BY n;
     RETURN QUERY SELECT 'command', txm.command_json(c)::text FROM txm.tx_commands c
                   WHERE c.signer = p_signer AND c.state = 1 ORDER BY c.command_id;

@@ -151,6 +151,8 @@ impl World {
             RpcCall::Transaction(hash) => {
                 Ok(RpcValue::Transaction(self.transaction(site, |tx| tx.hash == *hash)))
             }
+            // The model keeps no bytes.
+            RpcCall::Raw(_) => Ok(RpcValue::Raw(None)),
             RpcCall::BySenderAndNonce(account, nonce) => {
                 let fits = |tx: &ModelTx| tx.from == *account && tx.nonce == *nonce;
                 Ok(RpcValue::Transaction(self.transaction(site, fits)))

@@ -268,6 +268,10 @@ impl Base {
         self.lease(signer).map_or(0, |lease| lease.token)
     }
 
+    pub(super) fn cursor(&self, signer: Address) -> u64 {
+        self.signers.get(&signer).map_or(0, |row| row.cursor)
+    }
+
     pub(super) fn owner_of(&self, signer: Address) -> SignerOwner {
         match self.live(signer) {
             _ if !self.signers.contains_key(&signer) => SignerOwner::Unknown,

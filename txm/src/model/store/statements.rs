@@ -62,13 +62,17 @@ impl Base {
         rows.sort_by_key(|row| (row.tx.nonce.unwrap_or(u64::MAX), row.made));
         let numbered = rows.iter().filter(|row| row.tx.nonce.is_some()).count();
         rows.truncate(numbered + BOOK_UNNUMBERED_MAX);
+        let settled = self.rows.values().filter(of_signer);
+        let settled = settled.filter(|row| row.tx.is_final && row.tx.receipt.is_some());
+        let settled = settled.filter_map(|row| row.tx.nonce).max();
+        let jumped = signer.jumped.iter().copied();
         let commands = self.commands.values();
         let open = commands.filter(|row| row.signer == lease.signer && row.end.is_none());
         Ok(SignerBook {
             suspensions: signer.suspensions.clone(),
             cursor: signer.cursor,
             txs: rows.into_iter().map(|row| self.seen(row)).collect(),
-            jumped: signer.jumped.clone(),
+            jumped: jumped.filter(|nonce| settled.is_none_or(|top| *nonce > top)).collect(),
             commands: open.map(|row| row.command.clone()).collect(),
         })
     }
@@ -121,10 +125,10 @@ impl Base {
         self.fence(lease, me)?;
         self.writes_as(lease);
         self.unsuspended(lease)?;
-        self.jump(lease.signer, floor);
         let mut answers = Vec::new();
         for request in requests {
             assert_eq!(request.signer, lease.signer, "CL1: a request of another signer");
+            assert!(!request.is_fill(), "CL2: {} is an id of a fill", request.request_id);
             assert!(request.gas.is_some(), "N5: {} is not prepared", request.request_id);
             answers.push(match self.known(request) {
                 Some(known) => known,
@@ -134,7 +138,7 @@ impl Base {
                     Created::Known(Box::new(self.row(id).expect("it was made")))
                 }
                 None => {
-                    let nonce = self.next_nonce(lease.signer);
+                    let nonce = self.next_nonce(lease.signer, floor);
                     let tx = self.insert(request, Some(nonce), me, Some(lease.token));
                     Created::New(Box::new(tx))
                 }
@@ -163,7 +167,6 @@ impl Base {
         self.fence(lease, me)?;
         self.writes_as(lease);
         self.unsuspended(lease)?;
-        self.jump(lease.signer, floor);
         let mut numbered = Vec::new();
         for Ready { id, version, gas } in ready {
             let row = self.rows.get(id).expect("CL2: a row that is not there");
@@ -172,7 +175,7 @@ impl Base {
             if !is_open && !self.has_bug(StoreBug::NumbersAgain) {
                 continue;
             }
-            let nonce = self.next_nonce(lease.signer);
+            let nonce = self.next_nonce(lease.signer, floor);
             let before = self.by_nonce.insert((lease.signer, nonce), *id);
             assert_eq!(before, None, "CL2: nonce {nonce} has a row");
             let row = self.rows.get_mut(id).expect("looked for above");
@@ -185,6 +188,36 @@ impl Base {
             numbered.push(self.row(*id).expect("looked for above"));
         }
         Ok(numbered)
+    }
+
+    pub(super) fn fill(
+        &mut self,
+        lease: Lease,
+        me: u64,
+        nonces: &[u64],
+        is_asked: bool,
+    ) -> Result<Vec<Option<Tx>>, StoreError> {
+        self.fence(lease, me)?;
+        self.writes_as(lease);
+        if !is_asked {
+            self.unsuspended(lease)?;
+        }
+        let mut answers = Vec::new();
+        for nonce in nonces {
+            let new = NewTx::fill(lease.signer, *nonce);
+            let known = self.find(lease.signer, &new.request_id);
+            let is_jumped = self.jumped(lease.signer).contains(nonce);
+            answers.push(match known {
+                Some(tx) => Some(tx),
+                None if is_jumped || self.has_bug(StoreBug::FillsAnyNonce) => {
+                    let row = self.signers.get_mut(&lease.signer).expect("it has a lease");
+                    row.jumped.retain(|jumped| jumped != nonce);
+                    Some(self.insert(&new, Some(*nonce), me, Some(lease.token)))
+                }
+                None => None,
+            });
+        }
+        Ok(answers)
     }
 
     pub(super) fn write(
@@ -214,7 +247,7 @@ impl Base {
                 continue;
             }
             judge::step(&row.tx, step, self.admits_any_bytes);
-            if is_taken && row.tx.code != step.tx.code {
+            if is_taken && row.tx.code != step.tx.code && !row.tx.new.is_fill() {
                 self.suspend(lease.signer, "NONCE_TAKEN", "txm");
             }
             self.apply(step, me, lease.token);
@@ -289,16 +322,11 @@ impl Base {
         is_used.then(|| Created::Conflict(vec!["businessKey".to_owned()]))
     }
 
-    /// Moves the cursor to the floor. The nonces between are kept as jumped.
-    fn jump(&mut self, signer: Address, floor: u64) {
+    /// The next nonce, at least the floor. Those that it passes over are kept as jumped.
+    fn next_nonce(&mut self, signer: Address, floor: u64) -> u64 {
         let row = self.signers.get_mut(&signer).expect("it has a lease");
         row.jumped.extend(row.cursor..floor);
-        row.cursor = row.cursor.max(floor);
-    }
-
-    fn next_nonce(&mut self, signer: Address) -> u64 {
-        let row = self.signers.get_mut(&signer).expect("it has a lease");
-        row.cursor += 1;
+        row.cursor = row.cursor.max(floor) + 1;
         row.cursor - 1
     }
 
@@ -314,7 +342,7 @@ impl Base {
             sub: None,
             code: None,
             refusal: None,
-            wish: Wish::Pay,
+            wish: if new.is_fill() { Wish::Fill } else { Wish::Pay },
             version: 1,
             attempts: Vec::new(),
             resends: 0,
