@@ -6,11 +6,14 @@
 //!
 //! In reading order: [`schema`] (migrations and functions), [`store`] (the fenced store of a node),
 //! [`details`] and [`reads`] (the rows for the listener), `rows` (rows to values
-//! and back), `call` (one statement, and the meaning of its failure).
+//! and back), `call` (one statement, and the meaning of its failure), [`witness`] (the numbers that
+//! a node has seen before its start), [`seen`] (the database as `doctor` sees it).
 
 mod call;
 pub mod details;
 pub mod reads;
 mod rows;
 pub mod schema;
+pub mod seen;
 pub mod store;
+pub mod witness;

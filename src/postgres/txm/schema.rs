@@ -21,7 +21,7 @@ const HISTORY: &str = "txm.migrations";
 
 /// The version of the functions: rises with each change that nodes of the version before still work
 /// with. A node that starts leaves functions of a later version in place.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The pause behind a lock that was not free, and the most tries.
 const TRIES: usize = 60;
@@ -45,6 +45,13 @@ const DROPS: &str = "\
     UNION ALL \
     SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM ours \
     ORDER BY 1 DESC";
+
+/// The number of the last migration of this version.
+pub(super) fn last_migration() -> i32 {
+    let runner = migrations::migrations::runner();
+    let numbers = runner.get_migrations().iter().map(|migration| migration.version());
+    numbers.map(|number| i32::try_from(number).unwrap_or(i32::MAX)).max().unwrap_or(0)
+}
 
 /// Brings the schema to this version, one process at a time: tables first, then functions.
 ///

@@ -376,6 +376,8 @@ impl Base {
             *kept = row.made.min(*kept);
         }
         let open_signers = u32::try_from(oldest.len()).expect("a few");
+        let unowned = oldest.keys().filter(|signer| self.live(**signer).is_none()).count();
+        let unowned = u32::try_from(unowned).expect("a few");
         let commands = self.commands.values().filter(|row| row.end.is_none());
         for row in commands {
             oldest.entry(row.signer).or_insert(u64::MAX);
@@ -393,6 +395,7 @@ impl Base {
             signers: free.into_iter().map(|(_, signer)| signer).collect(),
             live_nodes: u32::try_from(self.nodes.iter().filter(seen).count()).expect("a few"),
             open_signers,
+            unowned,
         }
     }
 }
