@@ -47,7 +47,7 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 403, 404, 409, 
 const OF_RECHARGES: &str = "^/api/v1/(recharge|channels)";
 
 /// The install path of `make test`, unless the environment names another.
-fn schemathesis() -> PathBuf {
+pub(crate) fn schemathesis() -> PathBuf {
     let fixed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/schemathesis/bin/st");
     let path = env::var_os("SCHEMATHESIS").map_or_else(fixed, PathBuf::from);
     let place = path.display();
@@ -103,7 +103,7 @@ fn callers(directory: &Path, callers: [(&str, u64, Option<Role>); 2]) {
 }
 
 /// The report of a run that has found nothing.
-fn as_described(output: &Output) -> String {
+pub(crate) fn as_described(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let why = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}{why}");

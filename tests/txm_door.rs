@@ -9,14 +9,23 @@ use crate::harness::{ACCOUNTS, Chain, Reply, Site, eventually};
 /// The audit of nonces.
 mod audited;
 
+/// The description of the clients' listener.
+mod described;
+
 /// The chain and the node of `serve --dev --chain`.
 mod dev;
+
+/// The doctor's findings.
+mod examined;
 
 /// A running node, and tokens for it.
 mod node;
 
 /// Each input that is refused, row by row.
 mod refused;
+
+/// A database that is older than a node has seen.
+mod restored;
 
 /// The commands of the runbook.
 mod runbook;

@@ -47,6 +47,9 @@ impl StoreArgs {
 /// Arguments of `ubscore doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
+    /// Check a node of the transaction manager in the place of the service.
+    #[arg(long)]
+    pub txm: bool,
     /// Format of the findings.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,

@@ -2,13 +2,14 @@
 //! service's promises, and names the settings to change. It changes nothing and may run beside the
 //! service.
 //!
-//! `machine` and `pair` collect observations; `judgement` has one small function for each check and
-//! does no I/O.
+//! `machine` and `pair` collect observations, and `node` those of a node of the transaction
+//! manager; `judgement` has one small function for each check and does no I/O.
 
 mod channels;
 mod finding;
 mod judgement;
 mod machine;
+mod node;
 mod pair;
 mod seen;
 
@@ -43,6 +44,9 @@ pub fn run(args: &DoctorArgs, clock: &impl Clock, out: &mut impl Write) -> anyho
 
 fn examine(args: &DoctorArgs, clock: &impl Clock) -> Vec<Finding> {
     let stores = &args.stores;
+    if args.txm {
+        return node::examine(stores.config.as_deref(), stores.dev, clock);
+    }
     let loaded = Config::load(stores.config.as_deref(), stores.overrides(), stores.dev);
     let (config, valid) = match loaded {
         Ok(config) => {

@@ -1,10 +1,10 @@
 //! `ubscore txm serve`: a node of the transaction manager. Its operators use `ubscore signer` and
 //! `ubscore tx`.
 
-mod keys;
+pub(super) mod keys;
 pub(super) mod node;
 pub mod signer;
-mod tls;
+pub(super) mod tls;
 pub mod tx;
 
 use std::io;

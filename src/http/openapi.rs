@@ -47,7 +47,7 @@ use domain::transfer::{Direction, State};
 const BEARER: &str = "bearer";
 /// The name of the answer to a method that a path does not have.
 const METHOD_NOT_ALLOWED: &str = "MethodNotAllowed";
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 
 /// The document.
 pub fn document() -> OpenApi {
@@ -69,7 +69,7 @@ pub fn document() -> OpenApi {
     OpenApiBuilder::new().info(info).paths(paths).components(Some(components())).build()
 }
 
-fn method(method: &Method) -> HttpMethod {
+pub(super) fn method(method: &Method) -> HttpMethod {
     match *method {
         Method::GET => HttpMethod::Get,
         Method::POST => HttpMethod::Post,
@@ -271,7 +271,7 @@ fn get_openapi() -> Operation {
 }
 
 /// The parts of every operation.
-fn without_token(id: &str, summary: &str, description: &str) -> OperationBuilder {
+pub(super) fn without_token(id: &str, summary: &str, description: &str) -> OperationBuilder {
     let request_id = ParameterBuilder::new()
         .name("X-Request-Id")
         .parameter_in(ParameterIn::Header)
@@ -289,7 +289,7 @@ fn without_token(id: &str, summary: &str, description: &str) -> OperationBuilder
 }
 
 /// The parts of every operation that needs a token.
-fn with_token(id: &str, summary: &str, description: &str) -> OperationBuilder {
+pub(super) fn with_token(id: &str, summary: &str, description: &str) -> OperationBuilder {
     let unauthorized = refusal("The token is not accepted.", &[Code::Unauthorized])
         .header("WWW-Authenticate", header("The scheme: Bearer.", Type::String));
     without_token(id, summary, description)
@@ -298,7 +298,7 @@ fn with_token(id: &str, summary: &str, description: &str) -> OperationBuilder {
 }
 
 /// Adds an answer for each status of these codes, and of the codes that every operation may answer.
-fn refused(operation: OperationBuilder, codes: &[Code]) -> OperationBuilder {
+pub(super) fn refused(operation: OperationBuilder, codes: &[Code]) -> OperationBuilder {
     let mut by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     let common = [Code::InvalidRequest, Code::Overloaded, Code::SystemError];
     for code in common.iter().chain(codes) {
@@ -311,7 +311,7 @@ fn refused(operation: OperationBuilder, codes: &[Code]) -> OperationBuilder {
 }
 
 /// A refusal by one of these codes.
-fn refusal(description: &str, codes: &[Code]) -> ResponseBuilder {
+pub(super) fn refusal(description: &str, codes: &[Code]) -> ResponseBuilder {
     let schema = narrowed::<RefusalBody<'_>>("code", codes.iter().map(|code| code.name()));
     let answer = answer(description, schema);
     let answered = |status| codes.iter().any(|code| code.http_status() == status);
@@ -336,14 +336,14 @@ fn with_limits(answer: ResponseBuilder) -> ResponseBuilder {
 }
 
 /// A JSON answer.
-fn answer(description: &str, schema: impl Into<RefOr<Schema>>) -> ResponseBuilder {
+pub(super) fn answer(description: &str, schema: impl Into<RefOr<Schema>>) -> ResponseBuilder {
     ResponseBuilder::new()
         .description(description)
         .header("X-Request-Id", header("The request's id, also in the log.", Type::String))
         .content(JSON, ContentBuilder::new().schema(Some(schema)).build())
 }
 
-fn header(description: &str, kind: Type) -> Header {
+pub(super) fn header(description: &str, kind: Type) -> Header {
     let schema = Object::with_type(kind);
     HeaderBuilder::new().schema(Some(schema)).description(Some(description)).build()
 }
@@ -365,7 +365,11 @@ fn idempotency_key() -> Parameter {
         .build()
 }
 
-fn in_query(name: &str, description: &str, schema: impl Into<RefOr<Schema>>) -> Parameter {
+pub(super) fn in_query(
+    name: &str,
+    description: &str,
+    schema: impl Into<RefOr<Schema>>,
+) -> Parameter {
     ParameterBuilder::new()
         .name(name)
         .parameter_in(ParameterIn::Query)
@@ -387,7 +391,7 @@ fn narrowed<'a, T: Named>(
 }
 
 /// A type that the components hold.
-trait Named: ToSchema {
+pub(super) trait Named: ToSchema {
     /// A reference to it.
     fn reference() -> RefOr<Schema> {
         Ref::from_schema_name(Self::name()).into()
@@ -410,10 +414,16 @@ fn components() -> Components {
     collect::<RefusalBody<'_>>(&mut schemas);
     transactions::collect_all(&mut schemas);
     recharges::collect_all(&mut schemas);
+    let token = "`ubscore token --user ID --dev` makes one for `serve --dev`.";
+    components_of(schemas, token)
+}
+
+/// The components of a document with these types. `token`: how a stranger makes one.
+pub(super) fn components_of(schemas: Vec<(String, RefOr<Schema>)>, token: &str) -> Components {
     let token = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
         .bearer_format("JWT")
-        .description(Some("`ubscore token --user ID --dev` makes one for `serve --dev`."))
+        .description(Some(token))
         .build();
     let not_allowed = refusal(Code::MethodNotAllowed.message(), &[Code::MethodNotAllowed])
         .header("Allow", header("The methods that the path answers.", Type::String));
@@ -425,7 +435,7 @@ fn components() -> Components {
 }
 
 /// A type, and every type that it refers to.
-fn collect<T: ToSchema + PartialSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+pub(super) fn collect<T: ToSchema + PartialSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
     schemas.push((T::name().into_owned(), T::schema()));
     T::schemas(schemas);
 }
@@ -439,7 +449,7 @@ fn cid_schema() -> Object {
     text("^[A-Za-z0-9_.:-]{1,64}$")
 }
 
-fn time_schema() -> Object {
+pub(super) fn time_schema() -> Object {
     let format = SchemaFormat::KnownFormat(KnownFormat::DateTime);
     ObjectBuilder::new().schema_type(Type::String).format(Some(format)).build()
 }

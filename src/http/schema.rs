@@ -97,5 +97,20 @@ texts! {
         names(ClosingWish::ALL.map(ClosingWish::name));
     RechargeEventType = "RechargeEventType", "The change that an event of a recharge tells.":
         names(RechargeChange::ALL.map(RechargeChange::event_type));
+    ChainAccountText = "ChainAddress", "The address of an account on the chain.":
+        text("^0x[0-9a-fA-F]{40}$");
+    ChainHashText = "ChainHash", "The hash of a transaction or block.": text("^0x[0-9a-f]{64}$");
+    ChainTxIdText = "ChainTxId", "The name that the manager gave to a transaction.":
+        text("^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$");
+    ChainKeyText = "ChainKey", "A name that a client gave.": text("^[A-Za-z0-9_.:/-]{1,128}$");
+    ChainValueText = "ChainValue", "A whole number below 2^256, in decimal digits or behind 0x.":
+        text("^([0-9]{1,77}|0x[0-9a-fA-F]{1,64})$");
+    WeiText = "Wei", "A whole number, in decimal digits.": text("^[0-9]{1,78}$");
+    ChainStateName = "ChainTxState", "The state of a transaction.":
+        names(chain::state::TxState::ALL.map(chain::state::TxState::name));
+    AttemptKindName = "AttemptKind", "The kind of an attempt.":
+        names(chain::state::AttemptKind::ALL.map(chain::state::AttemptKind::name));
+    SendClassName = "SendClass", "The meaning of an endpoint's answer.":
+        names(chain::class::SendClass::ALL.map(chain::class::SendClass::name));
     AmountText = "Amount", "A decimal number, without trailing zeros.": text(r"^[0-9]+(\.[0-9]+)?$");
 }

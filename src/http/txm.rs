@@ -10,6 +10,7 @@ mod body;
 mod commands;
 pub mod desk;
 mod feed;
+mod openapi;
 mod routes;
 mod shown;
 mod signers;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chain::tx::TxId;
-use hyper::Request;
 use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
 use tokio::sync::watch;
 use tracing::error;
 use txm::store::StoreError;
@@ -29,11 +30,11 @@ use uuid::Uuid;
 
 use self::desk::TxDesk;
 use self::routes::{CLIENT_ROUTES, ForClients, ForOperators, OPERATOR_ROUTES};
-use super::answer::Answer;
+use super::answer::{Answer, json};
 use super::ops::health;
 use super::readiness::{Part, Readiness};
-use super::refusal::Refusal;
-use super::request::Call;
+use super::refusal::{Outcome, Refusal};
+use super::request::{Call, query};
 use super::route::Matched;
 use super::service::Intake;
 use crate::clock::Clock;
@@ -87,9 +88,16 @@ pub async fn answer(service: Arc<TxmService>, request: Request<Incoming>) -> Ans
             ForClients::Signers => signers::list(&service, &call).await,
             ForClients::Suspend => signers::halt(&service, true, &parameters[0], call).await,
             ForClients::Resume => signers::halt(&service, false, &parameters[0], call).await,
+            ForClients::OpenApi => described(&call),
         }
     };
     CLIENT_ROUTES.answer(call, handler).await
+}
+
+/// Answers the description of the clients' listener.
+fn described(call: &Call) -> Outcome {
+    query(call, "")?;
+    Ok(json(StatusCode::OK, &openapi::document(), &call.request_id))
 }
 
 /// Answers one request of the operators' listener.

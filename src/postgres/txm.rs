@@ -5,8 +5,10 @@
 //! (`src/postgres/txm/sql/`, applied at a start).
 //!
 //! In reading order: [`schema`] (migrations and functions), [`store`] (the fenced store of a node),
-//! `listener` (the news of other nodes), [`details`] and [`reads`] (the rows for the listener), `rows` (rows to values
-//! and back), `call` (one statement, and the meaning of its failure).
+//! `listener` (the news of other nodes), [`details`] and [`reads`] (the rows for the listener),
+//! `rows` (rows to values and back), `call` (one statement, and the meaning of its failure),
+//! [`witness`] (the numbers that a node has seen before its start), [`seen`] (the database as
+//! `doctor` sees it).
 
 mod call;
 pub mod details;
@@ -14,4 +16,6 @@ mod listener;
 pub mod reads;
 mod rows;
 pub mod schema;
+pub mod seen;
 pub mod store;
+pub mod witness;

@@ -32,6 +32,7 @@ pub fn describe() {
         ("ubscore_endpoint_disagrees_total", "Answers of an endpoint that others contradict."),
         ("ubscore_signer_mismatch_total", "Signatures of another transaction than the asked one."),
         ("ubscore_tx_alert_total", "Alerts about transactions, by name."),
+        ("ubscore_tx_resubmit_total", "Sends and bumps of transactions that were sent before."),
     ];
     for (name, what) in counters {
         describe_counter!(name, Unit::Count, what);
@@ -50,10 +51,20 @@ pub fn describe() {
         "ubscore_lease_fenced_total",
         "ubscore_confirmations_newfork_total",
         "ubscore_signer_mismatch_total",
+        "ubscore_tx_resubmit_total",
     ] {
         metrics::counter!(name).increment(0);
     }
     describe_gauge!("ubscore_endpoint_head", Unit::Count, "The height of an endpoint's head.");
+    let gauges = [
+        ("ubscore_tx_open_rows", "Transactions of this node's signers that are not at their end."),
+        ("ubscore_tx_receipt_backlog", "Those that are mined and have no receipt yet."),
+        ("ubscore_signers_unowned", "Signers with open transactions that no node owns."),
+    ];
+    for (name, what) in gauges {
+        describe_gauge!(name, Unit::Count, what);
+        metrics::gauge!(name).set(0.0);
+    }
     describe_histogram!("ubscore_rpc_seconds", Unit::Seconds, "Time of a batch of calls.");
 }
 

@@ -73,6 +73,7 @@ pub(super) fn command(site: &Site, chain: &Chain, name: &str) -> Command {
         ("UBSCORE__TXM__CONFIRMATIONS__REQUIRED", "1"),
         ("UBSCORE__TXM__CONFIRMATIONS__POLICY", "count"),
     ]);
+    command.env("UBSCORE__DATA_DIR", &site.data_dir);
     command.env("UBSCORE__TXM__SIGNERS__KEYSTORE_DIR", directory);
     command.env("UBSCORE__TXM__SIGNERS__PASSWORD_FILE", password);
     command.stdin(Stdio::null()).stdout(Stdio::piped());

@@ -1,11 +1,15 @@
 //! Each input that is refused, row by row.
 
+use std::os::unix::fs::PermissionsExt;
+
 use alloy_primitives::U256;
 use serde_json::{Value, json};
 
 use super::node::{Node, command, service};
 use super::{PAYEE, SIGNER, payment, place};
-use crate::harness::{ACCOUNTS, Chain, Site, assert_refused, refused, send_text};
+use crate::harness::{
+    ACCOUNTS, Chain, ChainProxy, Lie, Site, assert_refused, eventually, refused, send_text,
+};
 
 /// Goal: no input out of its form makes a row. Method: the table of the specification, each over
 /// HTTP; at the end there is no row and no nonce.
@@ -28,6 +32,18 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
         body["payload"][name] = value;
         body
     };
+    let without = |pointer: &str| {
+        let (parent, name) = pointer.rsplit_once('/').expect("a pointer");
+        let mut body = payment("a-1");
+        let parent = body.pointer_mut(parent).and_then(Value::as_object_mut).expect("an object");
+        parent.remove(name).expect("a field");
+        body
+    };
+    let of_token = |token: Value| {
+        let mut body = without("/payload/value");
+        body["payload"]["token"] = token;
+        body
+    };
     let payee = format!("{PAYEE:#x}");
     let mixed = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92267";
     let beyond = format!("{}0", U256::MAX);
@@ -38,6 +54,10 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
         (with("/payload/to", json!("0x12")), 400, "INVALID_ADDRESS"),
         (with("/signer", json!(format!("{:#x}", ACCOUNTS[8]))), 422, "SIGNER_UNKNOWN"),
         (with("/signer", json!(format!("{:#x}", ACCOUNTS[1]))), 403, "FORBIDDEN"),
+        (without("/requestId"), 400, "INVALID_REQUEST"),
+        (without("/signer"), 400, "INVALID_REQUEST"),
+        (without("/payload/to"), 400, "INVALID_REQUEST"),
+        (without("/payload/value"), 400, "INVALID_REQUEST"),
         (with("/requestId", json!("")), 400, "INVALID_REQUEST"),
         (with("/requestId", json!("a".repeat(129))), 400, "INVALID_REQUEST"),
         (with("/requestId", json!("a b")), 400, "INVALID_REQUEST"),
@@ -55,7 +75,9 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
         (with("/payload/value", json!("-1")), 400, "INVALID_REQUEST"),
         (with("/payload/value", json!("1.5")), 400, "INVALID_REQUEST"),
         (with("/payload/value", json!("1e18")), 400, "INVALID_REQUEST"),
+        (with("/payload/value", json!(1.5)), 400, "INVALID_REQUEST"),
         (with("/payload/value", json!(beyond)), 400, "INVALID_REQUEST"),
+        (with("/payload/value", json!(format!("0x1{}", "0".repeat(64)))), 400, "INVALID_REQUEST"),
         (with("/payload/to", Value::Null), 400, "INVALID_REQUEST"),
         (in_payload("data", json!("0x0")), 400, "INVALID_REQUEST"),
         (in_payload("data", json!(format!("0x{}", "00".repeat(32_769)))), 400, "INVALID_REQUEST"),
@@ -63,6 +85,11 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
         (in_payload("gas", json!(1_000_001)), 400, "INVALID_REQUEST"),
         (in_payload("gas", json!("21000")), 400, "INVALID_REQUEST"),
         (in_payload("token", json!({"contract": payee, "amount": "1"})), 400, "INVALID_REQUEST"),
+        (of_token(json!({"contract": payee, "amount": "0"})), 400, "INVALID_AMOUNT"),
+        (of_token(json!({"contract": payee, "amount": "-1"})), 400, "INVALID_REQUEST"),
+        (of_token(json!({"contract": "0x12", "amount": "1"})), 400, "INVALID_ADDRESS"),
+        (of_token(json!({"contract": mixed, "amount": "1"})), 400, "INVALID_ADDRESS"),
+        (of_token(json!({"contract": payee, "amount": "1"})), 422, "SIGNER_POLICY"),
         (in_payload("data", json!("0x00")), 422, "SIGNER_POLICY"),
     ];
     for (body, status, code) in &rows {
@@ -142,4 +169,127 @@ fn a_start_with_a_wrong_setting_is_refused_with_its_key() {
         let (exit, said) = refused(command);
         assert!(exit == code && said.contains(words), "{name} = {value}: {exit}: {said}");
     }
+}
+
+/// Goal: a transfer of a token that cannot be paid spends no nonce. Method: an allowed token that
+/// has no code.
+#[test]
+fn a_token_without_code_would_revert() {
+    let (site, chain) = (Site::new(), Chain::start());
+    let token = format!("{:#x}", ACCOUNTS[7]);
+    let allow = ("UBSCORE__TXM__SIGNERS__ALLOW", token.as_str());
+    let node = Node::start(&site, &chain, "txm-a", &[allow]);
+    let signer = format!("{SIGNER:#x}");
+    assert_eq!(node.operate(&["signer", "add", &signer, "--reason", "a test"]).0, 0);
+    let mut body = payment("a-1");
+    body["payload"] =
+        json!({"to": format!("{PAYEE:#x}"), "token": {"contract": token, "amount": "1"}});
+    let by = service(&[SIGNER], None);
+    let reply = eventually("an answer that is not retryable", || {
+        let reply = node.post(&by, "/api/v1/tx", &body);
+        Some(reply).filter(|reply| reply.status < 500)
+    });
+    assert_refused(&reply, 422, "TX_WOULD_REVERT");
+    // Only the token is allowed.
+    assert_refused(&node.post(&by, "/api/v1/tx", &payment("a-2")), 422, "SIGNER_POLICY");
+    body["requestId"] = json!("a-3");
+    body["nonce"] = json!("later");
+    assert_eq!(node.post(&by, "/api/v1/tx", &body).status, 202);
+    let path = format!("/api/v1/tx/by-request?signer={signer}&requestId=a-3&waitMs=1000");
+    let ended = eventually("its end", || {
+        Some(node.get(&by, &path).json()).filter(|row| row["final"] == true)
+    });
+    let end = (&ended["state"], &ended["code"], &ended["refusal"], &ended["nonce"]);
+    let expected = (&json!("FAILED"), &json!("REFUSED"), &json!("TX_WOULD_REVERT"), &Value::Null);
+    assert_eq!(end, expected, "{ended}");
+    assert_eq!(site.sql_value("SELECT next_nonce FROM txm.signer_nonce_cursor"), "0");
+}
+
+/// Goal: a node with another database or with open keys refuses the start. Method: the binding
+/// of the database is changed, another node keeps its lease, a key file is open to others; then all
+/// is well again, and the name of a node that runs is a warning.
+#[test]
+fn a_start_on_anothers_database_or_with_open_keys_is_refused() {
+    let (site, chain, node) = place();
+    let lease = [
+        ("UBSCORE__TXM__LEASE__DURATION_MS", "2000"),
+        ("UBSCORE__TXM__LEASE__RENEW_INTERVAL_MS", "400"),
+    ];
+    assert_eq!(super::pay(&node, "a-1").status, 202);
+    let mut other = command(&site, &chain, "txm-b");
+    let (exit, said) = refused({
+        other.envs(lease);
+        other
+    });
+    assert!(exit == 1 && said.contains("lease: it has duration"), "{exit}: {said}");
+    assert_eq!(node.terminate(), Some(0));
+    let was = "SELECT chain_id || '/' || encode(genesis_hash, 'hex') FROM txm.settings";
+    let kept = site.sql_value(was);
+    for change in ["chain_id = 1", "genesis_hash = sha256(genesis_hash)"] {
+        site.sql(&format!("UPDATE txm.settings SET {change}"));
+        let (exit, said) = refused(command(&site, &chain, "txm-a"));
+        assert!(exit == 1 && said.contains("chain: it has chain"), "{change}: {exit}: {said}");
+        let (id, genesis) = kept.split_once('/').expect("two parts");
+        let set = format!("chain_id = {id}, genesis_hash = decode('{genesis}', 'hex')");
+        site.sql(&format!("UPDATE txm.settings SET {set}"));
+    }
+    let opened = command(&site, &chain, "txm-a");
+    let named = |(name, value): (&std::ffi::OsStr, Option<&std::ffi::OsStr>)| {
+        (name == "UBSCORE__TXM__SIGNERS__KEYSTORE_DIR").then(|| value.map(std::path::PathBuf::from))
+    };
+    let keys = opened.get_envs().find_map(named).flatten().expect("a directory of keys");
+    let open = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(keys.join("one"), open).expect("our own file");
+    let (exit, said) = refused(opened);
+    assert!(exit == 1 && said.contains("mode 644"), "{exit}: {said}");
+    let node = Node::start(&site, &chain, "txm-a", &[]);
+    assert_eq!(super::pay(&node, "a-1").status, 200);
+    let second = Node::start(&site, &chain, "txm-a", &[]);
+    assert_eq!(super::pay(&second, "a-1").status, 200, "incarnations tell them apart");
+}
+
+/// Goal: no lie about blocks ends a row, or the node. Method: the endpoint changes each block, or
+/// its answer; a payment is mined meanwhile; then the truth.
+#[test]
+fn lies_about_blocks_end_nothing() {
+    let (site, chain) = (Site::new(), Chain::start());
+    let proxy = ChainProxy::start(&chain);
+    let url = proxy.url();
+    let node = Node::start(&site, &chain, "txm-a", &[("UBSCORE__TXM__CHAIN__RPC_URLS", &url)]);
+    let signer = format!("{SIGNER:#x}");
+    assert_eq!(node.operate(&["signer", "add", &signer, "--reason", "a test"]).0, 0);
+    assert_eq!(super::pay(&node, "a-1").status, 202);
+    let method = "eth_getBlockByNumber";
+    let itself = chain.block_hash(chain.height()).to_string();
+    let by = service(&[SIGNER], None);
+    let path = format!("/api/v1/tx/by-request?signer={signer}&requestId=a-1");
+    let lies = [
+        ("a number above 2^64", Lie::field("number", json!("0x10000000000000000"))),
+        ("a head that falls", Lie::field("number", json!("0x0"))),
+        ("one hash for all", Lie::field("hash", json!(itself))),
+        ("no parent", Lie::field("parentHash", Value::Null)),
+        ("no block", Lie::result(Value::Null)),
+        ("a word", Lie::result(json!("0x1"))),
+        ("a page", Lie::Html),
+        ("half an answer", Lie::HalfAnswer),
+        ("9 MiB", Lie::LongAnswer),
+        ("a compressed answer", Lie::Gzip),
+        ("a redirect", Lie::Redirect),
+        ("another id", Lie::SwapIds),
+    ];
+    for (name, lie) in lies {
+        proxy.lie(method, lie);
+        let before = proxy.calls(method);
+        chain.mine(1);
+        eventually(name, || (proxy.calls(method) >= before + 3).then_some(()));
+        let row = node.get(&by, &path).json();
+        assert_ne!(row["final"], true, "{name}: {row}");
+        proxy.honest();
+    }
+    let ended = eventually("its end", || {
+        chain.mine(1);
+        Some(node.get(&by, &path).json()).filter(|row| row["final"] == true)
+    });
+    assert_eq!(ended["state"], "CONFIRMED", "{ended}");
+    assert_eq!(proxy.redirects_followed(), 0);
 }

@@ -136,6 +136,7 @@ impl Place {
             let whole = if is_whole { name.to_owned() } else { format!("UBSCORE__TXM__{name}") };
             command.env(whole, value);
         }
+        command.env("UBSCORE__DATA_DIR", &self.site.data_dir);
         command.env("UBSCORE__TXM__SIGNERS__KEYSTORE_DIR", &self.keys);
         command.env("UBSCORE__TXM__SIGNERS__PASSWORD_FILE", &self.password);
         Party::start(command)

@@ -277,6 +277,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
     }
 
     fn tick(&mut self) {
+        let (open, lacking) = self.tools.open_rows.totals();
+        gauge("ubscore_tx_open_rows", open);
+        gauge("ubscore_tx_receipt_backlog", lacking);
         if self.is_blind() && !self.is_stopping && !self.owned.is_empty() {
             tracing::warn!(node = %self.tools.node, "the chain does not answer: giving signers back");
             self.order_releases();
@@ -339,7 +342,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
                 self.release(*lease);
             }
         }
-        if !self.is_stopping && !self.is_blind() {
+        if !self.is_stopping {
+            // A blind node takes none of them, and still counts them.
             let tools = Arc::clone(&self.tools);
             let wanting = async move { Done::Wanting(tools.store.wanting(WANTING_MAX).await) };
             self.work.push(Box::pin(wanting));
@@ -354,6 +358,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
                 return;
             }
         };
+        gauge("ubscore_signers_unowned", usize::try_from(wanting.unowned).unwrap_or(usize::MAX));
         if self.is_stopping || self.is_blind() {
             return;
         }
@@ -471,6 +476,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             owned.abort.abort();
         }
     }
+}
+
+/// Sets a gauge to a count.
+fn gauge(name: &'static str, count: usize) {
+    metrics::gauge!(name).set(u32::try_from(count).unwrap_or(u32::MAX));
 }
 
 /// Waits for a time; without one for ever.

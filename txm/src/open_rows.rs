@@ -55,6 +55,8 @@ struct Signer {
     is_open: bool,
     rows: BTreeMap<TxId, Row>,
     holds: BTreeMap<u64, OpenCost>,
+    /// Rows that are mined, as far as the count says, and have no receipt.
+    unreceipted: usize,
 }
 
 struct Row {
@@ -110,6 +112,7 @@ impl OpenRows {
         if let Some(kept) = signers.get_mut(&signer) {
             kept.is_open = false;
             kept.rows.clear();
+            kept.unreceipted = 0;
             if kept.holds.is_empty() {
                 signers.remove(&signer);
             }
@@ -120,6 +123,20 @@ impl OpenRows {
     pub fn count(&self, signer: Address) -> Option<usize> {
         let signers = self.signers.lock();
         signers.get(&signer).filter(|kept| kept.is_open).map(|kept| kept.rows.len())
+    }
+
+    /// Takes the number of a signer's rows that are mined and have no receipt.
+    pub fn lack_receipts(&self, signer: Address, rows: usize) {
+        if let Some(kept) = self.signers.lock().get_mut(&signer) {
+            kept.unreceipted = rows;
+        }
+    }
+
+    /// The open rows of all owned signers, and those that are mined and have no receipt.
+    pub fn totals(&self) -> (usize, usize) {
+        let signers = self.signers.lock();
+        let sum = |count: fn(&Signer) -> usize| signers.values().map(count).sum();
+        (sum(|kept| kept.rows.len()), sum(|kept| kept.unreceipted))
     }
 
     /// The rows without a nonce that owners have, ascending.

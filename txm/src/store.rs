@@ -175,6 +175,8 @@ pub struct Wanting {
     pub live_nodes: u32,
     /// The signers with open rows.
     pub open_signers: u32,
+    /// Those of them without a live lease, also where this node has no key.
+    pub unowned: u32,
 }
 
 /// A row without a nonce that is prepared.

@@ -84,7 +84,13 @@ fn connections_needed(seen: &Seen) -> i64 {
     i64::try_from(ours as u64 + CONNECTIONS_BESIDE).expect("some hundreds")
 }
 
-fn postgres(asked: Result<&Settings, &Unasked>, needed: i64, old: Duration) -> Vec<Finding> {
+/// The findings about a PostgreSQL. `needed`: connections; `old`: the age of a snapshot that is
+/// told.
+pub(super) fn postgres(
+    asked: Result<&Settings, &Unasked>,
+    needed: i64,
+    old: Duration,
+) -> Vec<Finding> {
     let settings = match asked {
         Ok(settings) => settings,
         Err(Unasked::NotRunning) => {

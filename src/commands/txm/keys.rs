@@ -25,7 +25,7 @@ pub(super) fn seal_memory() -> anyhow::Result<()> {
 }
 
 /// The keys of a node.
-pub(super) struct NodeKeys {
+pub(in crate::commands) struct NodeKeys {
     files: Option<Keystore>,
     remote: Option<RemoteSigner>,
 }
@@ -35,7 +35,7 @@ impl NodeKeys {
     ///
     /// # Errors
     /// A file cannot be read or decrypted, or two keys are of one address.
-    pub(super) fn open(signers: &Signers) -> anyhow::Result<NodeKeys> {
+    pub(in crate::commands) fn open(signers: &Signers) -> anyhow::Result<NodeKeys> {
         let files = signers.keystore_dir.as_ref().map(|dir| {
             let opened = Keystore::open(dir, signers.password_file.as_deref());
             opened.with_context(|| format!("txm.signers.keystore_dir = {}", dir.display()))

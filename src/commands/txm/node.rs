@@ -143,6 +143,7 @@ impl Opening<'_> {
         };
         let connections = self.config.postgres.connections_max;
         let store = TxmStore::start(&address, &limits, connections, &start).await?;
+        let store = store.witnessed(&self.config.data_dir).await?;
         info!(node = start.node, incarnation = store.incarnation(), "begun");
         let reads = TxmReads::start(&address, &limits, connections);
         let (policies, name) = (start.policies, start.node);

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 ///
 /// # Errors
 /// A file cannot be read, or holds no PEM of its kind.
-pub(super) fn client(
+pub(in crate::commands) fn client(
     issuers: Option<&Path>,
     own: Option<(&PathBuf, &PathBuf)>,
 ) -> anyhow::Result<ClientConfig> {

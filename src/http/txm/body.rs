@@ -8,8 +8,10 @@ use chain::payload::{self, DATA_BYTES_MAX, TRANSFER_GAS, TokenTransfer, TxPayloa
 use chain::tx::{FILL_PREFIX, NewTx};
 use jiff::Timestamp;
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use crate::http::refusal::{Refusal, invalid};
+use crate::http::schema::{ChainAccountText, ChainKeyText, ChainValueText};
 use crate::postgres::txm::reads::QUERY_MAX;
 use domain::code::Code;
 
@@ -23,54 +25,75 @@ const DEADLINES_MS: std::ops::Range<i64> = 0..253_402_300_800_000;
 const LATER: &str = "later";
 
 /// The body of `POST /api/v1/tx`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schema(as = ChainTxRequest)]
 pub(super) struct TxDraft {
+    #[schema(value_type = ChainAccountText)]
     signer: String,
+    #[schema(value_type = ChainKeyText)]
     request_id: String,
     payload: PayloadDraft,
+    #[schema(value_type = Option<ChainKeyText>)]
     business_key: Option<String>,
+    #[schema(pattern = "^later$")]
     nonce: Option<String>,
+    #[schema(format = DateTime)]
     deadline: Option<String>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = PayloadRequest)]
 struct PayloadDraft {
+    #[schema(value_type = ChainAccountText)]
     to: String,
+    #[schema(value_type = Option<ChainValueText>)]
     value: Option<String>,
+    #[schema(max_length = 65538, pattern = "^0x([0-9a-fA-F]{2})*$")]
     data: Option<String>,
+    #[schema(minimum = 21000)]
     gas: Option<u64>,
     token: Option<TokenDraft>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = TokenRequest)]
 struct TokenDraft {
+    #[schema(value_type = ChainAccountText)]
     contract: String,
+    #[schema(value_type = ChainValueText)]
     amount: String,
 }
 
 /// The name of a request: the body of a cancel, and an element of a query.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schema(as = ChainTxName)]
 pub(super) struct RequestDraft {
+    #[schema(value_type = ChainAccountText)]
     signer: String,
+    #[schema(value_type = ChainKeyText)]
     request_id: String,
 }
 
 /// The body of `POST /api/v1/tx/query`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = ChainTxNames)]
 pub(super) struct QueryDraft {
+    #[schema(min_items = 1, max_items = 100)]
     requests: Vec<RequestDraft>,
 }
 
 /// The body of an operator's command.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Reason)]
 pub(super) struct ReasonDraft {
     /// For the audit.
+    #[schema(min_length = 1, max_length = 500, pattern = "^[ -~]+$")]
     pub(super) reason: String,
 }
 

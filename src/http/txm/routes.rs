@@ -20,6 +20,7 @@ pub(super) enum ForClients {
     Signers,
     Suspend,
     Resume,
+    OpenApi,
 }
 
 /// A command of an operator about one transaction.
@@ -65,6 +66,7 @@ const FOR_CLIENTS: &[Route<ForClients>] = &[
     row(Method::GET, "/api/v1/signers", ForClients::Signers),
     row(Method::POST, "/api/v1/signers/{signer}/suspend", ForClients::Suspend),
     row(Method::POST, "/api/v1/signers/{signer}/resume", ForClients::Resume),
+    row(Method::GET, "/openapi.json", ForClients::OpenApi),
 ];
 
 /// The routes for operators, beside `/healthz`, `/readyz` and `/metrics`.

@@ -8,19 +8,28 @@ use chain::tx::{FailCode, SubState, Tx, TxReceipt};
 use jiff::Timestamp;
 use serde::Serialize;
 use txm::store::Suspension;
+use utoipa::ToSchema;
 
+use crate::http::schema::{
+    AttemptKindName, ChainAccountText, ChainHashText, ChainKeyText, ChainStateName, ChainTxIdText,
+    SendClassName, WeiText,
+};
 use crate::postgres::txm::details::{
     AttemptDetails, FeedCursor, FeedEvent, SignerRow, TxDetails, TxPassage,
 };
 
 /// A transaction in short: the answer to POST.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = ChainTx)]
 pub(super) struct TxBody {
+    #[schema(value_type = ChainTxIdText)]
     tx_id: String,
     nonce: Option<u64>,
+    #[schema(value_type = ChainStateName)]
     state: &'static str,
     sub_state: Option<&'static str>,
+    #[schema(value_type = Option<ChainHashText>)]
     tx_hash: Option<String>,
     attempts: usize,
     code: Option<&'static str>,
@@ -54,18 +63,25 @@ fn hash(tx: &Tx) -> Option<String> {
 }
 
 /// A transaction with everything that is kept of it.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = ChainTxDetail)]
 pub(super) struct TxDetailBody {
+    #[schema(value_type = ChainTxIdText)]
     tx_id: String,
+    #[schema(value_type = ChainAccountText)]
     signer: String,
+    #[schema(value_type = ChainKeyText)]
     request_id: String,
+    #[schema(value_type = Option<ChainKeyText>)]
     business_key: Option<String>,
     payload: PayloadBody,
     gas: Option<u64>,
     nonce: Option<u64>,
+    #[schema(value_type = ChainStateName)]
     state: &'static str,
     sub_state: Option<&'static str>,
+    #[schema(value_type = Option<ChainHashText>)]
     tx_hash: Option<String>,
     code: Option<&'static str>,
     refusal: Option<String>,
@@ -76,6 +92,7 @@ pub(super) struct TxDetailBody {
     receipt: Option<ReceiptBody>,
     fork: u32,
     confirmations: Vec<BlockBody>,
+    #[schema(value_type = Option<WeiText>)]
     cost_wei: Option<String>,
     deadline: Option<Timestamp>,
     created_at: Timestamp,
@@ -85,30 +102,42 @@ pub(super) struct TxDetailBody {
     history: Vec<PassageBody>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Payload)]
 struct PayloadBody {
+    #[schema(value_type = ChainAccountText)]
     to: String,
+    #[schema(value_type = WeiText)]
     value: String,
     data: String,
     gas: Option<u64>,
     token: Option<TokenBody>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = TokenTransfer)]
 struct TokenBody {
+    #[schema(value_type = ChainAccountText)]
     contract: String,
+    #[schema(value_type = WeiText)]
     amount: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Attempt)]
 struct AttemptBody {
     attempt: u32,
+    #[schema(value_type = AttemptKindName)]
     kind: &'static str,
+    #[schema(value_type = ChainHashText)]
     hash: String,
+    #[schema(value_type = WeiText)]
     max_fee_per_gas: String,
+    #[schema(value_type = WeiText)]
     max_priority_fee_per_gas: String,
     gas: u64,
+    #[schema(value_type = Option<SendClassName>)]
     class: Option<&'static str>,
     in_pool: bool,
     signed_at: Option<Timestamp>,
@@ -116,35 +145,46 @@ struct AttemptBody {
     answers: Vec<AnswerBody>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = EndpointAnswer)]
 struct AnswerBody {
     endpoint: String,
+    #[schema(value_type = SendClassName)]
     class: &'static str,
     text: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Receipt)]
 struct ReceiptBody {
     attempt: u32,
+    #[schema(value_type = ChainHashText)]
     tx_hash: String,
     block_number: u64,
+    #[schema(value_type = ChainHashText)]
     block_hash: String,
     proof: &'static str,
     gas_used: u64,
+    #[schema(value_type = WeiText)]
     effective_gas_price: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Block)]
 struct BlockBody {
     number: u64,
+    #[schema(value_type = ChainHashText)]
     hash: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Passage)]
 struct PassageBody {
+    #[schema(value_type = Option<ChainStateName>)]
     from: Option<&'static str>,
+    #[schema(value_type = ChainStateName)]
     to: &'static str,
     sub_state: Option<&'static str>,
     code: Option<&'static str>,
@@ -269,8 +309,9 @@ impl PassageBody {
 }
 
 /// A page of transactions.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = ChainTxs)]
 pub(super) struct TxListBody {
     pub(super) transactions: Vec<TxDetailBody>,
     #[serde(rename = "next_cursor")]
@@ -278,15 +319,18 @@ pub(super) struct TxListBody {
 }
 
 /// The answers to a query, in the order of its requests; null: unknown.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = FoundChainTxs)]
 pub(super) struct TxQueryBody {
     pub(super) transactions: Vec<Option<TxDetailBody>>,
 }
 
 /// A signer.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = Signer)]
 pub(super) struct SignerBody {
+    #[schema(value_type = ChainAccountText)]
     signer: String,
     kind: &'static str,
     status: &'static str,
@@ -298,18 +342,21 @@ pub(super) struct SignerBody {
     jumped_nonces: u64,
     open_rows: u64,
     oldest_at: Option<Timestamp>,
+    #[schema(value_type = Option<WeiText>)]
     balance_wei: Option<String>,
     added_at: Timestamp,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Suspension)]
 struct SuspensionBody {
     reason: String,
     actor: String,
 }
 
 /// All signers.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Signers)]
 pub(super) struct SignersBody {
     pub(super) signers: Vec<SignerBody>,
 }
@@ -337,7 +384,8 @@ impl SignerBody {
 }
 
 /// A part of the feed.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Feed)]
 pub(super) struct FeedBody {
     pub(super) events: Vec<EventBody>,
     /// The `after` of the next part.
@@ -345,17 +393,22 @@ pub(super) struct FeedBody {
 }
 
 /// An event of the feed.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(as = FeedEvent)]
 pub(super) struct EventBody {
     cursor: String,
+    #[schema(value_type = ChainTxIdText)]
     tx_id: String,
+    #[schema(value_type = ChainAccountText)]
     signer: String,
+    #[schema(value_type = ChainKeyText)]
     request_id: String,
     seq: u32,
     #[serde(rename = "type")]
     kind: &'static str,
     new_fork: bool,
+    #[schema(value_type = Object)]
     body: serde_json::Value,
     at: Timestamp,
 }

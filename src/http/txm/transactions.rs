@@ -26,10 +26,10 @@ use domain::code::Code;
 /// The header that names the owner's listener.
 const X_SIGNER_OWNER: HeaderName = HeaderName::from_static("x-signer-owner");
 /// The longest wait that a client can ask for, ms; it is cut to the node's own bound.
-const WAIT_MS_MAX: u32 = 30_000;
+pub(super) const WAIT_MS_MAX: u32 = 30_000;
 /// The most rows of a page, and the usual number.
-const LIMIT_MAX: u32 = 1_000;
-const LIMIT_DEFAULT: u32 = 100;
+pub(super) const LIMIT_MAX: u32 = 1_000;
+pub(super) const LIMIT_DEFAULT: u32 = 100;
 /// The reason of a cancel by a client.
 const BY_CLIENT: &str = "cancelled by its client";
 

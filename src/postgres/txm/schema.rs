@@ -47,6 +47,13 @@ const DROPS: &str = "\
     SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM ours \
     ORDER BY 1 DESC";
 
+/// The number of the last migration of this version.
+pub(super) fn last_migration() -> i32 {
+    let runner = migrations::migrations::runner();
+    let numbers = runner.get_migrations().iter().map(|migration| migration.version());
+    numbers.map(|number| i32::try_from(number).unwrap_or(i32::MAX)).max().unwrap_or(0)
+}
+
 /// Brings the schema to this version, one process at a time: tables first, then functions.
 ///
 /// # Errors

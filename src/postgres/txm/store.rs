@@ -2,6 +2,7 @@
 //! lock.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use chain::tx::{NewTx, Tx, TxId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio_postgres::Row;
-use tracing::debug;
+use tracing::{debug, error, warn};
 use txm::news::News;
 use txm::options::SignerPolicy;
 use txm::store::{
@@ -23,6 +24,7 @@ use txm::store::{
 use super::call::{Params, bigint, column, row, rows, unread, unsigned};
 use super::listener::Listener;
 use super::rows as words;
+use super::witness::{NodeWitness, SeenSigner, WitnessError};
 use crate::postgres::{Address, Connections, Error, Limits, pool_by_keys};
 
 /// What a node brings to its store.
@@ -63,6 +65,9 @@ pub enum NodeRefusal {
     /// PostgreSQL.
     #[error(transparent)]
     Postgres(#[from] Error),
+    /// The data directory.
+    #[error(transparent)]
+    Witness(#[from] WitnessError),
 }
 
 /// The store of one process.
@@ -75,6 +80,8 @@ pub struct TxmStore {
     outflows: Option<Arc<BTreeMap<Account, String>>>,
     queue_max: i64,
     listener: Arc<Listener>,
+    /// `None`: this process remembers nothing over its end.
+    witness: Option<Arc<NodeWitness>>,
 }
 
 /// The limits of a policy: `{asset: units}`, '' for the chain's own coin.
@@ -135,6 +142,12 @@ impl TxmStore {
         if let Some(difference) = column::<Option<String>>(&bound, 0)? {
             return Err(NodeRefusal::Bound(difference));
         }
+        let sql = "SELECT EXISTS (SELECT FROM txm.nodes n, txm.settings s WHERE n.node_id = $1 \
+                   AND n.seen_at > txm.clock() - s.lease_duration)";
+        if column(&row(&pool, sql, &[&start.node]).await?, 0)? {
+            let node = &start.node;
+            warn!(node, "a process with this txm.node_id was seen a moment ago: one name a node");
+        }
         let signers: Vec<String> = start.signers.iter().map(address_text).collect();
         let params: Params<'_> = &[&start.node, &start.url, &signers];
         let begun = row(&pool, "SELECT txm.begin($1, $2, $3)", params).await?;
@@ -143,7 +156,29 @@ impl TxmStore {
         let queue_max = i64::try_from(start.queue_max).unwrap_or(i64::MAX);
         let me = column(&begun, 0)?;
         let listener = Arc::new(Listener::start(address, connecting, &pool, me));
-        Ok(TxmStore { pool, me, outflows, queue_max, listener })
+        Ok(TxmStore { pool, me, outflows, queue_max, listener, witness: None })
+    }
+
+    /// Compares the database with the witness in the data directory, and keeps it from now on. A
+    /// database that shows less than was seen is an older one: all its signers are suspended.
+    ///
+    /// # Errors
+    /// [`NodeRefusal`].
+    pub async fn witnessed(mut self, data_dir: &Path) -> Result<TxmStore, NodeRefusal> {
+        // The first migration's time: a copy of the database has the same.
+        let sql = "SELECT format('txm of %s', applied_on) FROM txm.migrations WHERE version = 1";
+        let database = row(&self.pool, sql, &[]).await?;
+        let witness = NodeWitness::open(data_dir, column::<String>(&database, 0)?)?;
+        compare(&self.pool, &witness, &witness.signers()).await?;
+        self.witness = Some(Arc::new(witness));
+        Ok(self)
+    }
+
+    /// Keeps the nonces of rows that a commit has answered.
+    fn saw_nonces<'a>(&self, signer: Account, txs: impl Iterator<Item = &'a Tx>) {
+        if let (Some(witness), Some(nonce)) = (&self.witness, txs.filter_map(|tx| tx.nonce).max()) {
+            witness.saw_nonce(signer, nonce.saturating_add(1));
+        }
     }
 
     /// The number of this process, for ever.
@@ -169,13 +204,40 @@ impl TxmStore {
     }
 }
 
+/// Compares the database with the numbers that were seen, and enters its epoch. One that shows
+/// less has all its signers suspended behind this.
+async fn compare(
+    pool: &Connections,
+    witness: &NodeWitness,
+    seen: &BTreeMap<String, SeenSigner>,
+) -> Result<(), StoreError> {
+    let seen = serde_json::to_string(seen).map_err(|error| StoreError::Away(error.to_string()))?;
+    let sql = "SELECT epoch, known, difference FROM txm.compare_seen($1::text::jsonb)";
+    let row = row(pool, sql, &[&seen]).await?;
+    witness.enter(unsigned(column(&row, 0)?)?, &column::<Vec<&str>>(&row, 1)?);
+    if let Some(difference) = column::<Option<&str>>(&row, 2)? {
+        metrics::counter!("ubscore_tx_alert_total", "alert" => "DATABASE_RESTORED").increment(1);
+        error!(difference, "DATABASE_RESTORED: the database is older than this node has seen");
+    }
+    Ok(())
+}
+
 impl TxStore for TxmStore {
     async fn acquire(&self, signer: Account) -> Result<Acquired, StoreError> {
+        if let Some(witness) = &self.witness {
+            compare(&self.pool, witness, &witness.signer(signer)).await?;
+        }
         let name = address_text(&signer);
         let rows = self.rows("SELECT * FROM txm.acquire($1, $2)", &[&name, &self.me]).await?;
         let Some(row) = rows.first() else { return Ok(Acquired::Unknown) };
         match column::<Option<i64>>(row, 0)? {
-            Some(token) => Ok(Acquired::Mine(Lease { signer, token: unsigned(token)? })),
+            Some(token) => {
+                let token = unsigned(token)?;
+                if let Some(witness) = &self.witness {
+                    witness.saw_token(signer, token);
+                }
+                Ok(Acquired::Mine(Lease { signer, token }))
+            }
             None => Ok(Acquired::Other(OtherOwner { node: column(row, 1)?, url: column(row, 2)? })),
         }
     }
@@ -212,7 +274,7 @@ impl TxStore for TxmStore {
 
     async fn wanting(&self, most: u32) -> Result<Wanting, StoreError> {
         let most = i32::try_from(most).unwrap_or(i32::MAX);
-        let sql = "SELECT signers, live_nodes, open_signers FROM txm.wanting($1, $2)";
+        let sql = "SELECT signers, live_nodes, open_signers, unowned FROM txm.wanting($1, $2)";
         let row = row(&self.pool, sql, &[&self.me, &most]).await?;
         let signers: Vec<String> = column(&row, 0)?;
         let count = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -221,6 +283,7 @@ impl TxStore for TxmStore {
             signers: signers.collect::<Result<_, _>>()?,
             live_nodes: count(column(&row, 1)?),
             open_signers: count(column(&row, 2)?),
+            unowned: count(column(&row, 3)?),
         })
     }
 
@@ -240,6 +303,9 @@ impl TxStore for TxmStore {
                 "jumped" => book.jumped.push(number()?),
                 _ => book.commands.extend(words::command(body).map_err(unread)?),
             }
+        }
+        if let Some(witness) = &self.witness {
+            witness.saw_nonce(lease.signer, book.cursor);
         }
         Ok(book)
     }
@@ -285,7 +351,13 @@ impl TxStore for TxmStore {
         let sql = "SELECT outcome, fields, tx FROM txm.create($1, $2, $3, $4, $5::text::jsonb)";
         let floor = bigint(floor)?;
         let rows = self.rows(sql, &[&signer, &self.me, &token, &floor, &body]).await?;
-        answered(requests.len(), rows.iter().map(created).collect::<Result<_, _>>()?)
+        let all = rows.iter().map(created).collect::<Result<Vec<_>, _>>()?;
+        let txs = all.iter().filter_map(|one| match one {
+            Created::New(tx) | Created::Known(tx) => Some(&**tx),
+            Created::Conflict(_) => None,
+        });
+        self.saw_nonces(lease.signer, txs);
+        answered(requests.len(), all)
     }
 
     async fn number(
@@ -307,7 +379,9 @@ impl TxStore for TxmStore {
             let text: &str = column::<Option<_>>(row, 0)?.ok_or(StoreError::Suspended)?;
             words::tx(text).map_err(unread)
         };
-        rows.iter().map(tx).collect()
+        let txs: Vec<Tx> = rows.iter().map(tx).collect::<Result<_, StoreError>>()?;
+        self.saw_nonces(lease.signer, txs.iter());
+        Ok(txs)
     }
 
     async fn fill(

@@ -215,6 +215,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             self.watch(id, head.at.number);
         }
         self.following.wants_mined |= self.book.is_flying();
+        let lacking = self.book.unreceipted().len();
+        self.tools.open_rows.lack_receipts(self.lease.signer, lacking);
     }
 
     /// Tells a mined row its confirmations, or asks again for a receipt that has left the view.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use chain::decide::TxFact;
+use chain::decide::{Effect, TxFact, TxStep};
 use chain::state::{AttemptKind, TxState};
 use chain::tx::{Tx, TxId, Wish};
 use tokio::time::Instant;
@@ -442,7 +442,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 }
                 continue;
             };
-            self.count(&tx, &step.tx, &told.fact);
+            self.count(&tx, &step, &told.fact);
             self.put(tx, now);
             self.writing.over.extend(told.command.map(|command| (command, None)));
             if !self.is_draining {
@@ -454,7 +454,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     }
 
     /// Metrics and log of a row that was written.
-    fn count(&self, tx: &Tx, step: &Tx, fact: &TxFact) {
+    fn count(&self, tx: &Tx, step: &TxStep, fact: &TxFact) {
+        let is_again = matches!(fact, TxFact::Due { .. } | TxFact::Missing | TxFact::Resubmit)
+            && tx.state != TxState::Allocated;
+        let sends = |effect: &Effect| matches!(effect, Effect::Send { .. } | Effect::Sign { .. });
+        if is_again && step.effects.iter().any(sends) {
+            metrics::counter!("ubscore_tx_resubmit_total").increment(1);
+        }
         if let TxFact::Confirmed(confirmed) = fact
             && confirmed.new_fork
             && tx.fork > 0
@@ -464,7 +470,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         tracing::debug!(
             signer = %self.lease.signer, tx = %tx.id, nonce = ?tx.nonce,
             node = %self.tools.node, token = self.lease.token,
-            state = tx.state.name(), version = step.version, "written"
+            state = tx.state.name(), version = step.tx.version, "written"
         );
     }
 

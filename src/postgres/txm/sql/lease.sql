@@ -39,9 +39,19 @@ CREATE FUNCTION txm.is_same_server() RETURNS BOOLEAN LANGUAGE sql STABLE AS $$
       FROM txm.settings s, pg_control_system() c
 $$;
 
--- Suspends every signer if the rows have come to another server: it may have an older copy. The
--- chain is compared before a person lifts that. Each lease ends: its owner knows rows and nonces
--- that this copy may lack, so it reads its book anew.
+-- Suspends every signer of a database that may be an older copy. The chain is compared before a
+-- person lifts that. Each lease ends: its owner knows rows and nonces that this copy may lack, so it
+-- reads its book anew. The caller has locked the settings.
+CREATE FUNCTION txm.suspend_all(p_about TEXT) RETURNS VOID LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO txm.signer_suspensions (signer, reason, actor, about, at)
+    SELECT signer, 'DATABASE_RESTORED', 'txm', p_about, txm.clock() FROM txm.signers ORDER BY signer
+        ON CONFLICT DO NOTHING;
+    UPDATE txm.signer_lease SET expires_at = '-infinity', updated_at = txm.clock();
+END
+$$;
+
+-- Suspends every signer if the rows have come to another server.
 CREATE FUNCTION txm.same_server() RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 DECLARE
     here BIGINT := (SELECT system_identifier FROM pg_control_system());
@@ -56,17 +66,57 @@ BEGIN
     IF was.system_identifier = here AND was.timeline = line THEN
         RETURN TRUE;
     END IF;
-    INSERT INTO txm.signer_suspensions (signer, reason, actor, about, at)
-    SELECT signer, 'DATABASE_RESTORED', 'txm',
-           format('server %s timeline %s, before %s timeline %s', here, line,
-                  was.system_identifier, was.timeline), txm.clock()
-      FROM txm.signers ORDER BY signer
-        ON CONFLICT DO NOTHING;
-    UPDATE txm.signer_lease SET expires_at = '-infinity', updated_at = txm.clock();
+    PERFORM txm.suspend_all(format('server %s timeline %s, before %s timeline %s', here, line,
+                                   was.system_identifier, was.timeline));
     UPDATE txm.settings
        -- Another line of the same cluster may use its xids again.
        SET epoch = epoch + 1, system_identifier = here, timeline = line;
     RETURN FALSE;
+END
+$$;
+
+-- Compares the rows with the numbers that a node has seen: {signer: {epoch, token, nonce}}. Rows that
+-- show less are an older copy: every signer is suspended, and the epoch rises above each one that
+-- was seen. Numbers of an earlier epoch have suspended all signers already, but for one that
+-- was added since, without a lease. Returns the epoch, the signers that are known here, and the
+-- difference if there is one.
+CREATE FUNCTION txm.compare_seen(p_seen JSONB)
+RETURNS TABLE (epoch BIGINT, known TEXT[], difference TEXT) LANGUAGE plpgsql AS $$
+DECLARE
+    here BIGINT;
+    highest BIGINT := (SELECT max((e.value ->> 'epoch')::bigint) FROM jsonb_each(p_seen) e);
+BEGIN
+    PERFORM txm.same_server();
+    known := ARRAY(SELECT s.signer FROM txm.signers s WHERE p_seen ? s.signer);
+    LOOP
+        SELECT s.epoch INTO STRICT here FROM txm.settings s;
+        SELECT format('signer %s has token %s and nonce %s in epoch %s; seen were token %s and '
+                      'nonce %s in epoch %s', e.key, COALESCE(l.fencing_token, 0),
+                      COALESCE(c.next_nonce, 0), here, e.token, e.nonce, e.epoch)
+          INTO difference
+          FROM (SELECT key, (value ->> 'epoch')::bigint AS epoch,
+                       (value ->> 'token')::bigint AS token, (value ->> 'nonce')::bigint AS nonce
+                  FROM jsonb_each(p_seen)) e
+          LEFT JOIN txm.signers s ON s.signer = e.key
+          LEFT JOIN txm.signer_lease l ON l.signer = e.key
+          LEFT JOIN txm.signer_nonce_cursor c ON c.signer = e.key
+         WHERE e.epoch > here
+            OR e.epoch = here AND (COALESCE(l.fencing_token, 0) < e.token
+                                   OR COALESCE(c.next_nonce, 0) < e.nonce)
+            OR e.epoch < here AND e.token > 0 AND s.signer IS NOT NULL AND l.signer IS NULL
+         ORDER BY e.key LIMIT 1;
+        epoch := here;
+        IF difference IS NULL THEN
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        -- Another node may have found the same a moment ago.
+        PERFORM FROM txm.settings s WHERE s.epoch = here FOR UPDATE;
+        EXIT WHEN FOUND;
+    END LOOP;
+    PERFORM txm.suspend_all(difference);
+    UPDATE txm.settings s SET epoch = GREATEST(here, highest) + 1 RETURNING s.epoch INTO epoch;
+    RETURN NEXT;
 END
 $$;
 
@@ -223,9 +273,10 @@ $$;
 
 -- Signers of this process with rows that are not final or commands and without a live lease, the
 -- oldest work first, and the numbers that a fair share is made of: a row that ended and is still
--- looked at counts in none.
+-- looked at counts in none. `unowned`: of all signers with open rows, those without a live lease.
 CREATE FUNCTION txm.wanting(p_me BIGINT, p_most INTEGER)
-RETURNS TABLE (signers TEXT[], live_nodes BIGINT, open_signers BIGINT) LANGUAGE sql AS $$
+RETURNS TABLE (signers TEXT[], live_nodes BIGINT, open_signers BIGINT, unowned BIGINT)
+LANGUAGE sql AS $$
     WITH works AS MATERIALIZED (
         SELECT s.signer, LEAST(row.since, unnumbered.since, command.since) AS since,
                unnumbered.since IS NOT NULL OR row.since IS NOT NULL AND EXISTS (
@@ -255,5 +306,7 @@ RETURNS TABLE (signers TEXT[], live_nodes BIGINT, open_signers BIGINT) LANGUAGE 
                     ORDER BY w.since, w.signer LIMIT p_most) w), '{}'),
            (SELECT count(*) FROM txm.nodes n
              WHERE n.seen_at > txm.clock() - (SELECT lease_duration FROM txm.settings)),
-           (SELECT count(*) FROM works w WHERE w.has_rows)
+           (SELECT count(*) FROM works w WHERE w.has_rows),
+           (SELECT count(*) FROM works w LEFT JOIN txm.signer_lease l ON l.signer = w.signer
+             WHERE w.has_rows AND (l.signer IS NULL OR NOT txm.alive(l.expires_at)))
 $$;

@@ -380,6 +380,8 @@ impl Base {
             *kept = row.made.min(*kept);
         }
         let open_signers = u32::try_from(oldest.len()).expect("a few");
+        let unowned = oldest.keys().filter(|signer| self.live(**signer).is_none()).count();
+        let unowned = u32::try_from(unowned).expect("a few");
         // A row that ended is looked at until it is final.
         for row in self.rows.values().filter(|row| !row.tx.is_final) {
             let kept = oldest.entry(row.tx.new.signer).or_insert(row.made);
@@ -402,6 +404,7 @@ impl Base {
             signers: free.into_iter().map(|(_, signer)| signer).collect(),
             live_nodes: u32::try_from(self.nodes.iter().filter(seen).count()).expect("a few"),
             open_signers,
+            unowned,
         }
     }
 }
