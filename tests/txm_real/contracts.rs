@@ -1,9 +1,11 @@
 //! Tokens that pay, and those that do not; calls that revert.
 
+use std::fs;
+
 use alloy_primitives::{Address, U256};
 use serde_json::{Value, json};
 
-use super::place::{Party, Place};
+use super::place::{Party, Place, operator};
 use super::{PAYEE, SIGNER};
 use crate::harness::{
     ACCOUNTS, Chain, Draft, FALSE_TOKEN, FEE_TOKEN, OTHER_TOKEN, REVERTING, TOKEN, TWICE_TOKEN,
@@ -71,6 +73,24 @@ fn cnf_007_a_token_that_does_not_pay_is_unproven() {
     assert_eq!(token_balance(&place.chain, pays, PAYEE), U256::from(UNITS));
     for id in &ids {
         assert_eq!(node.row(id)["subState"], "UNPROVEN");
+    }
+    let approver = place.site.fresh_path("approver");
+    fs::write(&approver, operator(8, "admin")).expect("written");
+    let approver = approver.to_str().expect("text");
+    let refused = |arguments: &[&str]| {
+        let (exit, out, why) = node.operate(&[arguments, &["--reason", "a test"]].concat());
+        assert_ne!(exit, 0, "{out}{why}");
+    };
+    refused(&["tx", "resolve", &ids[0], "--paid"]);
+    refused(&["tx", "cancel", &ids[0]]);
+    assert_eq!(node.row(&ids[0])["final"], false, "one operator ends nothing");
+    for (id, verdict, state, code) in [
+        (&ids[0], "--unpaid", "FAILED", json!("UNPROVEN")),
+        (&ids[1], "--paid", "CONFIRMED", Value::Null),
+    ] {
+        node.command(&["tx", "resolve", id, verdict, "--approver-token-file", approver]);
+        let row = node.row(id);
+        assert_eq!((&row["state"], &row["code"]), (&json!(state), &code), "{row}");
     }
 }
 
