@@ -155,7 +155,7 @@ fn non_003_another_payload_on_any_node_is_a_conflict_that_names_its_fields() {
     let b = place.node("txm-b", &[]);
     place.add(&b, ACCOUNTS[1]);
     let mut first = place.payment("first");
-    first["businessKey"] = json!("order/1");
+    first["businessKey"] = json!("order-1");
     let row = id(&made(&[&a], 0, &at_once(first.clone())));
     let changes = [
         ("to", json!(hex_of(ACCOUNTS[6]))),
@@ -170,7 +170,7 @@ fn non_003_another_payload_on_any_node_is_a_conflict_that_names_its_fields() {
             conflicts(&[&a, &b], &other, field);
         }
         let mut other = first.clone();
-        other["businessKey"] = json!("order/2");
+        other["businessKey"] = json!("order-2");
         conflicts(&[&a, &b], &other, "businessKey");
         let mut two = first.clone();
         (two["payload"]["value"], two["payload"]["gas"]) = (json!("77"), json!(50_000));
@@ -181,7 +181,7 @@ fn non_003_another_payload_on_any_node_is_a_conflict_that_names_its_fields() {
     }
     // A purpose is one row over all requests and signers.
     let mut purpose = place.payment("second");
-    purpose["businessKey"] = json!("order/1");
+    purpose["businessKey"] = json!("order-1");
     assert_conflict(&a.post("/api/v1/tx", &purpose), "businessKey");
     assert_conflict(&a.post_as_owner(&at_once(purpose.clone())), "businessKey");
     purpose["signer"] = json!(hex_of(ACCOUNTS[1]));

@@ -6,8 +6,8 @@ use super::blocks::{blocks_from, confirmations, lists, mine_on_top, pooled, raws
 use super::place::{Party, Place};
 use crate::harness::{Lie, SEND, eventually};
 
-/// The confirmations that are required.
-const REQUIRED: usize = 5;
+/// The confirmations that are required: the chain of the tests finalizes the block below that.
+const REQUIRED: usize = 4;
 
 /// The fate of a mined transaction in a reorganization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
