@@ -23,8 +23,8 @@ enum Fate {
 }
 
 /// Goal: a reorganization is told as a new, whole list, and the end is that of the chain. Method:
-/// each depth below the required confirmations; the transaction's block stays, or the transaction is
-/// kept at its height, moved, or lost.
+/// each depth up to the required confirmations; the transaction's block stays, or the transaction
+/// is kept at its height, moved, or lost.
 #[test]
 fn cnf_002_a_reorganization_is_told_and_ends_right() {
     let required = REQUIRED.to_string();

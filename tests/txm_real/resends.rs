@@ -123,8 +123,8 @@ fn rsb_003_a_raised_price_follows_the_market() {
     assert_eq!(place.end(&node, &id)["state"], "CONFIRMED");
 }
 
-/// The times that a payment's bytes left by these ways, then the resends that are written. The first
-/// send is none of them.
+/// The times that a payment's bytes left by these ways, then the resends that are written. The
+/// first send is none of them.
 #[cfg(feature = "crash")]
 fn sent_and_written(place: &Place, ways: &[&ChainProxy], id: &str) -> (usize, usize) {
     let hash =
@@ -137,9 +137,9 @@ fn sent_and_written(place: &Place, ways: &[&ChainProxy], id: &str) -> (usize, us
     (sent, place.site.sql_value(&resends).parse().expect("a number"))
 }
 
-/// Goal: a resend is written before it is sent, and of two owners never both do it. Method: the owner
-/// stands still between both; another node takes over and resends, each time behind its own write;
-/// the first one wakes and sends nothing. Then an owner is killed between both.
+/// Goal: a resend is written before it is sent, and of two owners never both do it. Method: the
+/// owner stands still between both; another node takes over and resends, each time behind its own
+/// write; the first one wakes and sends nothing. Then an owner is killed between both.
 #[cfg(feature = "crash")]
 #[test]
 fn rsb_002_two_owners_never_both_resend() {
@@ -264,8 +264,9 @@ fn cancel(node: &Party, id: &str) {
     assert!([200, 202].contains(&reply.status), "{reply:?}");
 }
 
-/// Goal: a cancel ends what was not signed, and else is a wish. Method: a cancel of a row that waits
-/// for funds, and of one in the pool; then one that comes behind the block.
+/// Goal: a cancel ends a row that was not signed, and else is a wish. Method: a cancel of a row that
+/// waits for funds, of one that no pool has, and of one in the pool; then one behind the block, and
+/// one that never arrives.
 #[test]
 fn rsb_006_a_cancel_at_each_state() {
     let place = Place::new(&[("RESUBMIT__BUMP_AFTER", "1000")]);
@@ -353,7 +354,7 @@ fn rsb_007_switched_off_nothing_is_sent_again() {
     assert_eq!(place.proxy.sent().len(), 1);
     assert_eq!(place.end(&node, &id)["state"], "CONFIRMED");
 
-    // Bytes that no endpoint has, those that a reorganization lost, and a cancel: nothing else is off.
+    // Bytes that no endpoint has, those that a reorganization lost, and a cancel: these go on.
     place.proxy.say("txpool is full");
     let full = place.pay(&node, "a-1");
     let row = node.until(&full, "an attempt", |row| !row["attempts"][0].is_null());
