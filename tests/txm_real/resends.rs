@@ -264,9 +264,9 @@ fn cancel(node: &Party, id: &str) {
     assert!([200, 202].contains(&reply.status), "{reply:?}");
 }
 
-/// Goal: a cancel ends a row that was not signed, and else is a wish. Method: a cancel of a row that
-/// waits for funds, of one that no pool has, and of one in the pool; then one behind the block, and
-/// one that never arrives.
+/// Goal: a cancel ends a row that was not signed, and else is a wish. Method: a cancel of a row
+/// that waits for funds, of one that no pool has, and of one in the pool; then one behind the
+/// block, and one that never arrives.
 #[test]
 fn rsb_006_a_cancel_at_each_state() {
     let place = Place::new(&[("RESUBMIT__BUMP_AFTER", "1000")]);
