@@ -15,11 +15,20 @@ mod owners;
 /// Answers of endpoints to a send.
 mod sends;
 
-/// Receipts, confirmations, reorganizations.
+/// Receipts and confirmations.
 mod blocks;
+
+/// Reorganizations.
+mod reorgs;
+
+/// The feed of events.
+mod feed;
 
 /// Tokens and other contracts.
 mod contracts;
+
+/// Creates of many clients over several nodes.
+mod creates;
 
 /// Nonces: the chain ahead, gaps, refusals that spend none.
 mod nonces;

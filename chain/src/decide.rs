@@ -105,6 +105,8 @@ pub enum TxFact {
         /// Whether no lower nonce is unmined.
         is_lowest: bool,
     },
+    /// It has been without a receipt for too long. Its resend has a time of its own.
+    Stale,
     /// Its client or an operator wants it cancelled. The caller refuses a client's wish while the
     /// signer is suspended.
     Cancel,
@@ -286,6 +288,7 @@ pub fn decide(tx: &Tx, fact: &TxFact, rules: &TxRules) -> Option<TxStep> {
         TxFact::Unspent => mined::unspent(tx, rules),
         TxFact::Taken(hash) => mined::taken(tx, *hash),
         TxFact::Due { is_lowest } => due::due(tx, *is_lowest, rules),
+        TxFact::Stale => due::stale(tx, rules),
         TxFact::Cancel => wished::wished(tx, Wish::Cancel, rules),
         TxFact::Fill => wished::wished(tx, Wish::Fill, rules),
         TxFact::Resubmit => due::resubmit(tx, rules),

@@ -60,9 +60,12 @@ pub(crate) const FEE_TOKEN: &[u8] = &hex!(
 );
 
 /// A token that does not pay: it answers false to each call, with status 1 and without an event.
+/// Each account has 2^32 units of it.
 pub(crate) const FALSE_TOKEN: &[u8] = &hex!(
-    // PUSH1 20 PUSH0 RETURN                                   memory is zero
-    "60205ff3"
+    // PUSH0 CALLDATALOAD PUSH1 e0 SHR PUSH4 70a08231 EQ       whether it is balanceOf(address)
+    "5f3560e01c6370a0823114"
+    // PUSH1 20 SHL PUSH0 MSTORE PUSH1 20 PUSH0 RETURN         2^32, or 0
+    "60201b5f5260205ff3"
 );
 
 /// A token that moves nothing, emits `Transfer(payee, payee, amount)`, which is another's event,

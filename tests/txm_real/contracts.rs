@@ -1,9 +1,11 @@
 //! Tokens that pay, and those that do not; calls that revert.
 
+use std::fs;
+
 use alloy_primitives::{Address, U256};
 use serde_json::{Value, json};
 
-use super::place::{Party, Place};
+use super::place::{Party, Place, operator};
 use super::{PAYEE, SIGNER};
 use crate::harness::{
     ACCOUNTS, Chain, Draft, FALSE_TOKEN, FEE_TOKEN, OTHER_TOKEN, REVERTING, TOKEN, TWICE_TOKEN,
@@ -15,12 +17,12 @@ const UNITS: u64 = 1_000;
 /// The account that mints.
 const MINTER: Address = ACCOUNTS[3];
 
-/// The request of a payment in a token.
-fn in_token(request_id: &str, token: Address) -> Value {
+/// The request of a payment of units in a token.
+fn in_token(request_id: &str, token: Address, units: u64) -> Value {
     json!({
         "signer": hex_of(SIGNER), "requestId": request_id, "nonce": "later",
         "payload": {
-            "to": hex_of(PAYEE), "token": {"contract": hex_of(token), "amount": UNITS.to_string()},
+            "to": hex_of(PAYEE), "token": {"contract": hex_of(token), "amount": units.to_string()},
         },
     })
 }
@@ -43,13 +45,14 @@ fn asked(node: &Party, body: &Value) -> String {
 #[test]
 fn cnf_007_a_token_that_does_not_pay_is_unproven() {
     let place = Place::new(&[("SIGNERS__ALLOW", "any")]);
-    let kinds: [(&str, &[u8]); 4] = [
-        ("false", FALSE_TOKEN),
-        ("fee", FEE_TOKEN),
-        ("other", OTHER_TOKEN),
-        ("twice", TWICE_TOKEN),
+    // The last two say that each account has one unit.
+    let kinds: [(&str, &[u8], u64); 4] = [
+        ("false", FALSE_TOKEN, UNITS),
+        ("fee", FEE_TOKEN, UNITS),
+        ("other", OTHER_TOKEN, 1),
+        ("twice", TWICE_TOKEN, 1),
     ];
-    let tokens = kinds.map(|(name, code)| (name, place.chain.deploy(code)));
+    let tokens = kinds.map(|(name, code, units)| (name, place.chain.deploy(code), units));
     let pays = place.chain.deploy(TOKEN);
     for (nonce, token) in [tokens[1].1, pays].into_iter().enumerate() {
         place.chain.send(&mint(&place.chain, nonce as u64, token)).expect("taken");
@@ -57,8 +60,8 @@ fn cnf_007_a_token_that_does_not_pay_is_unproven() {
     place.chain.mine(1);
     let node = place.first_node();
     let mut ids = Vec::new();
-    for (name, token) in tokens {
-        let id = asked(&node, &in_token(name, token));
+    for (name, token, units) in tokens {
+        let id = asked(&node, &in_token(name, token, units));
         node.becomes(&id, "TRACKING", Some("PENDING"));
         ids.push(id);
     }
@@ -66,11 +69,29 @@ fn cnf_007_a_token_that_does_not_pay_is_unproven() {
     for id in &ids {
         node.becomes(id, "TRACKING", Some("UNPROVEN"));
     }
-    let paid = asked(&node, &in_token("pays", pays));
+    let paid = asked(&node, &in_token("pays", pays, UNITS));
     assert_eq!(place.end(&node, &paid)["state"], "CONFIRMED");
     assert_eq!(token_balance(&place.chain, pays, PAYEE), U256::from(UNITS));
     for id in &ids {
         assert_eq!(node.row(id)["subState"], "UNPROVEN");
+    }
+    let approver = place.site.fresh_path("approver");
+    fs::write(&approver, operator(8, "admin")).expect("written");
+    let approver = approver.to_str().expect("text");
+    let refused = |arguments: &[&str]| {
+        let (exit, out, why) = node.operate(&[arguments, &["--reason", "a test"]].concat());
+        assert_ne!(exit, 0, "{out}{why}");
+    };
+    refused(&["tx", "resolve", &ids[0], "--paid"]);
+    refused(&["tx", "cancel", &ids[0]]);
+    assert_eq!(node.row(&ids[0])["final"], false, "one operator ends nothing");
+    for (id, verdict, state, code) in [
+        (&ids[0], "--unpaid", "FAILED", json!("UNPROVEN")),
+        (&ids[1], "--paid", "CONFIRMED", Value::Null),
+    ] {
+        node.command(&["tx", "resolve", id, verdict, "--approver-token-file", approver]);
+        let row = node.row(id);
+        assert_eq!((&row["state"], &row["code"]), (&json!(state), &code), "{row}");
     }
 }
 
@@ -84,7 +105,7 @@ fn cnf_006_a_reverted_transfer_that_becomes_a_success_is_confirmed() {
     place.chain.send(&minted).expect("taken");
     place.chain.mine(1);
     let node = place.first_node();
-    let id = asked(&node, &in_token("a-1", token));
+    let id = asked(&node, &in_token("a-1", token, UNITS));
     node.becomes(&id, "TRACKING", Some("PENDING"));
     let transfer = place.proxy.raws().remove(0);
     place.chain.reorg(1, &[(&transfer, 0)]);
@@ -102,10 +123,9 @@ fn cnf_006_a_reverted_transfer_that_becomes_a_success_is_confirmed() {
 fn non_010_011_refusals_spend_no_nonce_and_hold_up_nothing() {
     let place = Place::new(&[]);
     let reverting = place.chain.deploy(REVERTING);
-    let allowed = format!("native,{}", hex_of(reverting));
-    let node = place.node("txm-a", &[("SIGNERS__ALLOW", &allowed)]);
-    place.add(&node, SIGNER);
-    let mut body = in_token("reverts", reverting);
+    let node = place.first_node();
+    let mut body = place.payment("reverts");
+    body["payload"]["to"] = json!(hex_of(reverting));
     let later = asked(&node, &body);
     let refused = node.becomes(&later, "FAILED", None);
     assert_eq!((&refused["code"], &refused["nonce"]), (&json!("REFUSED"), &Value::Null));

@@ -418,13 +418,6 @@ impl Party {
         })
     }
 
-    /// Every event of the feed about a transaction.
-    pub(super) fn events(&self, id: &str) -> Vec<Value> {
-        let feed = self.get("/api/v1/tx/events?limit=1000").json();
-        let events = feed["events"].as_array().expect("events");
-        events.iter().filter(|event| event["txId"] == json!(id)).cloned().collect()
-    }
-
     /// Runs a command of an operator on this node: its exit code, stdout and stderr.
     pub(super) fn operate(&self, arguments: &[&str]) -> (i32, String, String) {
         let url = format!("http://{}", self.ops);
@@ -457,4 +450,45 @@ fn service() -> String {
 /// The token of an operator.
 pub(super) fn operator(user: u64, role: &str) -> String {
     signed(json!({"sub": user.to_string(), "role": role, "aud": "ubscore-txm"}))
+}
+
+impl Party {
+    /// The feed behind a place: its events, and the next place. `None`: from the first one on.
+    pub(super) fn feed(&self, after: Option<&str>) -> (Vec<Value>, String) {
+        let behind = after.map(|place| format!("&after={place}")).unwrap_or_default();
+        let reply = self.get(&format!("/api/v1/tx/events?limit=1000{behind}"));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let page = reply.json();
+        (page["events"].as_array().expect("events").clone(), text(&page["next"]).to_owned())
+    }
+
+    /// A command of an operator that must be taken.
+    pub(super) fn command(&self, arguments: &[&str]) {
+        let (exit, out, why) = self.operate(&[arguments, &["--reason", "a test"]].concat());
+        assert_eq!(exit, 0, "{out}{why}");
+    }
+}
+
+impl Place {
+    /// Every event about a transaction, once the feed has all that were written. Each seq is there
+    /// once, in order. A transaction of another test may delay the feed.
+    pub(super) fn story(&self, node: &Party, id: &str) -> Vec<Value> {
+        let last = format!("SELECT event_seq FROM txm.managed_tx WHERE tx_id = '{id}'");
+        let events = eventually("its last event", || {
+            let last: usize = self.site.sql_value(&last).parse().expect("a number");
+            let (mut events, mut place) = (Vec::new(), None);
+            loop {
+                let (page, next) = node.feed(place.as_deref());
+                if page.is_empty() {
+                    break;
+                }
+                events.extend(page.into_iter().filter(|event| event["txId"] == json!(id)));
+                place = Some(next);
+            }
+            (events.len() >= last).then_some(events)
+        });
+        let seqs: Vec<u64> = events.iter().filter_map(|event| event["seq"].as_u64()).collect();
+        assert_eq!(seqs, (1..=events.len() as u64).collect::<Vec<_>>(), "{events:#?}");
+        events
+    }
 }

@@ -3,8 +3,18 @@
 use serde_json::{Value, json};
 
 use super::SIGNER;
+use super::blocks::pooled;
 use super::place::{Party, Place};
-use crate::harness::{FIRST_BASE_FEE, crowd, eventually};
+#[cfg(feature = "crash")]
+use crate::harness::ChainProxy;
+use crate::harness::{
+    FIRST_BASE_FEE, Lie, SEND, assert_refused, crowd, eventually, hex_of, number,
+};
+
+/// The time between two resends of a place, microseconds.
+const INTERVAL_US: i64 = 300_000;
+/// A node measures the interval by its own clock, and PostgreSQL by another one.
+const SLACK_US: i64 = 3_000;
 
 /// Both prices of each attempt, wei per gas: the highest, and the tip.
 fn prices(row: &Value) -> Vec<(u128, u128)> {
@@ -46,6 +56,8 @@ fn rsb_001_003_the_lowest_is_sent_again_and_raised() {
     for id in &ids {
         node.until(id, "its receipt", |row| !row["receipt"].is_null());
     }
+    // A send that began before may be on its way.
+    place.looks(2);
     let quiet = place.proxy.sent().len();
     place.looks(12);
     assert_eq!(place.proxy.sent().len(), quiet, "a receipt ends the resends");
@@ -53,6 +65,142 @@ fn rsb_001_003_the_lowest_is_sent_again_and_raised() {
         assert_eq!(place.end(&node, id)["state"], "CONFIRMED");
     }
     assert_eq!(place.chain.nonce(SIGNER), 2);
+}
+
+/// Goal: only bytes without a receipt are sent again, the newest ones, and not before the interval
+/// has passed. Method: a payment that no block takes; PostgreSQL's times of its sends.
+#[test]
+fn rsb_001_the_same_bytes_are_sent_again_behind_each_interval() {
+    let place = Place::new(&[
+        ("RESUBMIT__BUMP_AFTER", "1000"),
+        ("CONFIRMATIONS__STALE_RECEIPT_TIMEOUT_MS", "1000"),
+    ]);
+    let node = place.first_node();
+    let id = pooled(&place, &node, "a-0");
+    let asked = "SELECT floor(extract(EPOCH FROM last_submit_at) * 1000000)::bigint, resends \
+                 FROM txm.managed_tx";
+    let mut times: Vec<(i64, i64)> = Vec::new();
+    eventually("resends", || {
+        let row = place.site.sql(asked).remove(0);
+        let part = |at: usize| row[at].parse::<i64>().expect("a number");
+        let now = (part(0), part(1));
+        if times.last() != Some(&now) {
+            times.push(now);
+        }
+        (times.len() >= 5).then_some(())
+    });
+    for pair in times.windows(2) {
+        let ((before, count), (now, later)) = (pair[0], pair[1]);
+        let intervals = later - count;
+        assert!(intervals > 0 && now - before >= intervals * (INTERVAL_US - SLACK_US), "{times:?}");
+    }
+    node.becomes(&id, "TRACKING", Some("STALE"));
+    let row = place.end(&node, &id);
+    assert_eq!(row["state"], "CONFIRMED");
+    assert_eq!(row["attempts"].as_array().map(Vec::len), Some(1), "the same bytes");
+    assert_eq!(place.sent().len(), 1);
+}
+
+/// Goal: a raised price is at least today's. Method: the base fee is eight times as high.
+#[test]
+fn rsb_003_a_raised_price_follows_the_market() {
+    let place = Place::new(&[("RESUBMIT__BUMP_AFTER", "1")]);
+    let node = place.first_node();
+    let id = pooled(&place, &node, "a-0");
+    let first = prices(&node.row(&id)).remove(0);
+    place.chain.set_base_fee(8 * FIRST_BASE_FEE);
+    place.chain.mine(1);
+    let head = place.chain.block(place.chain.height()).expect("a head");
+    let base_fee = u128::from(number(&head["baseFeePerGas"]));
+    assert!(2 * base_fee > (first.0 * 112).div_ceil(100), "a step of 12 percent is too small");
+    let row = node.until(&id, "today's price", |row| {
+        prices(row).last().is_some_and(|(fee, _)| *fee >= 2 * base_fee)
+    });
+    for pair in prices(&row).windows(2) {
+        let ((fee, tip), (higher_fee, higher_tip)) = (pair[0], pair[1]);
+        assert!(higher_fee * 100 >= fee * 112 && higher_tip * 100 >= tip * 112, "{row}");
+    }
+    assert_eq!(place.end(&node, &id)["state"], "CONFIRMED");
+}
+
+/// The times that a payment's bytes left by these ways, then the resends that are written. The
+/// first send is none of them.
+#[cfg(feature = "crash")]
+fn sent_and_written(place: &Place, ways: &[&ChainProxy], id: &str) -> (usize, usize) {
+    let hash =
+        format!("SELECT '0x' || encode(tx_hash, 'hex') FROM txm.managed_tx WHERE tx_id = '{id}'");
+    let hash = place.site.sql_value(&hash);
+    let of =
+        |way: &&ChainProxy| way.sent().iter().filter(|sent| sent.hash.to_string() == hash).count();
+    let sent = ways.iter().map(of).sum();
+    let resends = format!("SELECT resends FROM txm.managed_tx WHERE tx_id = '{id}'");
+    (sent, place.site.sql_value(&resends).parse().expect("a number"))
+}
+
+/// Goal: a resend is written before it is sent, and of two owners never both do it. Method: the
+/// owner stands still between both; another node takes over and resends, each time behind its own
+/// write; the first one wakes and sends nothing. Then an owner is killed between both.
+#[cfg(feature = "crash")]
+#[test]
+fn rsb_002_two_owners_never_both_resend() {
+    let place = Place::new(&[("RESUBMIT__BUMP_AFTER", "1000"), ("CHAIN__TIMEOUT_MS", "60000")]);
+    let (way_a, way_b) = (ChainProxy::start(&place.chain), ChainProxy::start(&place.chain));
+    let start = |name: &str, way: &ChainProxy, point: &str| {
+        place.node(name, &[("CHAIN__RPC_URLS", &way.url()), ("UBSCORE_CRASH", point)])
+    };
+    let a = start("txm-a", &way_a, "txm_before_resend=stop");
+    place.add(&a, SIGNER);
+    let id = place.pay(&a, "a-1");
+    eventually("a stop", || a.is_paused().then_some(()));
+    let ways = [&way_a, &way_b];
+    assert_eq!(sent_and_written(&place, &ways, &id), (1, 1), "written first");
+
+    way_b.lie(SEND, Lie::Delay);
+    let b = place.node("txm-b", &[("CHAIN__RPC_URLS", &way_b.url())]);
+    for number in 1..=2 {
+        eventually("a resend on its way", || (way_b.waiting() > 0).then_some(()));
+        let (sent, written) = sent_and_written(&place, &ways, &id);
+        assert!(sent > number && sent <= written, "{sent} of {written}: each is written first");
+        way_b.release();
+        eventually("its arrival", || (way_b.waiting() == 0).then_some(()));
+    }
+    way_b.honest();
+    let token = place.owned_by("txm-b");
+    a.wake();
+    eventually("an end of its ownership", || {
+        let words = a.words();
+        (words.contains("the lease is lost") || words.contains("fenced:")).then_some(())
+    });
+    let (before, _) = sent_and_written(&place, &[&way_b], &id);
+    eventually("more resends", || {
+        (sent_and_written(&place, &[&way_b], &id).0 >= before + 2).then_some(())
+    });
+    let is_owner_again = place.token() > token;
+    assert!(way_a.sent().len() == 1 || is_owner_again, "the first owner sends no more");
+    let (sent, written) = sent_and_written(&place, &ways, &id);
+    assert!(sent <= written, "{sent} of {written}: one was written and not sent");
+    place.chain.mine(3);
+    b.becomes(&id, "CONFIRMED", None);
+
+    b.stop();
+    a.kill();
+    let mut c = start("txm-c", &way_a, "txm_before_resend");
+    let id = place.pay(&c, "a-2");
+    eventually("a kill", || c.has_ended().then_some(()));
+    assert_eq!(sent_and_written(&place, &ways, &id), (1, 1), "written first");
+    let d = place.node("txm-d", &[("CHAIN__RPC_URLS", &way_b.url())]);
+    eventually("resends", || {
+        let (sent, written) = sent_and_written(&place, &ways, &id);
+        assert!(sent <= written, "{sent} of {written}");
+        (sent >= 3).then_some(())
+    });
+    place.chain.mine(3);
+    d.becomes(&id, "CONFIRMED", None);
+    assert_eq!(place.chain.nonce(SIGNER), 2);
+    let stored = place.site.sql("SELECT encode(raw, 'hex') FROM txm.tx_attempts");
+    for raw in [way_a.raws(), way_b.raws()].concat() {
+        assert!(stored.contains(&vec![alloy_primitives::hex::encode(&raw)]), "not stored");
+    }
 }
 
 /// Goal: nothing above a cap is ever signed, and resends go on. Method: the base fee rises above
@@ -89,13 +237,36 @@ fn rsb_004_005_nothing_is_signed_above_a_cap() {
     assert_eq!(place.end(&node, &id)["state"], "CONFIRMED");
 }
 
+/// Goal: no transaction costs more gas than its cap. Method: the price is raised until the next
+/// step would cost more.
+#[test]
+fn rsb_004_nothing_is_signed_above_the_cap_of_a_transaction() {
+    const COST_GWEI: u128 = 105_000;
+    let cost = COST_GWEI.to_string();
+    let settings = [("FEE__COST_GWEI_MAX", cost.as_str()), ("RESUBMIT__BUMP_AFTER", "0")];
+    let place = Place::new(&[&settings[..], &[("RESUBMIT__ATTEMPTS_MAX", "0")]].concat());
+    let node = place.first_node();
+    let id = place.pay(&node, "a-0");
+    let row = node.becomes(&id, "TRACKING", Some("UNDERPRICED"));
+    let all = prices(&row);
+    let most = COST_GWEI * FIRST_BASE_FEE / 21_000;
+    assert!(all.len() > 1 && all.iter().all(|(fee, _)| *fee <= most), "{row}");
+    let (highest, _) = all.last().expect("an attempt");
+    assert!((highest * 112).div_ceil(100) > most, "the next step is above the cap: {row}");
+    let times = sent(&place, &row, all.len() - 1);
+    node.until(&id, "resends", |row| sent(&place, row, all.len() - 1) >= times + 2);
+    assert_eq!(prices(&node.row(&id)), all);
+    assert_eq!(place.end(&node, &id)["state"], "CONFIRMED");
+}
+
 fn cancel(node: &Party, id: &str) {
     let reply = node.post(&format!("/api/v1/tx/{id}/cancel"), &json!({}));
     assert!([200, 202].contains(&reply.status), "{reply:?}");
 }
 
-/// Goal: a cancel ends what was not signed, and else is a wish. Method: a cancel of a row that waits
-/// for funds, and of one in the pool; then one that comes behind the block.
+/// Goal: a cancel ends a row that was not signed, and else is a wish. Method: a cancel of a row
+/// that waits for funds, of one that no pool has, and of one in the pool; then one behind the
+/// block, and one that never arrives.
 #[test]
 fn rsb_006_a_cancel_at_each_state() {
     let place = Place::new(&[("RESUBMIT__BUMP_AFTER", "1000")]);
@@ -128,17 +299,50 @@ fn rsb_006_a_cancel_at_each_state() {
     let row = place.end(&node, &tracking);
     assert_eq!((&row["state"], &row["code"]), (&json!("FAILED"), &json!("CANCELLED")), "{row}");
 
-    // The original wins: it is mined before the wish.
-    let mined = place.pay(&node, "mined");
-    node.becomes(&mined, "TRACKING", Some("PENDING"));
+    // The original wins: it is mined before the wish, or before the cancel has arrived.
+    let mined = pooled(&place, &node, "mined");
     place.chain.mine(1);
     node.becomes(&mined, "TRACKING", Some("MINED"));
-    node.post(&format!("/api/v1/tx/{mined}/cancel"), &json!({}));
-    assert_eq!(place.end(&node, &mined)["state"], "CONFIRMED");
+    cancel(&node, &mined);
+    let row = place.end(&node, &mined);
+    assert_eq!(row["state"], "CONFIRMED");
+    assert_eq!(row["attempts"].as_array().map(Vec::len), Some(1), "nothing was signed: {row}");
+    let late = pooled(&place, &node, "late");
+    place.proxy.lie(SEND, Lie::LoseRequest);
+    cancel(&node, &late);
+    node.until(&late, "a cancel", |row| row["attempts"][1]["kind"] == "CANCEL");
+    let row = place.end(&node, &late);
+    assert_eq!((&row["state"], &row["receipt"]["attempt"]), (&json!("CONFIRMED"), &json!(1)));
+    place.proxy.honest();
+    for ended in [&late, &tracking] {
+        let reply = node.post(&format!("/api/v1/tx/{ended}/cancel"), &json!({}));
+        assert_refused(&reply, 409, "NOT_CANCELLABLE");
+    }
 }
 
-/// Goal: switched off, what an endpoint has is left alone. Method: many looks at the chain, each
-/// of which is longer than half the interval; then a block.
+/// Goal: a cancelled row with a nonce and without bytes is filled. Method: the window is full; the
+/// second payment waits for its turn, and is cancelled.
+#[test]
+fn rsb_006_a_cancelled_nonce_without_bytes_is_filled() {
+    let place = Place::new(&[("RESUBMIT__INTERVAL_MS", "3600000"), ("SUBMIT__IN_FLIGHT_MAX", "1")]);
+    let node = place.first_node();
+    let ids = place.pay_in_order(&node, &["a-0", "a-1", "a-2"]);
+    node.becomes(&ids[0], "TRACKING", Some("PENDING"));
+    place.looks(2);
+    let row = node.becomes(&ids[1], "ALLOCATED", None);
+    assert!(row["attempts"].as_array().is_some_and(Vec::is_empty), "it waits for its turn: {row}");
+    cancel(&node, &ids[1]);
+    node.until(&ids[1], "a fill", |row| row["attempts"][0]["kind"] == "FILL");
+    let rows: Vec<Value> = ids.iter().map(|id| place.end(&node, id)).collect();
+    let ends: Vec<&Value> = rows.iter().map(|row| &row["state"]).collect();
+    assert_eq!(ends, ["CONFIRMED", "FAILED", "CONFIRMED"]);
+    assert_eq!(rows[1]["code"], "FILLED");
+    assert_eq!(rows[1]["attempts"].as_array().map(Vec::len), Some(1), "it never paid");
+    assert_eq!(place.chain.nonce(SIGNER), 3);
+}
+
+/// Goal: switched off, what an endpoint has is left alone, and nothing else changes. Method: many
+/// looks at the chain, each of which is longer than half the interval; then a block.
 #[test]
 fn rsb_007_switched_off_nothing_is_sent_again() {
     let settings = [("RESUBMIT__ENABLED", "false"), ("RESUBMIT__INTERVAL_MS", "100")];
@@ -149,17 +353,47 @@ fn rsb_007_switched_off_nothing_is_sent_again() {
     place.looks(20);
     assert_eq!(place.proxy.sent().len(), 1);
     assert_eq!(place.end(&node, &id)["state"], "CONFIRMED");
+
+    // Bytes that no endpoint has, those that a reorganization lost, and a cancel: these go on.
+    place.proxy.say("txpool is full");
+    let full = place.pay(&node, "a-1");
+    let row = node.until(&full, "an attempt", |row| !row["attempts"][0].is_null());
+    node.until(&full, "sends", |_| sent(&place, &row, 0) >= 3);
+    place.proxy.honest();
+    node.becomes(&full, "TRACKING", Some("PENDING"));
+    place.chain.mine(1);
+    node.becomes(&full, "TRACKING", Some("MINED"));
+    place.chain.reorg(1, &[]);
+    node.becomes(&full, "TRACKING", Some("REORGED"));
+    eventually("the bytes in the pool", || (place.chain.pending_nonce(SIGNER) == 2).then_some(()));
+    assert_eq!(place.end(&node, &full)["state"], "CONFIRMED");
+    let wish = pooled(&place, &node, "a-2");
+    cancel(&node, &wish);
+    node.until(&wish, "a cancel in the pool", |row| row["attempts"][1]["inPool"] == true);
+    let row = place.end(&node, &wish);
+    assert_eq!((&row["state"], &row["code"]), (&json!("FAILED"), &json!("CANCELLED")), "{row}");
 }
 
-/// Goal: a command of any node is carried out once, by the owner, and is in the audit. Method: many
-/// cancels at once, of two nodes.
+/// What the audit has of a row, or of the signer: the deed, its actor and its reason.
+fn audited(place: &Place, about: &str) -> Vec<Vec<String>> {
+    let asked =
+        format!("SELECT what, actor, reason FROM txm.audit WHERE {about} ORDER BY at, what");
+    place.site.sql(&asked)
+}
+
+/// Goal: a command of any node is carried out once, by the owner, and is in the audit. Method: each
+/// command on a node that is not the owner; many cancels at once, of two nodes; a cancel while the
+/// owner stands still.
 #[test]
 fn rsb_008_a_command_of_any_node_is_carried_out_once() {
-    let place = Place::new(&[("RESUBMIT__BUMP_AFTER", "1000")]);
+    let place = Place::new(&[("RESUBMIT__INTERVAL_MS", "3600000")]);
     let a = place.first_node();
+    let id = pooled(&place, &a, "a-0");
     let b = place.node("txm-b", &[]);
-    let id = place.pay(&a, "a-0");
-    a.becomes(&id, "TRACKING", Some("PENDING"));
+    let open = "SELECT count(*) FROM txm.tx_commands WHERE state < 2";
+    let sends = place.proxy.sent().len();
+    b.command(&["tx", "resubmit", &id]);
+    eventually("the bytes again", || (place.proxy.sent().len() == sends + 1).then_some(()));
     let ended = crowd(4, |number| {
         let node = if number % 2 == 0 { &a } else { &b };
         node.operate(&["tx", "cancel", &id, "--reason", "a test"])
@@ -167,10 +401,33 @@ fn rsb_008_a_command_of_any_node_is_carried_out_once() {
     assert!(ended.iter().all(|(exit, ..)| *exit == 0), "{ended:?}");
     let row = place.end(&b, &id);
     assert_eq!((&row["state"], &row["code"]), (&json!("FAILED"), &json!("CANCELLED")), "{row}");
-    let cancels = row["attempts"].as_array().expect("attempts").len();
-    assert_eq!(cancels, 2, "one payment, one cancel: {row}");
-    let audited = format!("SELECT count(*) >= 1 FROM txm.audit WHERE tx_id = '{id}'");
-    assert_eq!(place.site.sql_value(&audited), "t");
-    let open = "SELECT count(*) FROM txm.tx_commands WHERE state < 2";
+    let attempts = row["attempts"].as_array().expect("attempts").len();
+    assert_eq!(attempts, 2, "one payment, one cancel: {row}");
+    assert_eq!(place.proxy.sent().len(), sends + 2, "one resend, one cancel");
+    let told = audited(&place, &format!("tx_id = '{id}'"));
+    let deeds: Vec<&str> = told.iter().map(|row| row[0].as_str()).collect();
+    assert!(deeds.starts_with(&["resubmit", "cancel"]), "{told:?}");
+    assert!(told.iter().all(|row| !row[1].is_empty() && row[2] == "a test"), "{told:?}");
     assert_eq!(place.site.sql_value(open), "0");
+
+    // The owner stands still: the next one carries it out, and the first one not again.
+    let id = pooled(&place, &a, "a-1");
+    a.pause();
+    b.command(&["tx", "cancel", &id]);
+    b.until(&id, "a cancel in the pool", |row| row["attempts"][1]["inPool"] == true);
+    let token = place.owned_by("txm-b");
+    a.wake();
+    a.until(&id, "the row", |row| row["attempts"][1]["inPool"] == true);
+    let row = place.end(&b, &id);
+    assert_eq!(row["code"], "CANCELLED");
+    assert_eq!(row["attempts"].as_array().map(Vec::len), Some(2), "{row}");
+    assert_eq!(place.site.sql_value(open), "0");
+
+    a.command(&["signer", "release", &hex_of(SIGNER)]);
+    let told = audited(&place, "tx_id IS NULL AND what = 'release'");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0][2], "a test");
+    let id = pooled(&place, &a, "a-2");
+    assert!(place.token() > token, "it was given back");
+    assert_eq!(place.end(&a, &id)["state"], "CONFIRMED");
 }

@@ -169,6 +169,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 Event::Order(order) => self.order(order),
                 Event::Looked => {
                     self.look = self.looks.borrow_and_update().clone();
+                    self.reprice();
                     self.looked();
                 }
                 Event::Time => {}
@@ -337,10 +338,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let lowest = lowest.filter(|nonce| jumped.is_none_or(|jumped| jumped > *nonce));
         for id in woken {
             let wants = self.book.take_wants(id, now);
-            if wants.resend || wants.stale {
+            if wants.resend {
                 let nonce = self.book.row(id).and_then(|row| row.tx.nonce);
                 let is_lowest = nonce.is_some() && nonce == lowest;
                 self.book.tell_once(id, TxFact::Due { is_lowest });
+            } else if wants.stale {
+                self.book.tell_once(id, TxFact::Stale);
             }
             if wants.fill && !self.book.is_suspended() {
                 self.book.tell_once(id, TxFact::Fill);

@@ -52,6 +52,22 @@ pub(super) fn resubmit(tx: &Tx, rules: &TxRules) -> Option<TxStep> {
     if tx.state == TxState::Allocated { turn(tx, rules) } else { missing(tx, rules) }
 }
 
+/// Whether its sub state tells only that it waits, and it has waited for too long.
+fn is_stale(tx: &Tx, rules: &TxRules) -> bool {
+    let is_plain = matches!(tx.sub, None | Some(SubState::Pending | SubState::Reorged));
+    let is_late = tx.sent_since.is_some_and(|since| since >= rules.stale);
+    tx.state == TxState::Tracking && tx.wish == Wish::Pay && is_plain && is_late
+}
+
+/// It is shown as STALE. Nothing is sent: the time of its resend has not come.
+pub(super) fn stale(tx: &Tx, rules: &TxRules) -> Option<TxStep> {
+    let mut step = TxStep::of(tx);
+    if tx.receipt.is_none() && is_stale(tx, rules) {
+        step.tx.sub = Some(SubState::Stale);
+    }
+    step.done(tx)
+}
+
 /// The time has come: a bump of the lowest nonce, else the same bytes.
 pub(super) fn due(tx: &Tx, is_lowest: bool, rules: &TxRules) -> Option<TxStep> {
     let mut step = TxStep::of(tx);
@@ -67,9 +83,7 @@ pub(super) fn due(tx: &Tx, is_lowest: bool, rules: &TxRules) -> Option<TxStep> {
         step.tx.resubmit_in = None;
         return step.done(tx);
     }
-    let is_stale = tx.sent_since.is_some_and(|since| since >= rules.stale);
-    let is_plain = matches!(tx.sub, None | Some(SubState::Pending | SubState::Reorged));
-    if tx.state == TxState::Tracking && tx.wish == Wish::Pay && is_stale && is_plain {
+    if is_stale(tx, rules) {
         step.tx.sub = Some(SubState::Stale);
     }
     step.tx.resubmit_in = Some(rules.interval);

@@ -1,5 +1,7 @@
 //! Cancel and fill. Both are wishes: the chain decides which attempt is mined.
 
+use std::time::Duration;
+
 use super::signed::{self, Asker};
 use super::{TxRules, TxStep, dropped, newest};
 use crate::state::TxState;
@@ -33,8 +35,12 @@ pub(super) fn wished(tx: &Tx, wish: Wish, rules: &TxRules) -> Option<TxStep> {
             Wish::Fill => SubState::Filling,
         });
     }
-    signed::attempt(&mut step, rules, Asker::Command);
-    // The next try, if its signature fails.
-    step.tx.resubmit_in = tx.resubmit_in.or(Some(rules.interval));
+    let is_signed = signed::attempt(&mut step, rules, Asker::Command);
+    // The next try, if its signature fails. A new owner does not know the market yet: the look by
+    // time asks for it first.
+    step.tx.resubmit_in = match rules.market {
+        None if !is_signed => Some(Duration::ZERO),
+        _ => tx.resubmit_in.or(Some(rules.interval)),
+    };
     step.done(tx)
 }

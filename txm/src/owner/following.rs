@@ -49,6 +49,10 @@ pub(super) struct Following {
     final_mined: u64,
     wants_final: bool,
     is_asking_final: bool,
+    /// Refusals of a price, until a look that is later than they are.
+    pub underpriced: Vec<(TxId, TxFact)>,
+    /// The same, until the market of that look is known.
+    repriced: Vec<(TxId, TxFact)>,
     receipts: VecDeque<TxId>,
     receipts_under_way: usize,
     /// Rows, and the hash that a person named, if one did.
@@ -142,6 +146,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.following.is_pricing = false;
         self.following.market = market;
         self.following.market_at = Some(Instant::now());
+        // If it is wanted again, this one may be older than a refusal.
+        if !self.following.wants_market {
+            for (id, fact) in std::mem::take(&mut self.following.repriced) {
+                self.book.tell(id, fact, None);
+            }
+        }
     }
 
     /// N1 and N7: the chain's counts against the cursor, and the pools' counts against our sends.
@@ -203,6 +213,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             return;
         }
         self.want_suspension(NONCE_AHEAD, format!("chain {chain}, cursor {cursor}"));
+    }
+
+    /// A later look than the refusals of a price: its market decides about them.
+    pub(super) fn reprice(&mut self) {
+        let refused = std::mem::take(&mut self.following.underpriced);
+        self.following.wants_market |= !refused.is_empty();
+        self.following.repriced.extend(refused);
     }
 
     /// Compares all rows with a new look at the chain.

@@ -215,7 +215,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 SendClass::Replacement => self.ask_known(id),
                 _ => {}
             }
-            self.book.tell(id, TxFact::Answered { attempt, answers }, None);
+            let fact = TxFact::Answered { attempt, answers };
+            match class {
+                // Raised at once by the market that is known, it would spend all its attempts on
+                // prices of before the refusal.
+                SendClass::Underpriced => self.following.underpriced.push((id, fact)),
+                _ => self.book.tell(id, fact, None),
+            }
             // A chain that builds blocks at once may have it already.
             if self.tools.options.is_receipt_asked_at_once && class.is_in_pool() {
                 self.want_receipts(id);

@@ -154,6 +154,7 @@ fn fact(row: &Row, (kind, one, two): (u8, u8, u8)) -> TxFact {
         }
         19 => TxFact::Final,
         20 if one < 64 => TxFact::Taken(B256::repeat_byte(8)),
+        20 if one < 128 => TxFact::Stale,
         21 if one < 64 => TxFact::Cancel,
         21 if one < 96 => TxFact::Fill,
         22 if one < 64 => TxFact::Resolve { is_paid: two % 2 == 0 },

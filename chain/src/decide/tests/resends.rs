@@ -143,15 +143,34 @@ fn without_an_answer_no_price_is_raised() {
     assert_eq!(row.signs(), [AttemptKind::Bump], "an unlisted text, for long");
 }
 
+/// Story: a cancel that came right behind a take-over waited for the next resend.
+#[test]
+fn a_wish_without_a_market_is_looked_at_again_at_once() {
+    let mut row = Row::tracking();
+    row.rules.market = None;
+    row.hand(TxFact::Cancel);
+    assert_eq!((row.signs(), row.tx.resubmit_in), (vec![], Some(Duration::ZERO)));
+    row.hand(LOWEST);
+    assert_eq!((row.signs(), row.tx.resubmit_in), (vec![], Some(INTERVAL)), "the chain is away");
+    row.rules.market = rules().market;
+    row.hand(LOWEST);
+    assert_eq!(row.signs(), [AttemptKind::Cancel]);
+}
+
 #[test]
 fn it_is_stale_without_a_receipt_for_long() {
     let mut row = Row::tracking();
     row.tx.sent_since = Some(Duration::from_secs(59));
     row.hand(LOWEST);
+    assert_eq!(row.hand(TxFact::Stale), []);
     assert_eq!(row.stands().1, Some(SubState::Pending));
     row.tx.sent_since = Some(Duration::from_secs(60));
+    let mut other = row.clone();
     row.hand(LOWEST);
     assert_eq!(row.stands().1, Some(SubState::Stale));
+    let plan = other.tx.resubmit_in;
+    assert_eq!(other.hand(TxFact::Stale), [], "its resend has a time of its own");
+    assert_eq!((other.stands().1, other.tx.resubmit_in), (Some(SubState::Stale), plan));
     row.answer(1, SendClass::Known);
     assert_eq!(row.stands().1, Some(SubState::Stale));
     row.mine(1, 1, Proof::Paid);

@@ -133,6 +133,22 @@ async fn only_the_lowest_nonce_is_bumped_and_never_above_the_caps() {
     world.check();
 }
 
+/// Story: the base fee rose, and within a second all attempts were spent at the market of before.
+#[tokio::test(start_paused = true)]
+async fn a_refused_price_is_raised_by_the_market_of_a_later_look() {
+    let world = World::new(1);
+    let owner = world.start("a").await;
+    world.chain.lie(0, Lie::Refuses("transaction underpriced".to_owned()), 1_000);
+    owner.create(world.request("one", payee(1), 5)).await;
+    world.until("signed", |world| !world.row("one").attempts.is_empty()).await;
+    world.chain.set_base_fee(20 * GWEI);
+    world.chain.mine(1);
+    sleep(Duration::from_secs(3)).await;
+    let attempts = world.row("one").attempts;
+    assert!((2..=5).contains(&attempts.len()), "one a look: {attempts:?}");
+    assert!(attempts.last().expect("one").price.max_fee >= 40 * GWEI, "today's: {attempts:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_suspended_signer_sends_stored_bytes_and_signs_no_payment() {
     let world = World::new(1);
