@@ -21,7 +21,8 @@ use crate::harness::{ChainProxy, Lie, Passing, Proxy, SEND, eventually, hex_of};
 /// Ids: LSE-005, LSE-006.
 #[test]
 fn lse_005_006_the_end_of_an_owner_is_the_begin_of_another() {
-    let place = Place::new(&[]);
+    // However long a take-over lasts: a raised price would be a transaction of its own.
+    let place = Place::new(&[("RESUBMIT__BUMP_AFTER", "1000")]);
     let a = place.first_node();
     let first = place.pay(&a, "a-1");
     a.becomes(&first, "TRACKING", Some("PENDING"));
