@@ -2,10 +2,8 @@
 //! answers another hash each time.
 
 use alloy_primitives::{Address, Bytes, U256};
-use serde_json::{Value, json};
+use serde_json::json;
 
-#[cfg(feature = "crash")]
-use super::place::Party;
 use super::place::Place;
 use super::{PAYEE, SIGNER};
 use crate::harness::{KEYS, Manner, SignerSim, eventually};
@@ -88,7 +86,7 @@ fn sub_015_a_remote_signer_with_another_hash_each_time_pays_once() {
         place.add(&b, SIGNER);
         b.stop();
         named.push(("UBSCORE_CRASH", point));
-        let mut a: Party = place.node("txm-a", &named);
+        let mut a = place.node("txm-a", &named);
         a.post_unheard("/api/v1/tx", place.payment("a-1"));
         eventually(point, || a.has_ended().then_some(()));
         assert_eq!(remote.signed().len(), 1);
@@ -96,8 +94,7 @@ fn sub_015_a_remote_signer_with_another_hash_each_time_pays_once() {
         let b = place.node("txm-b", &named);
         let named = "SELECT tx_id::text FROM txm.managed_tx";
         let id = place.site.sql_value(named);
-        let row: Value = place.end(&b, &id);
-        assert_eq!(row["state"], "CONFIRMED", "{point}");
+        assert_eq!(place.end(&b, &id)["state"], "CONFIRMED", "{point}");
         let signed = remote.signed();
         assert_eq!(signed.len(), signatures, "{point}");
         assert!(signatures == 1 || signed[0] != signed[1], "it signs as the test wants it");
