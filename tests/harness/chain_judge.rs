@@ -23,8 +23,9 @@ struct Attempt {
 /// Fails unless each raw transaction that left is an attempt, each nonce of our signers on chain is
 /// a row of ours, and no business key is paid twice.
 ///
-/// `url`: the database. `left` returns every raw transaction that left a node. `foreign`: transactions with our keys
-/// that the test made. Nodes may run on. Returns the mined payments of our rows.
+/// `url`: the database. `left` returns every raw transaction that left a node. `foreign`:
+/// transactions with our keys that the test made. Nodes may run on. Returns the mined payments of
+/// our rows.
 pub(crate) fn judge_chain(
     url: &str,
     chain: &Rpc,
