@@ -108,8 +108,8 @@ impl Place {
         assert_eq!(exit, 0, "{out}{why}");
     }
 
-    /// A node that is ready. Names that begin with `UBSCORE_`, and `LD_PRELOAD`, are whole ones; the
-    /// others are those of [`Settings`].
+    /// A node that is ready. Names that begin with `UBSCORE_`, and `LD_PRELOAD`, are whole ones.
+    /// The others are those of [`Settings`].
     pub(super) fn node(&self, name: &str, more: Settings) -> Party {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
         command.args(["txm", "serve", "--dev", "--listen", "127.0.0.1:0"]);
