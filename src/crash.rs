@@ -210,11 +210,26 @@ pub fn arm() -> Result<(), Unarmed> {
     fail::cfg_callback(name, move || {
         if visits.fetch_add(1, Ordering::SeqCst) + 1 == visit {
             let us = rustix::process::getpid();
-            // After this line no thread runs on, or not before SIGCONT: neither can be caught.
+            // Behind SIGKILL no thread runs on.
             rustix::process::kill_process(us, signal).ok();
+            // SIGSTOP goes to any thread, and until that one takes it this one would run on, past
+            // the point. From then on this one stands still at its next return from the system.
+            while is_stop_pending() {
+                std::thread::yield_now();
+            }
         }
     })
     .map_err(unarmed)
+}
+
+/// Whether a SIGSTOP for this process has been sent, and no thread has taken it yet.
+#[cfg(feature = "crash")]
+fn is_stop_pending() -> bool {
+    // The bit of signal 19, counted from 1.
+    const STOP: u64 = 1 << 18;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0) & STOP != 0
 }
 
 /// Starts to keep the files that a power cut would leave of the log, if the environment has

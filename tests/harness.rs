@@ -6,21 +6,25 @@
 
 mod browser;
 mod chain;
+mod chain_judge;
 mod chain_lie;
 mod chain_pool;
 mod chain_proxy;
 mod client;
+mod clock_shift;
 mod cluster;
 mod contract;
 mod credentials;
 mod door;
 mod endpoint;
+mod key_file;
 mod load;
 mod log;
 mod money;
 mod proxy;
 mod recharging;
 mod server;
+mod signer_sim;
 mod site;
 mod store;
 mod stream;
@@ -48,10 +52,12 @@ pub(crate) use self::chain::{
     ACCOUNTS, CHAIN_ID, Chain, Draft, FIRST_BASE_FEE, KEYS, NodeError, Rpc, SLOTS_IN_AN_EPOCH,
     hash, hex_of, number,
 };
+pub(crate) use self::chain_judge::judge_chain;
 pub(crate) use self::chain_lie::Lie;
 pub(crate) use self::chain_pool::{BUMP_PERCENT, FULL, PENDING_MAX, QUEUED_MAX, REPLACEMENT};
 pub(crate) use self::chain_proxy::{ANY, ChainProxy, SEND, Sent};
 pub(crate) use self::client::{Reply, Request, assert_refused, exchange, send, send_text};
+pub(crate) use self::clock_shift::{CLOCK_SHIFT, clock_library};
 pub(crate) use self::cluster::Cluster;
 pub(crate) use self::contract::{
     FALSE_TOKEN, FEE_TOKEN, OTHER_TOKEN, REVERTING, TOKEN, TRANSFER, TWICE_TOKEN, mint_data,
@@ -60,6 +66,7 @@ pub(crate) use self::contract::{
 pub(crate) use self::credentials::{Certificate, Issuer, curl, now_s, replace, token};
 pub(crate) use self::door::Door;
 pub(crate) use self::endpoint::{Delivered, Endpoint, Webhook, read_request};
+pub(crate) use self::key_file::{write_key_file, write_private};
 #[cfg(feature = "crash")]
 pub(crate) use self::load::plan_of_round;
 pub(crate) use self::load::{Planned, USERS, assert_kept, endow, plan, post_to};
@@ -68,6 +75,7 @@ pub(crate) use self::money::{Balance, COIN, Way, external, signed_units, units};
 pub(crate) use self::proxy::{COMMIT, Flights, Passing, Proxy, Speaker, place, tells_of_a_commit};
 pub(crate) use self::recharging::{ChannelSim, Recharging, recharge};
 pub(crate) use self::server::{Server, cli, cut_log, refused, repair, said};
+pub(crate) use self::signer_sim::{Manner, SignerSim};
 pub(crate) use self::site::{DECISION, Hold, Session, Site, decides, patient};
 pub(crate) use self::store::{LIMITS, catalog, database, store_over};
 pub(crate) use self::stream::{Follower, Part};

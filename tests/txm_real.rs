@@ -12,6 +12,12 @@ mod place;
 /// Owners that die, stand still, or are cut off.
 mod owners;
 
+/// Clocks that are wrong: of machines, and of PostgreSQL.
+mod clocks;
+
+/// A signer elsewhere, over HTTPS.
+mod remote;
+
 /// Answers of endpoints to a send.
 mod sends;
 

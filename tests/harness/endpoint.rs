@@ -151,7 +151,7 @@ impl Endpoint {
 }
 
 /// Head and body of one request with a length.
-pub(crate) fn read_request(stream: &TcpStream) -> io::Result<(String, Vec<u8>)> {
+pub(crate) fn read_request(stream: impl Read) -> io::Result<(String, Vec<u8>)> {
     let mut reader = BufReader::new(stream);
     let (mut head, mut length) = (String::new(), 0);
     loop {

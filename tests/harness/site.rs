@@ -253,7 +253,7 @@ impl Site {
 
     /// A session that stays open.
     pub(crate) fn session(&self) -> Session {
-        Session { client: block_on(connect(&self.url())) }
+        Session::of(&self.url())
     }
 
     /// Locks these users' USDT in Funding until the session rolls back.
@@ -554,6 +554,11 @@ impl Session {
     /// Whether a statement can be run.
     pub(crate) fn does(&self, statement: &str) -> bool {
         block_on(self.client.batch_execute(statement)).is_ok()
+    }
+
+    /// A session with this database.
+    pub(crate) fn of(url: &str) -> Session {
+        Session { client: block_on(connect(url)) }
     }
 
     /// Runs SQL; rows as text, NULL as "".

@@ -26,7 +26,7 @@ fn ends(node: &Node, chain: &Chain, request_id: &str) {
 /// transaction with the key from elsewhere, and another hash in a row.
 #[test]
 fn the_audit_compares_each_nonce_with_the_chain() {
-    let (site, chain, node) = place();
+    let (site, chain, mut node) = place();
     for id in ["a-1", "a-2"] {
         assert_eq!(pay(&node, id).status, 202);
         ends(&node, &chain, id);
@@ -37,6 +37,7 @@ fn the_audit_compares_each_nonce_with_the_chain() {
     let (code, words, _) = node.operate(&["tx", "audit", "--signer", &signer]);
     assert!(code == 0 && words.contains("2 nonces, 0 differences"), "{words}");
 
+    node.is_not_judged();
     let raw = chain.sign(SIGNER, &Draft::payment(2, PAYEE, 7));
     chain.send(&raw).expect("taken");
     chain.mine(1);

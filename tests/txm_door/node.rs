@@ -3,25 +3,33 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use alloy_primitives::Address;
 use jsonwebtoken::{EncodingKey, Header};
-use rsa::rand_core::OsRng;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use ubscore::config::auth::DEVELOPMENT_SECRET;
 
-use crate::harness::{CHAIN_ID, Chain, KEYS, Reply, Request, Site, cli, now_s, said, send};
+use crate::harness::{
+    CHAIN_ID, Chain, ChainProxy, KEYS, Reply, Request, Rpc, Site, cli, judge_chain, now_s, said,
+    send, write_key_file, write_private,
+};
 
 /// The password of the key files.
 const PASSWORD: &str = "a password of the tests";
 
-/// A node, which is killed with this value.
+/// A node, which is killed with this value. Behind its end the chain and everything that left it
+/// are compared with the rows.
 pub(super) struct Node {
     process: Child,
+    /// Its endpoint.
+    proxy: ChainProxy,
+    chain: Rpc,
+    database: String,
+    is_judged: bool,
     /// The clients' listener.
     pub(super) clients: SocketAddr,
     /// The operators' listener.
@@ -33,6 +41,9 @@ impl Drop for Node {
         // It may have ended already.
         self.process.kill().ok();
         self.process.wait().ok();
+        if self.is_judged && !thread::panicking() {
+            judge_chain(&self.database, &self.chain, || self.proxy.raws(), &[]);
+        }
     }
 }
 
@@ -41,17 +52,10 @@ fn keys(site: &Site) -> (PathBuf, PathBuf) {
     let (directory, password) = (site.fresh_path("keys"), site.fresh_path("password"));
     fs::create_dir(&directory).expect("a directory");
     for (name, key) in ["one", "two"].iter().zip(KEYS) {
-        let made = eth_keystore::encrypt_key(&directory, &mut OsRng, key, PASSWORD, Some(name));
-        made.expect("a key file");
-        private(&directory.join(name));
+        write_key_file(&directory.join(name), key, PASSWORD);
     }
-    fs::write(&password, PASSWORD).expect("written");
-    private(&password);
+    write_private(&password, PASSWORD);
     (directory, password)
-}
-
-fn private(path: &std::path::Path) {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("our own file");
 }
 
 /// The command that starts a node. Time is short, and one block is final.
@@ -89,6 +93,8 @@ impl Node {
         environment: &[(&str, &str)],
     ) -> Node {
         let mut command = command(site, chain, name);
+        let proxy = ChainProxy::start(chain);
+        command.env("UBSCORE__TXM__CHAIN__RPC_URLS", proxy.url());
         command.envs(environment.iter().copied());
         let mut process = command.spawn().expect("the binary");
         let mut line = String::new();
@@ -99,7 +105,14 @@ impl Node {
             value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{key}: {line:?}"))
         };
         assert!(line.starts_with("ubscore ready txm="), "{line:?}");
-        Node { clients: part("txm="), ops: part("ops="), process }
+        let (database, chain) = (site.url(), chain.rpc().clone());
+        let (clients, ops) = (part("txm="), part("ops="));
+        Node { process, proxy, chain, database, is_judged: true, clients, ops }
+    }
+
+    /// From here on the test itself falsifies rows, or uses the key: nothing is compared.
+    pub(super) fn is_not_judged(&mut self) {
+        self.is_judged = false;
     }
 
     /// Ends it by SIGKILL.

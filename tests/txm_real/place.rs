@@ -5,29 +5,33 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use alloy_primitives::{Address, B256, hex};
+use alloy_primitives::{Address, B256, U256};
 use jsonwebtoken::{EncodingKey, Header};
-use rsa::rand_core::OsRng;
+use k256::ecdsa::SigningKey;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use ubscore::config::auth::DEVELOPMENT_SECRET;
 
 use super::{PAYEE, SIGNER};
 use crate::harness::{
-    CHAIN_ID, Chain, ChainProxy, KEYS, PATIENCE, Reply, Request, Site, cli, eventually, hex_of,
-    now_s, said, send, text,
+    CHAIN_ID, CLOCK_SHIFT, Chain, ChainProxy, KEYS, PATIENCE, Reply, Request, Site, cli,
+    clock_library, eventually, hex_of, judge_chain, now_s, said, send, text, write_key_file,
+    write_private,
 };
 
 /// The password of the key files.
 const PASSWORD: &str = "a password of the tests";
+/// Keys beside those of the chain's accounts.
+const MORE_KEYS: [B256; 2] = [B256::repeat_byte(0x21), B256::repeat_byte(0x22)];
+/// The time of a token, s. Nodes whose clock is an hour ahead take it too.
+const TOKEN_S: u64 = 6 * 3_600;
 /// The heads that an endpoint is asked for in one cycle, at most: latest, safe, finalized.
 const HEADS_OF_A_CYCLE: usize = 3;
 
@@ -40,6 +44,8 @@ pub(super) struct Place {
     pub(super) chain: Chain,
     /// The endpoint of each node that has no other.
     pub(super) proxy: ChainProxy,
+    /// The endpoints of nodes that have their own.
+    others: Mutex<Vec<Arc<ChainProxy>>>,
     keys: PathBuf,
     password: PathBuf,
     settings: Vec<(String, String)>,
@@ -56,29 +62,32 @@ impl Drop for Place {
     }
 }
 
-fn private(path: &Path) {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("our own file");
+/// The accounts of every key here: those of the chain, and two more.
+pub(super) fn signers() -> Vec<Address> {
+    let address = |key: &B256| {
+        Address::from_private_key(&SigningKey::from_slice(key.as_slice()).expect("a key"))
+    };
+    KEYS.iter().chain(&MORE_KEYS).map(address).collect()
 }
 
 impl Place {
-    /// With the keys of the first accounts. Time is short, and two blocks are final.
-    pub(super) fn with_signers(signers: usize, settings: Settings) -> Place {
+    /// With the keys of the first [`signers`], as files. Time is short, and two blocks are final.
+    pub(super) fn with_signers(count: usize, settings: Settings) -> Place {
         let (site, chain) = (Site::new(), Chain::start());
         let proxy = ChainProxy::start(&chain);
         let (keys, password) = (site.fresh_path("keys"), site.fresh_path("password"));
         fs::create_dir(&keys).expect("a directory");
-        for (place, key) in KEYS.iter().take(signers).enumerate() {
-            let name = format!("key-{place}");
-            let made = eth_keystore::encrypt_key(&keys, &mut OsRng, key, PASSWORD, Some(&name));
-            made.expect("a key file");
-            private(&keys.join(name));
+        for (place, key) in KEYS.iter().chain(&MORE_KEYS).take(count).enumerate() {
+            write_key_file(&keys.join(format!("key-{place}")), *key, PASSWORD);
         }
-        fs::write(&password, PASSWORD).expect("written");
-        private(&password);
+        for signer in signers().iter().skip(KEYS.len()) {
+            chain.set_balance(*signer, U256::from(10).pow(U256::from(18)));
+        }
+        write_private(&password, PASSWORD);
         let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string()));
         let (settings, foreign) = (settings.collect(), Mutex::default());
-        let paid = AtomicU64::new(0);
-        Place { site, chain, proxy, keys, password, settings, foreign, paid }
+        let (others, paid) = (Mutex::default(), AtomicU64::new(0));
+        Place { site, chain, proxy, others, keys, password, settings, foreign, paid }
     }
 
     /// With [`SIGNER`].
@@ -109,8 +118,8 @@ impl Place {
         self.site = backup;
     }
 
-    /// A node that is ready. Settings with another prefix than `UBSCORE_` are those of
-    /// [`Settings`].
+    /// A node that is ready. Names that begin with `UBSCORE_`, and `LD_PRELOAD`, are whole ones.
+    /// The others are those of [`Settings`].
     pub(super) fn node(&self, name: &str, more: Settings) -> Party {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
         command.args(["txm", "serve", "--dev", "--listen", "127.0.0.1:0"]);
@@ -132,7 +141,7 @@ impl Place {
         ];
         let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in defaults.into_iter().chain(own).chain(more.iter().copied()) {
-            let is_whole = name.starts_with("UBSCORE_");
+            let is_whole = name.starts_with("UBSCORE_") || name == "LD_PRELOAD";
             let whole = if is_whole { name.to_owned() } else { format!("UBSCORE__TXM__{name}") };
             command.env(whole, value);
         }
@@ -214,41 +223,36 @@ impl Place {
         self.proxy.raws().into_iter().collect()
     }
 
-    /// Every raw transaction that left is an attempt; every one on chain is one, with a nonce of
-    /// one row, and pays what no other one pays.
+    /// One more endpoint. The judge looks at everything that leaves by it.
+    pub(super) fn endpoint(&self, chain: &Chain) -> Arc<ChainProxy> {
+        let endpoint = Arc::new(ChainProxy::start(chain));
+        self.others.lock().expect("no panic").push(Arc::clone(&endpoint));
+        endpoint
+    }
+
+    /// A node on a machine with a clock that is wrong by so many seconds.
+    pub(super) fn node_with_clock(&self, name: &str, seconds: &str) -> Party {
+        let library = clock_library().to_str().expect("text");
+        self.node(name, &[("LD_PRELOAD", library), (CLOCK_SHIFT, seconds)])
+    }
+
+    /// Everything that left by any endpoint, with repetitions.
+    fn left(&self) -> Vec<Vec<u8>> {
+        let others = self.others.lock().expect("no panic");
+        let others = others.iter().flat_map(|other| other.raws());
+        self.proxy.raws().into_iter().chain(others).collect()
+    }
+
+    /// [`judge_chain`], and no two payments are the same: their values tell them apart without the
+    /// rows.
     pub(super) fn judge(&self) {
-        let attempts = self.site.sql("SELECT encode(raw, 'hex') FROM txm.tx_attempts");
-        let attempts: BTreeSet<String> = attempts.into_iter().flatten().collect();
-        for raw in self.proxy.raws() {
-            assert!(attempts.contains(&hex::encode(&raw)), "not stored: {}", hex::encode(raw));
-        }
-        let rows = self.site.sql(
-            "SELECT '0x' || encode(a.tx_hash, 'hex'), t.signer || '/' || t.nonce \
-             FROM txm.tx_attempts a JOIN txm.managed_tx t USING (tx_id)",
-        );
-        let signers: BTreeSet<String> =
-            self.site.sql("SELECT signer FROM txm.signers").into_iter().flatten().collect();
         let foreign = self.foreign.lock().expect("no panic").clone();
         let mut paid = BTreeSet::new();
-        for height in 1..=self.chain.height() {
-            let block = self.chain.ask("eth_getBlockByNumber", json!([hex_of(height), true]));
-            for mined in block["transactions"].as_array().expect("a list") {
-                let (hash, from) = (text(&mined["hash"]), text(&mined["from"]));
-                if !signers.contains(from) || foreign.contains(&hash.parse().expect("a hash")) {
-                    continue;
-                }
-                let nonce = crate::harness::number(&mined["nonce"]);
-                let row = vec![hash.to_owned(), format!("{from}/{nonce}")];
-                assert!(rows.contains(&row), "no row has {mined}");
-                let key = (from.to_owned(), mined["to"].clone(), mined["value"].clone());
-                let is_payment = text(&mined["to"]) == hex_of(PAYEE);
-                let key = format!("{key:?}");
-                assert!(paid.insert(key) || !is_payment, "paid twice: {mined}");
-            }
+        for mined in judge_chain(&self.site.url(), self.chain.rpc(), || self.left(), &foreign) {
+            let key = format!("{} {} {}", mined["from"], mined["to"], mined["value"]);
+            let is_payment = text(&mined["to"]) == hex_of(PAYEE);
+            assert!(paid.insert(key) || !is_payment, "paid twice: {mined}");
         }
-        let twice = "SELECT business_key FROM txm.managed_tx GROUP BY 1 HAVING count(*) > 1 \
-                     AND business_key IS NOT NULL";
-        assert_eq!(self.site.sql(twice), Vec::<Vec<String>>::new());
     }
 }
 
@@ -436,14 +440,14 @@ impl Party {
 }
 
 fn signed(mut claims: Value) -> String {
-    claims["exp"] = json!(now_s() + 3_600);
+    claims["exp"] = json!(now_s() + TOKEN_S);
     let key = EncodingKey::from_secret(DEVELOPMENT_SECRET.as_bytes());
     jsonwebtoken::encode(&Header::default(), &claims, &key).expect("a token")
 }
 
 /// The token of a service that uses every signer here.
 fn service() -> String {
-    let signers: Vec<String> = crate::harness::ACCOUNTS.iter().map(hex_of).collect();
+    let signers: Vec<String> = signers().iter().map(hex_of).collect();
     signed(json!({"sub": "pay", "role": "service", "aud": "ubscore-txm", "signers": signers}))
 }
 

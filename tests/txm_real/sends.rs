@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::SIGNER;
 use super::place::{Party, Place};
-use crate::harness::{ChainProxy, Lie, SEND, eventually};
+use crate::harness::{Lie, SEND, eventually};
 
 /// A text of an endpoint, and its consequence.
 struct Said {
@@ -101,7 +101,6 @@ fn sub_012_013_no_failure_of_an_endpoint_is_an_answer() {
         ("a long answer", Lie::LongAnswer),
         ("a compressed answer", Lie::Gzip),
         ("a late answer", Lie::DelayAnswer),
-        ("another hash", Lie::result(json!(format!("0x{}", "1".repeat(64))))),
     ];
     for (number, (name, lie)) in lies.iter().enumerate() {
         let before = place.proxy.sent().len();
@@ -118,12 +117,40 @@ fn sub_012_013_no_failure_of_an_endpoint_is_an_answer() {
     assert_eq!(place.chain.nonce(SIGNER), lies.len() as u64);
 }
 
+/// Goal: an endpoint that answers another hash is a liar and no answer: it is set aside, and the
+/// same bytes go on by the others. Method: of two endpoints one loses the send, and the other one
+/// delivers it and answers another hash; then both are honest.
+#[test]
+fn sub_012_an_endpoint_that_answers_another_hash_is_set_aside() {
+    let place = Place::new(&[("RESUBMIT__BUMP_AFTER", "1000")]);
+    let liar = place.endpoint(&place.chain);
+    let urls = format!("{},{}", place.proxy.url(), liar.url());
+    let node = place.node("txm-a", &[("CHAIN__RPC_URLS", &urls)]);
+    place.add(&node, SIGNER);
+    place.proxy.lie(SEND, Lie::LoseRequest);
+    liar.lie(SEND, Lie::result(json!(format!("0x{}", "1".repeat(64)))));
+    let id = place.pay(&node, "a-1");
+    eventually("a count of lies", || {
+        (node.metric("ubscore_rpc_mismatch_total") == 1.0).then_some(())
+    });
+    let sends = place.proxy.sent().len();
+    eventually("further sends", || (place.proxy.sent().len() >= sends + 2).then_some(()));
+    assert_eq!(node.row(&id)["final"], false);
+    liar.honest();
+    place.proxy.honest();
+    assert_eq!(place.end(&node, &id)["state"], "CONFIRMED");
+    let second = place.pay(&node, "a-2");
+    assert_eq!(place.end(&node, &second)["state"], "CONFIRMED");
+    assert_eq!(liar.sent().len(), 1, "it gets nothing more");
+    assert_eq!(place.sent().len(), 2, "the same bytes each time");
+}
+
 /// Goal: of two endpoints that contradict each other the better answer counts, and a refusal counts
 /// only if both say it. Method: one endpoint refuses for good, then lacks funds, then is silent.
 #[test]
 fn sub_016_the_best_of_two_contradicting_answers_counts() {
     let place = Place::new(&[]);
-    let other = ChainProxy::start(&place.chain);
+    let other = place.endpoint(&place.chain);
     let urls = format!("{},{}", place.proxy.url(), other.url());
     let node = place.node("txm-a", &[("CHAIN__RPC_URLS", &urls)]);
     place.add(&node, SIGNER);
