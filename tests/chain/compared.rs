@@ -56,7 +56,7 @@ enum Difference {
 const DIFFERENCES: [(Difference, &str); 8] = [
     (Difference::LowFeeRefused, "a fee below the base fee is refused; the model's pool keeps it"),
     (Difference::LowFeeDropped, "the next block drops one from the pool; the model keeps it"),
-    (Difference::GapDropped, "the next block drops what stands behind a lost nonce"),
+    (Difference::GapDropped, "the next block drops transactions behind a lost nonce"),
     (Difference::LaterDropped, "the later ones go with one that the pool is told to drop"),
     (Difference::OldBlockGone, "a reorganized block is not found by its hash"),
     (Difference::BaseFeeOfNewBlocks, "new blocks of a reorganization have a base fee of their own"),

@@ -34,7 +34,7 @@ use crate::harness::{ACCOUNTS, FIRST_BASE_FEE, PATIENCE, Random, SetAtEnd, soak_
 /// The signers.
 const SIGNERS: [Address; 4] = [ACCOUNTS[0], ACCOUNTS[1], ACCOUNTS[2], ACCOUNTS[3]];
 const NODES: [&str; 3] = ["txm-a", "txm-b", "txm-c"];
-const CLIENTS: usize = 4;
+const CLIENTS: usize = 8;
 /// The blocks on top of a final one. A reorganization is not deeper than one less.
 const REQUIRED: u64 = 4;
 
