@@ -12,6 +12,7 @@
 #                FAMILY=transactions alone: ROUNDS=200 kills under a crowd of transactions and a venue, PostgreSQL struck in most
 #                FAMILY=recharges alone: chaos of payment channels, server and PostgreSQL for MINUTES=60; 10,000 broken
 #                callbacks, CONNECTIONS=10000 broken connections
+#                FAMILY=txm alone: chaos of three nodes of the transaction manager, their ways and a chain for MINUTES=60
 #   make mutants change one decision at a time and see that a unit test fails; needs cargo-mutants
 #   make bench   the benches
 #   make instructions  counts what orders, lookups, records and commands of venues take, by callgrind; installs valgrind and gungraun-runner
@@ -64,7 +65,7 @@ test: need-rust need-postgres need-curl need-openssl need-promtool need-schemath
 	SCHEMATHESIS=$$PWD/$(SCHEMATHESIS)/bin/st RUST_TEST_THREADS=4 $(CARGO) test --workspace --features crash --locked
 
 # Its output is one run's record: date, machine and commit come first.
-soak: need-rust need-postgres
+soak: need-rust need-postgres $(if $(filter txm,$(FAMILY)),need-anvil)
 	echo "date         $$(date --utc +%FT%TZ)"
 	echo "CPU          $$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $$(nproc) cores"
 	echo "commit       $$(git describe --always --dirty)"
@@ -80,7 +81,8 @@ soak: need-rust need-postgres
 	  transactions) tests=(payments:: rcv_006_no_round); export UBSCORE_SOAK_ROUNDS=$(ROUNDS) ;;
 	  recharges) tests=(recharge_soak:: rch_040)
 	    export UBSCORE_SOAK_MINUTES=$(MINUTES) UBSCORE_SOAK_CONNECTIONS=$(CONNECTIONS) ;;
-	  *) echo "no family $(FAMILY): faults, growth, takeovers, reads, trades, transactions or recharges" >&2; exit 1 ;;
+	  txm) tests=(txm_real::soak); export UBSCORE_SOAK_MINUTES=$(MINUTES) ;;
+	  *) echo "no family $(FAMILY): faults, growth, takeovers, reads, trades, transactions, recharges or txm" >&2; exit 1 ;;
 	esac
 	RUST_TEST_THREADS=1 $(CARGO) test --profile soak --features crash --locked --test main -- --nocapture "$${tests[@]}"
 	if [ "$(FAMILY)" = faults ]; then

@@ -18,6 +18,9 @@ mod lies;
 /// Tokens that pay, and those that do not.
 mod contracts;
 
+/// The model of the chain, which the simulation of the manager runs on, against the node.
+mod compared;
+
 /// The account that sends.
 const SENDER: Address = ACCOUNTS[0];
 /// An account that has nothing at the start.

@@ -42,6 +42,9 @@ mod nonces;
 /// Resends, raised prices, cancels, commands.
 mod resends;
 
+/// A crowd of clients while nodes, ways and chain fail by chance.
+mod soak;
+
 /// The signer of these tests.
 const SIGNER: Address = ACCOUNTS[0];
 /// The payee.

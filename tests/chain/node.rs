@@ -124,6 +124,27 @@ fn the_pool_above_a_reorganized_nonce_is_dropped_with_the_next_block() {
     assert_eq!((chain.nonce(SENDER), chain.transaction(waits)), (0, None));
 }
 
+/// Story: a node's audit did not find a mined payment, since its bytes had come again within the
+/// reorganization that mined them.
+#[test]
+fn a_queued_transaction_that_a_reorganization_mines_stays_in_the_pool() {
+    let chain = Chain::start();
+    let raws = [0, 1].map(|nonce| payment(&chain, nonce, 1));
+    chain.mine(1);
+    raws.iter().for_each(|raw| drop(chain.send(raw).expect("taken")));
+    chain.mine(1);
+    chain.rollback(1);
+    let queued = chain.send(&raws[1]).expect("queued");
+    chain.reorg(1, &[(&raws[0], 0), (&raws[1], 0)]);
+    chain.mine(4);
+    assert_eq!((height_of(&receipt(&chain, queued)), chain.nonce(SENDER)), (1, 2));
+    let shown = chain.transaction(queued).expect("shown");
+    assert!(shown["blockHash"].is_null(), "as not mined: {shown}");
+    assert!(!chain.drop_transaction(queued), "only those that can be mined are dropped");
+    chain.ask("anvil_dropAllTransactions", json!([]));
+    assert!(!chain.transaction(queued).expect("shown")["blockHash"].is_null());
+}
+
 #[test]
 fn a_rollback_lowers_the_head_and_keeps_the_pool() {
     let chain = Chain::start();

@@ -471,6 +471,25 @@ impl Party {
         let (exit, out, why) = self.operate(&[arguments, &["--reason", "a test"]].concat());
         assert_eq!(exit, 0, "{out}{why}");
     }
+
+    /// Sends a signal. The process ends at the latest with this value.
+    pub(super) fn send_signal(&self, signal: Signal) {
+        self.signal(signal);
+    }
+
+    /// Whether it has ended. Nothing waits for it before its value ends.
+    pub(super) fn is_gone(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id()));
+        // The state follows the name, which is in brackets.
+        stat.map_or(true, |stat| stat.rsplit(')').next().is_none_or(|it| it.starts_with(" Z")))
+    }
+
+    /// Asks the clients' listener of a node that may end meanwhile.
+    pub(super) fn try_ask(&self, method: &str, path: &str, body: Option<&Value>) -> Option<Reply> {
+        let token = service();
+        let request = Request { body, ..Request::new(&token, method, path) };
+        send(self.clients, &request).ok()
+    }
 }
 
 impl Place {
