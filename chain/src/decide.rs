@@ -91,6 +91,9 @@ pub enum TxFact {
     Confirmed(Confirmed),
     /// The block of the receipt is final by the policy.
     Final,
+    /// The tag `finalized` is past the block of the receipt of a terminal row, or the row was
+    /// looked at for long enough. It is not looked at any more.
+    Past,
     /// The nonce is below the final count, and no attempt has a receipt.
     Unaccounted,
     /// The final count is at or below the nonce again: it was too high.
@@ -134,6 +137,9 @@ pub struct TxRules {
     pub stale: Duration,
     /// Confirmations on top of the receipt's block. No row ends before so many were told.
     pub required: usize,
+    /// Whether a row that ends is still looked at: the policy of finality is weaker than the tag
+    /// `finalized`.
+    pub is_watched: bool,
     /// The caps.
     pub caps: GasCaps,
     /// The market now; `None`: unknown, and nothing new is signed.
@@ -259,7 +265,7 @@ impl TxStep {
 /// Decides about a transaction; `None`: the fact changes nothing here.
 ///
 /// No fact ends a row that has a nonce, but `Final`, `Resolve` and `Taken`. No step changes a
-/// terminal row.
+/// terminal row, except that `Past` marks it as final.
 pub fn decide(tx: &Tx, fact: &TxFact, rules: &TxRules) -> Option<TxStep> {
     match fact {
         TxFact::Delayed(sub) => delayed(tx, *sub),
@@ -275,6 +281,7 @@ pub fn decide(tx: &Tx, fact: &TxFact, rules: &TxRules) -> Option<TxStep> {
         TxFact::Unmined => mined::unmined(tx, rules),
         TxFact::Confirmed(confirmed) => mined::confirmed(tx, confirmed),
         TxFact::Final => mined::ended(tx, rules),
+        TxFact::Past => mined::past(tx),
         TxFact::Unaccounted => mined::unaccounted(tx),
         TxFact::Unspent => mined::unspent(tx, rules),
         TxFact::Taken(hash) => mined::taken(tx, *hash),
@@ -282,7 +289,7 @@ pub fn decide(tx: &Tx, fact: &TxFact, rules: &TxRules) -> Option<TxStep> {
         TxFact::Cancel => wished::wished(tx, Wish::Cancel, rules),
         TxFact::Fill => wished::wished(tx, Wish::Fill, rules),
         TxFact::Resubmit => due::resubmit(tx, rules),
-        TxFact::Resolve { is_paid } => mined::resolved(tx, *is_paid),
+        TxFact::Resolve { is_paid } => mined::resolved(tx, *is_paid, rules),
     }
 }
 

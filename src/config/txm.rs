@@ -249,6 +249,7 @@ impl Txm {
             finality: confirmations.policy.into(),
             stale: ms(confirmations.stale_receipt_timeout_ms),
             receipt_workers: confirmations.receipt_workers,
+            is_receipt_asked_at_once: confirmations.fetch_receipt_upon_entry,
             watch_blocks: confirmations.watch_blocks,
             sign_timeout: ms(self.signers.timeout_ms),
             release_blind: ms(self.release_blind_ms),

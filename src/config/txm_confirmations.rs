@@ -17,6 +17,8 @@ pub struct Confirmations {
     pub stale_receipt_timeout_ms: u64,
     /// Batches of receipts under way.
     pub receipt_workers: usize,
+    /// Whether a receipt is asked for right behind the answer to a send, once.
+    pub fetch_receipt_upon_entry: bool,
     /// Blocks for which an ended transaction is still looked at.
     pub watch_blocks: u64,
 }
@@ -50,6 +52,7 @@ impl Default for Confirmations {
             policy: FinalityTag::Finalized,
             stale_receipt_timeout_ms: 60_000,
             receipt_workers: 10,
+            fetch_receipt_upon_entry: false,
             watch_blocks: 128,
         }
     }

@@ -38,10 +38,33 @@ const WAITS_FOR_STANDBY: &str = "SyncRepWaitForLSN";
 /// # Errors
 /// [`Error::Connect`], [`Error::Timeout`], [`Error::Changed`], [`Error::Superseded`].
 pub async fn connect(address: &Address, limits: &Limits) -> Result<Client, Error> {
-    Ok(open(address, limits).await?.0)
+    Ok(open(address, limits, ignore).await?.0)
 }
 
-async fn open(address: &Address, limits: &Limits) -> Result<(Client, JoinHandle<()>), Error> {
+/// A connection that hears a channel of PostgreSQL: `heard` gets each payload. News that came before are lost. It ends with
+/// its client, and so does its task.
+///
+/// # Errors
+/// As [`connect`], and [`Error::Query`].
+pub(super) async fn listen(
+    address: &Address,
+    limits: &Limits,
+    channel: &'static str,
+    heard: impl Fn(&str) + Send + 'static,
+) -> Result<(Client, JoinHandle<()>), Error> {
+    let (client, task) = open(address, limits, heard).await?;
+    within(limits.connect_timeout, client.batch_execute(&format!("LISTEN {channel}"))).await??;
+    Ok((client, task))
+}
+
+/// For connections that hear no channel.
+fn ignore(_payload: &str) {}
+
+async fn open(
+    address: &Address,
+    limits: &Limits,
+    heard: impl Fn(&str) + Send + 'static,
+) -> Result<(Client, JoinHandle<()>), Error> {
     let admission = address.pin().map(|pin| pin.ask(address.examines())).transpose()?;
     let incarnation = address.pin().and_then(|pin| pin.incarnation());
     let config = session(address.config(), limits, incarnation);
@@ -50,7 +73,7 @@ async fn open(address: &Address, limits: &Limits) -> Result<(Client, JoinHandle<
         .map_err(|_elapsed| Error::Timeout(limits.connect_timeout))?
         .map_err(Error::Connect)?;
     let changes = admission.as_ref().map(|admission| admission.changes.clone());
-    let task = tokio::spawn(drive(connection, address.pin().cloned(), changes));
+    let task = tokio::spawn(drive(connection, address.pin().cloned(), changes, heard));
     // The connection ends with its client.
     let checks = async {
         check_settings(&client, limits).await?;
@@ -97,6 +120,7 @@ async fn drive(
     mut connection: Connection<Socket, impl AsyncRead + AsyncWrite + Unpin>,
     pin: Option<Arc<Pin>>,
     changes: Option<watch::Receiver<u64>>,
+    heard: impl Fn(&str),
 ) {
     let work = async {
         while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
@@ -114,6 +138,7 @@ async fn drive(
                 Ok(AsyncMessage::Notice(notice)) => {
                     info!("{}: {}", notice.severity(), notice.message());
                 }
+                Ok(AsyncMessage::Notification(news)) => heard(news.payload()),
                 Ok(_) => {}
                 // The caller gets the same error, and decides.
                 Err(error) => {
@@ -266,7 +291,7 @@ type Opened = Result<(Client, JoinHandle<()>), tokio_postgres::Error>;
 impl Connect for Opener {
     fn connect(&self, _config: &Config) -> Pinned<Box<dyn Future<Output = Opened> + Send + '_>> {
         Box::pin(async move {
-            match open(&self.address, &self.limits).await {
+            match open(&self.address, &self.limits, ignore).await {
                 Ok((client, task)) => {
                     client.batch_execute(self.first).await?;
                     Ok((client, task))

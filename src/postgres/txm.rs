@@ -5,11 +5,12 @@
 //! (`src/postgres/txm/sql/`, applied at a start).
 //!
 //! In reading order: [`schema`] (migrations and functions), [`store`] (the fenced store of a node),
-//! [`details`] and [`reads`] (the rows for the listener), `rows` (rows to values
+//! `listener` (the news of other nodes), [`details`] and [`reads`] (the rows for the listener), `rows` (rows to values
 //! and back), `call` (one statement, and the meaning of its failure).
 
 mod call;
 pub mod details;
+mod listener;
 pub mod reads;
 mod rows;
 pub mod schema;

@@ -8,7 +8,7 @@
 //!       chain::decide (pure) --> TxStore::write (fenced, one statement) --> effects: sign, send
 //! ```
 //!
-//! In reading order: [`store`] (the fenced store), [`signer`] (keys), [`rpc`] (endpoints), [`node`]
+//! In reading order: [`store`] (the fenced store, and its [`news`]), [`signer`] (keys), [`rpc`] (endpoints), [`node`]
 //! (leases and tasks of one process), [`desk`] (requests), [`prepare`] (the checks before a nonce).
 
 mod crash;
@@ -16,6 +16,7 @@ pub mod desk;
 mod lease_keeper;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
+pub mod news;
 pub mod node;
 pub mod open_rows;
 pub mod options;

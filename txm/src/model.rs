@@ -45,6 +45,7 @@ pub fn options() -> TxmOptions {
         finality: Finality::Count,
         stale: Duration::from_secs(60),
         receipt_workers: 10,
+        is_receipt_asked_at_once: false,
         watch_blocks: 128,
         sign_timeout: Duration::from_secs(5),
         release_blind: Duration::from_secs(30),

@@ -106,7 +106,9 @@ pub struct TxmOptions {
     pub stale: Duration,
     /// Batches of receipts under way.
     pub receipt_workers: usize,
-    /// Blocks for which a final row is looked at.
+    /// Whether a receipt is asked for right behind the answer to a send, once.
+    pub is_receipt_asked_at_once: bool,
+    /// Blocks for which a row that ended is looked at.
     pub watch_blocks: u64,
     /// The limit of one signature.
     pub sign_timeout: Duration,

@@ -28,6 +28,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
+use crate::options::Finality;
 use crate::prepare::{Prepared, assumed_fee};
 use crate::refusal::TxRefusal;
 use crate::rpc::look::Look;
@@ -313,6 +314,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             market: self.following.market,
             is_suspended: self.book.is_suspended(),
             required: options.required,
+            is_watched: options.finality != Finality::Finalized,
         }
     }
 

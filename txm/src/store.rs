@@ -4,10 +4,16 @@
 //! node sees only durations.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use alloy_primitives::{Address, B256};
 use chain::decide::TxStep;
 use chain::tx::{NewTx, Tx, TxId};
+
+use crate::news::News;
+
+/// The most rows that one look for arrivals returns.
+pub const ARRIVED_MAX: usize = 100;
 
 /// A lease of a signer: this process may act for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -220,7 +226,7 @@ pub trait TxStore: Send + Sync + 'static {
     fn open(&self, lease: Lease) -> impl Future<Output = Result<SignerBook, StoreError>> + Send;
 
     /// The rows without a nonce and the open commands of these signers that are not in `known`, at
-    /// most 100 rows, the oldest first, and the suspensions of each signer. One statement for all
+    /// most [`ARRIVED_MAX`] rows, the oldest first, and the suspensions of each signer. One statement for all
     /// signers of a node.
     ///
     /// # Errors
@@ -230,6 +236,12 @@ pub trait TxStore: Send + Sync + 'static {
         leases: &[Lease],
         known: &[TxId],
     ) -> impl Future<Output = Result<Arrived, StoreError>> + Send;
+
+    /// The news of rows, commands and suspensions that other processes store. By default there are
+    /// none, and the node looks often.
+    fn news(&self) -> Arc<News> {
+        Arc::default()
+    }
 
     /// Fenced: gives each new request the next nonce and its row (ALLOCATED), without a hole. All
     /// or nothing. One answer a request, in their order. `floor`: the next nonce is at least this;

@@ -132,6 +132,14 @@ pub(super) fn ended(tx: &Tx, rules: &TxRules) -> Option<TxStep> {
         }
     }
     step.tx.cost = Some(cost(receipt));
+    step.tx.is_final = !rules.is_watched;
+    step.done(tx)
+}
+
+/// The chain cannot take a terminal row back any more, or no owner looks at it any more.
+pub(super) fn past(tx: &Tx) -> Option<TxStep> {
+    let mut step = TxStep::of(tx);
+    step.tx.is_final = tx.state.is_terminal();
     step.done(tx)
 }
 
@@ -179,7 +187,7 @@ pub(super) fn taken(tx: &Tx, hash: B256) -> Option<TxStep> {
 }
 
 /// Two operators end a row that is mined for good and not proven.
-pub(super) fn resolved(tx: &Tx, is_paid: bool) -> Option<TxStep> {
+pub(super) fn resolved(tx: &Tx, is_paid: bool, rules: &TxRules) -> Option<TxStep> {
     let receipt = tx.receipt.as_ref().filter(|_| tx.sub == Some(SubState::Unproven))?;
     let mut step = TxStep::of(tx);
     if is_paid {
@@ -188,5 +196,6 @@ pub(super) fn resolved(tx: &Tx, is_paid: bool) -> Option<TxStep> {
         step.ends(TxEvent::Unpaid, Some(FailCode::Unproven))?;
     }
     step.tx.cost = Some(cost(receipt));
+    step.tx.is_final = !rules.is_watched;
     step.done(tx)
 }

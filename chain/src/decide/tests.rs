@@ -28,6 +28,7 @@ fn rules() -> TxRules {
         bump_percent: 12,
         stale: Duration::from_secs(60),
         required: 2,
+        is_watched: false,
         caps: GasCaps { max_fee: 500 * GWEI, tip: 5 * GWEI, cost: 100_000_000 * GWEI },
         market: Some(GasMarket { base_fee: GWEI, tip: GWEI }),
         is_suspended: false,

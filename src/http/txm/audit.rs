@@ -85,7 +85,7 @@ impl NonceSeen<'_> {
         match own {
             Some(attempt) => (!fits(row, attempt.kind)).then_some(NonceFinding::OtherEnd),
             None if self.nonce < self.mined.1 => (!is_taken).then_some(NonceFinding::NotFound),
-            None => row.is_final.then_some(NonceFinding::NotMined),
+            None => row.state.is_terminal().then_some(NonceFinding::NotMined),
         }
     }
 }

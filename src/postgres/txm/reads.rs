@@ -31,9 +31,9 @@ const SIGNERS: &str = "\
            CASE WHEN txm.alive(l.expires_at) THEN n.node_id END, \
            CASE WHEN txm.alive(l.expires_at) THEN n.url END, \
            (SELECT count(*) FROM txm.managed_tx t \
-             WHERE t.signer = s.signer AND t.final_at IS NULL), \
+             WHERE t.signer = s.signer AND t.final_at IS NULL AND t.state NOT IN (40, -10)), \
            (SELECT txm.ms(min(t.created_at)) FROM txm.managed_tx t \
-             WHERE t.signer = s.signer AND t.final_at IS NULL), \
+             WHERE t.signer = s.signer AND t.final_at IS NULL AND t.state NOT IN (40, -10)), \
            ARRAY(SELECT u.reason FROM txm.signer_suspensions u \
                   WHERE u.signer = s.signer ORDER BY u.reason), \
            ARRAY(SELECT u.actor FROM txm.signer_suspensions u \

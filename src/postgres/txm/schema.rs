@@ -21,19 +21,20 @@ const HISTORY: &str = "txm.migrations";
 
 /// The version of the functions: rises with each change that nodes of the version before still work
 /// with. A node that starts leaves functions of a later version in place.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The pause behind a lock that was not free, and the most tries.
 const TRIES: usize = 60;
 
 /// Dependencies first: PostgreSQL checks the body of an SQL function when it is created.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     include_str!("sql/lease.sql"),
     include_str!("sql/guards.sql"),
     include_str!("sql/rows.sql"),
     include_str!("sql/creates.sql"),
     include_str!("sql/writes.sql"),
     include_str!("sql/operators.sql"),
+    include_str!("sql/news.sql"),
 ];
 
 /// Statements that drop every function of the schema behind the triggers that execute it. The

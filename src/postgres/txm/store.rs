@@ -12,6 +12,8 @@ use chain::tx::{NewTx, Tx, TxId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio_postgres::Row;
+use tracing::debug;
+use txm::news::News;
 use txm::options::SignerPolicy;
 use txm::store::{
     Acquired, Arrived, Created, Lease, OtherOwner, Ready, SignerBook, SignerOwner, StoreError,
@@ -19,6 +21,7 @@ use txm::store::{
 };
 
 use super::call::{Params, bigint, column, row, rows, unread, unsigned};
+use super::listener::Listener;
 use super::rows as words;
 use crate::postgres::{Address, Connections, Error, Limits, pool_by_keys};
 
@@ -71,6 +74,7 @@ pub struct TxmStore {
     /// The outflow limits of each signer, as `txm.write` takes them; `None`: it wants none.
     outflows: Option<Arc<BTreeMap<Account, String>>>,
     queue_max: i64,
+    listener: Arc<Listener>,
 }
 
 /// The limits of a policy: `{asset: units}`, '' for the chain's own coin.
@@ -119,11 +123,11 @@ impl TxmStore {
     /// [`NodeRefusal`].
     pub async fn start(
         address: &Address,
-        limits: &Limits,
+        connecting: &Limits,
         connections_max: usize,
         start: &NodeStart,
     ) -> Result<TxmStore, NodeRefusal> {
-        let pool = pool_by_keys(address, limits, connections_max);
+        let pool = pool_by_keys(address, connecting, connections_max);
         let genesis = format!("{:#x}", start.genesis);
         let (duration, skew) = (millis(start.lease_duration)?, millis(start.lease_skew)?);
         let params: Params<'_> = &[&bigint(start.chain_id)?, &genesis, &duration, &skew];
@@ -137,7 +141,9 @@ impl TxmStore {
         let limits = start.policies.iter().map(|(signer, policy)| (*signer, outflows(policy)));
         let outflows = start.is_limited.then(|| Arc::new(limits.collect()));
         let queue_max = i64::try_from(start.queue_max).unwrap_or(i64::MAX);
-        Ok(TxmStore { pool, me: column(&begun, 0)?, outflows, queue_max })
+        let me = column(&begun, 0)?;
+        let listener = Arc::new(Listener::start(address, connecting, &pool, me));
+        Ok(TxmStore { pool, me, outflows, queue_max, listener })
     }
 
     /// The number of this process, for ever.
@@ -152,6 +158,14 @@ impl TxmStore {
 
     async fn rows(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, StoreError> {
         rows(&self.pool, sql, params).await
+    }
+
+    /// Tells a signer's owner of a row that is stored. It is a transaction of its own: within that of
+    /// the row, all commits would wait for each other. If it is lost, the owner looks by time.
+    async fn tell(&self, signer: &str) {
+        if let Err(error) = self.rows("SELECT pg_notify('txm', $1)", &[&signer]).await {
+            debug!(signer, %error, "the owner was not told of a row");
+        }
     }
 }
 
@@ -298,9 +312,18 @@ impl TxStore for TxmStore {
 
     async fn keep(&self, request: &NewTx) -> Result<Created, StoreError> {
         let (signer, body) = (address_text(&request.signer), words::request(request).to_string());
-        let sql = "SELECT outcome, fields, tx FROM txm.keep($1, $2, $3::text::jsonb, $4)";
+        let sql = "SELECT outcome, fields, tx, is_elsewhere \
+                   FROM txm.keep($1, $2, $3::text::jsonb, $4)";
         let params: Params<'_> = &[&signer, &self.me, &body, &self.queue_max];
-        created(&row(&self.pool, sql, params).await?)
+        let kept = row(&self.pool, sql, params).await?;
+        if column(&kept, 3)? {
+            self.tell(&signer).await;
+        }
+        created(&kept)
+    }
+
+    fn news(&self) -> Arc<News> {
+        self.listener.news()
     }
 
     async fn find(&self, signer: Account, request_id: &str) -> Result<Option<Tx>, StoreError> {

@@ -7,23 +7,31 @@ use std::sync::Arc;
 use alloy_primitives::Address;
 use chain::tx::{Tx, TxId};
 use tokio::sync::Notify;
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Duration, Instant, sleep_until};
 
+use crate::news::News;
 use crate::owner::Order;
 use crate::seats::{Seat, Seats};
-use crate::store::{Arrived, Lease, Suspension, TxCommand, TxStore};
+use crate::store::{ARRIVED_MAX, Arrived, Lease, Suspension, TxCommand, TxStore};
 use crate::tools::Tools;
 
 /// Behind this time a row or command that the store still has open is handed over again. Its owner
 /// passes over those that it has.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// Between two looks of a node that hears the news of its store. Such a look finds passed deadlines,
+/// and news that were lost.
+const QUIET: Duration = Duration::from_secs(5);
+
 /// The reader of a node's arrivals.
 pub(super) struct Arrivals<S, E, K> {
     tools: Arc<Tools<S, E, K>>,
     seats: Arc<Seats>,
     wake: Arc<Notify>,
+    news: Arc<News>,
     handed: Handed,
+    /// More may wait in the store: the last look was full, failed, or met a full owner.
+    is_behind: bool,
 }
 
 /// The arrivals that owners were given, so that they are not given twice.
@@ -45,18 +53,28 @@ where
         seats: Arc<Seats>,
         wake: Arc<Notify>,
     ) -> Arrivals<S, E, K> {
-        Arrivals { tools, seats, wake, handed: Handed::default() }
+        let (news, handed) = (tools.store.news(), Handed::default());
+        Arrivals { tools, seats, wake, news, handed, is_behind: false }
     }
 
     /// Reads and hands over, for ever.
     pub(super) async fn run(mut self) {
+        let mut looked = Instant::now();
         loop {
-            let pause = sleep(self.tools.options.arrivals_poll);
+            let is_quiet = self.news.is_live() && !self.is_behind;
+            let pause = if is_quiet { QUIET } else { self.tools.options.arrivals_poll };
             tokio::select! {
                 biased;
                 () = self.wake.notified() => {}
-                () = pause => {}
+                () = self.news.changed() => {
+                    let seats = self.seats.all();
+                    if !self.news.take(seats.iter().map(|seat| seat.lease.signer)) {
+                        continue;
+                    }
+                }
+                () = sleep_until(looked + pause) => {}
             }
+            looked = Instant::now();
             self.read().await;
         }
     }
@@ -73,8 +91,12 @@ where
         known.sort_unstable();
         known.dedup();
         match self.tools.store.arrived(&leases, &known).await {
-            Ok(arrived) => self.hand(&seats, arrived),
+            Ok(arrived) => {
+                self.is_behind = arrived.txs.len() >= ARRIVED_MAX;
+                self.hand(&seats, arrived);
+            }
             Err(error) => {
+                self.is_behind = true;
                 tracing::warn!(node = %self.tools.node, %error, "no look for new rows and commands");
             }
         }
@@ -97,6 +119,7 @@ where
             // One that the owner does not know yet is told again at the next look.
             if !expired.is_empty() && seat.orders.try_send(Order::Expired(expired)).is_err() {
                 tracing::debug!(%signer, "the owner has too many orders");
+                self.is_behind = true;
             }
             let reasons = suspended.remove(&signer).unwrap_or_default();
             let given = self.handed.suspensions.get(&signer);
@@ -112,6 +135,8 @@ where
                 self.handed.txs.extend(ids.into_iter().map(|id| (id, now)));
                 self.handed.commands.extend(numbers.into_iter().map(|id| (id, now)));
                 self.handed.suspensions.insert(signer, (seat.lease, reasons, now));
+            } else {
+                self.is_behind = true;
             }
         }
     }

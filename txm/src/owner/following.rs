@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::book::{Place, back_off};
 use super::{Heard, Owner, TxRefusal};
 use crate::crash;
-use crate::options::ExternalUse;
+use crate::options::{ExternalUse, Finality};
 use crate::rpc::look::Look;
 use crate::rpc::pool::Counts;
 use crate::rpc::told::ReceiptAnswer;
@@ -168,7 +168,16 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
+    /// A count that is ahead of the cursor suspends the signer, or raises the next nonce. Behind the
+    /// deadline another process may own the signer, and the count may be of its sends.
     fn compare_cursor(&mut self, counts: &[Counts]) {
+        if Instant::now() >= *self.deadline.borrow() {
+            let following = &mut self.following;
+            following.counted = None;
+            following.pause = Some(Instant::now() + back_off(following.count_failures));
+            following.count_failures += 1;
+            return;
+        }
         let options = &self.tools.options;
         let mut nonces: Vec<u64> = counts
             .iter()
@@ -221,18 +230,24 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    /// Looks whether the chain still has a terminal row.
+    /// Looks whether the chain still has a terminal row. The store keeps in mind that it is looked
+    /// at, so that a later owner goes on.
     fn watch(&mut self, id: TxId, head: u64) {
         let Some(row) = self.book.row(id) else { return };
-        let receipt = row.tx.receipt;
-        let Some(receipt) = receipt.filter(|receipt| {
-            head <= receipt.block_number.saturating_add(self.tools.options.watch_blocks)
-        }) else {
-            self.book.forget(id);
+        let (receipt, is_final) = (row.tx.receipt, row.tx.is_final);
+        let near = |number: u64| head <= number.saturating_add(self.tools.options.watch_blocks);
+        let Some(receipt) = receipt.filter(|receipt| near(receipt.block_number)) else {
+            match is_final {
+                true => self.book.forget(id),
+                false => self.book.tell_once(id, TxFact::Past),
+            }
             return;
         };
-        if !self.look.has(receipt.block_number, receipt.block_hash) {
+        let (number, hash) = (receipt.block_number, receipt.block_hash);
+        if !self.look.has(number, hash) {
             self.want_receipts(id);
+        } else if !is_final && self.look.is_final(number, hash, Finality::Finalized, 0) {
+            self.book.tell_once(id, TxFact::Past);
         }
     }
 
@@ -342,7 +357,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             None if is_clear && row.tx.receipt.is_some() => self.unfound(id),
             None => {
                 let nonce = row.tx.nonce.unwrap_or(u64::MAX);
-                self.miss(id);
+                if nonce < self.book.mined {
+                    self.miss(id);
+                }
                 if is_clear && nonce < final_mined {
                     self.book.tell_once(id, TxFact::Unaccounted);
                     self.seek(id, None);

@@ -216,6 +216,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 _ => {}
             }
             self.book.tell(id, TxFact::Answered { attempt, answers }, None);
+            // A chain that builds blocks at once may have it already.
+            if self.tools.options.is_receipt_asked_at_once && class.is_in_pool() {
+                self.want_receipts(id);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! Owners over the model of the store and the chain in memory, with tokio's paused clock.
 
+mod alerts;
 mod commanded;
 mod dropped;
 mod key;

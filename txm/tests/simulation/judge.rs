@@ -31,7 +31,7 @@ impl Judge {
         database.check();
         for row in database.rows() {
             self.prices(&row);
-            if let Some(receipt) = row.receipt.filter(|_| row.is_final) {
+            if let Some(receipt) = row.receipt.filter(|_| row.state.is_terminal()) {
                 let told = row.told.len().saturating_sub(1);
                 let is_told = row.told.first().is_some_and(|it| it.hash == receipt.block_hash);
                 let id = row.id;
@@ -109,12 +109,12 @@ impl Judge {
             let is_suspended = suspended.contains_key(&row.new.signer);
             let (id, state) = (row.id, row.state);
             assert!(
-                row.is_final || is_suspended,
+                row.state.is_terminal() || is_suspended,
                 "CL5: {id} never ends: {state:?} {:?} {:?}",
                 row.sub,
                 row.wish
             );
-            if let Some(receipt) = row.receipt.filter(|_| row.is_final) {
+            if let Some(receipt) = row.receipt.filter(|_| row.state.is_terminal()) {
                 let hash = receipt.hash;
                 assert!(on_chain.contains(&hash), "CL6: {id} is {state:?} by {hash}, not mined");
             }
@@ -145,7 +145,7 @@ impl Judge {
             );
             return;
         };
-        if !row.is_final {
+        if !row.state.is_terminal() {
             let (id, state) = (row.id, row.state);
             assert!(!deep, "CL4: attempt {} of {id} is mined, and {state:?}", attempt.number);
             return;

@@ -11,7 +11,7 @@ pub(super) fn hold(before: &Tx, fact: &TxFact, rules: &TxRules, step: &TxStep) {
     let about = format!("{fact:?}\nbefore {before:?}\nafter {after:?}\n{:?}", step.effects);
     if step.is_written(before) {
         assert_eq!(after.version, before.version + 1, "{about}");
-        assert!(!before.state.is_terminal(), "terminal is final: {about}");
+        assert!(!before.is_final, "final is final: {about}");
     } else {
         assert_eq!(after, before, "{about}");
         assert!(!step.effects.is_empty() && !step.submits && !step.is_new_attempt, "{about}");
@@ -40,7 +40,12 @@ fn moved(before: &Tx, fact: &TxFact, after: &Tx, about: &str) {
     let is_admitted = |event: &TxEvent| before.state.next(*event) == Some(after.state);
     let is_moved = after.state != before.state;
     assert!(!is_moved || TxEvent::ALL.iter().any(is_admitted), "{about}");
-    assert_eq!(after.is_final, after.state.is_terminal(), "{about}");
+    assert!(after.state.is_terminal() || !after.is_final, "{about}");
+    if before.state.is_terminal() {
+        let (version, is_final) = (after.version, after.is_final);
+        assert_eq!(*after, Tx { version, is_final, ..before.clone() }, "{about}");
+        assert!(is_final || !before.is_final, "{about}");
+    }
     assert_eq!(after.code.is_some(), after.state == TxState::Failed, "{about}");
     if is_moved && after.state.is_terminal() {
         let proof = before.receipt.map(|receipt| receipt.proof);
@@ -154,6 +159,7 @@ fn fact(row: &Row, (kind, one, two): (u8, u8, u8)) -> TxFact {
         22 if one < 64 => TxFact::Resolve { is_paid: two % 2 == 0 },
         22 if one < 128 => TxFact::Unaccounted,
         22 if one < 144 => TxFact::Unspent,
+        22 if one < 192 => TxFact::Past,
         22 => TxFact::Resubmit,
         _ => TxFact::Due { is_lowest: two % 2 == 0 },
     }
@@ -173,6 +179,7 @@ proptest! {
         for (seed, hour) in facts {
             row.rules.is_suspended = hour % 8 == 1;
             row.rules.is_resubmitted = hour % 8 != 2;
+            row.rules.is_watched = hour % 3 == 1;
             row.rules.attempts_max = u32::from(hour % 3) * 4;
             row.rules.market = match hour % 16 {
                 3 => None,

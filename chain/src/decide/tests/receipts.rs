@@ -28,6 +28,26 @@ fn a_receipt_of_any_attempt_counts() {
 }
 
 #[test]
+fn a_watched_end_is_final_once_the_chain_is_past_it() {
+    for (proof, end) in [
+        (Proof::Paid, (TxState::Confirmed, None)),
+        (Proof::Reverted, (TxState::Failed, Some(FailCode::Reverted))),
+    ] {
+        let mut row = Row::mined(1, proof);
+        row.rules.is_watched = true;
+        row.confirm(1, 2);
+        row.hand(TxFact::Past);
+        assert!(!row.is_moved, "only an end is watched");
+        row.hand(TxFact::Final);
+        assert_eq!((row.ends(), row.tx.is_final), (end, false));
+        row.hand(TxFact::Past);
+        assert_eq!((row.ends(), row.tx.is_final), (end, true));
+        row.hand(TxFact::Past);
+        assert!(!row.is_moved, "once");
+    }
+}
+
+#[test]
 fn a_receipt_that_is_not_of_an_attempt_is_not_used() {
     let row = bumped();
     let receipt = row.receipt(1, 1, Proof::Paid);

@@ -34,6 +34,7 @@ fn facts(row: &Row) -> Vec<(&'static str, TxFact)> {
         ("unmined", TxFact::Unmined),
         ("confirmed", TxFact::Confirmed(Confirmed { new_fork: true, blocks })),
         ("final", TxFact::Final),
+        ("past", TxFact::Past),
         ("unaccounted", TxFact::Unaccounted),
         ("taken", TxFact::Taken(B256::repeat_byte(8))),
         ("due", TxFact::Due { is_lowest: true }),

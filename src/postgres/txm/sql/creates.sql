@@ -202,9 +202,10 @@ END
 $$;
 
 -- Stores a request without a nonce, on any node. Not fenced. Overloaded: it is new, and the signer
--- has so many rows without a nonce.
+-- has so many rows without a nonce. `is_elsewhere`: another process has owned the signer last.
 CREATE FUNCTION txm.keep(p_signer TEXT, p_me BIGINT, p_request JSONB, p_most BIGINT)
-RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT) LANGUAGE plpgsql AS $$
+RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT, is_elsewhere BOOLEAN)
+LANGUAGE plpgsql AS $$
 DECLARE
     now TIMESTAMPTZ := txm.clock();
     my_node TEXT := (SELECT node_id FROM txm.nodes WHERE incarnation = p_me);
@@ -221,7 +222,7 @@ BEGIN
                SELECT FROM txm.managed_tx m
                 WHERE m.signer = p_signer AND m.nonce IS NULL AND m.final_at IS NULL
                 LIMIT p_most) waiting) THEN
-        RETURN QUERY SELECT 'overloaded', '{}'::text[], NULL;
+        RETURN QUERY SELECT 'overloaded', '{}'::text[], NULL, FALSE;
         RETURN;
     END IF;
     INSERT INTO txm.managed_tx
@@ -232,18 +233,20 @@ BEGIN
         ON CONFLICT DO NOTHING RETURNING * INTO t;
     IF FOUND THEN
         PERFORM txm.begun(ARRAY[t.tx_id], my_node, 0);
-        RETURN QUERY SELECT 'new', '{}'::text[], txm.tx_json(t)::text;
+        RETURN QUERY SELECT 'new', '{}'::text[], txm.tx_json(t)::text, EXISTS (
+            SELECT FROM txm.signer_lease l
+             WHERE l.signer = p_signer AND l.owner_incarnation <> p_me);
         RETURN;
     END IF;
     SELECT * INTO t FROM txm.managed_tx m
      WHERE m.signer = p_signer AND m.request_id = q.request_id;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 'conflict', '{businessKey}'::text[], NULL;
+        RETURN QUERY SELECT 'conflict', '{businessKey}'::text[], NULL, FALSE;
         RETURN;
     END IF;
     fields := txm.differences(t, q.fingerprint, q.business_key, q.payload);
     RETURN QUERY SELECT CASE WHEN fields = '{}' THEN 'known' ELSE 'conflict' END, fields,
-                        CASE WHEN fields = '{}' THEN txm.tx_json(t)::text END;
+                        CASE WHEN fields = '{}' THEN txm.tx_json(t)::text END, FALSE;
 END
 $$;
 

@@ -28,8 +28,9 @@ BEGIN
     END IF;
     IF OLD.state <> NEW.state AND NOT txm.state_admits(OLD.state, NEW.state)
        OR OLD.state IN (40, -10)
-          AND ((OLD.code, OLD.refusal, OLD.confirmed_at)
-               IS DISTINCT FROM (NEW.code, NEW.refusal, NEW.confirmed_at)
+          AND ((OLD.code, OLD.refusal, OLD.confirmed_at, OLD.tx_hash, OLD.receipt_hash)
+               IS DISTINCT FROM
+               (NEW.code, NEW.refusal, NEW.confirmed_at, NEW.tx_hash, NEW.receipt_hash)
                OR OLD.cost_wei IS NOT NULL AND OLD.cost_wei IS DISTINCT FROM NEW.cost_wei) THEN
         RAISE EXCEPTION 'transaction % cannot go from state % to %', OLD.tx_id, OLD.state, NEW.state
             USING ERRCODE = 'UB003';

@@ -221,13 +221,17 @@ BEGIN
 END
 $$;
 
--- Signers of this process with open rows or commands and without a live lease, the oldest work
--- first, and the numbers that a fair share is made of.
+-- Signers of this process with rows that are not final or commands and without a live lease, the
+-- oldest work first, and the numbers that a fair share is made of: a row that ended and is still
+-- looked at counts in none.
 CREATE FUNCTION txm.wanting(p_me BIGINT, p_most INTEGER)
 RETURNS TABLE (signers TEXT[], live_nodes BIGINT, open_signers BIGINT) LANGUAGE sql AS $$
     WITH works AS MATERIALIZED (
         SELECT s.signer, LEAST(row.since, unnumbered.since, command.since) AS since,
-               row.since IS NOT NULL OR unnumbered.since IS NOT NULL AS has_rows
+               unnumbered.since IS NOT NULL OR row.since IS NOT NULL AND EXISTS (
+                   SELECT FROM txm.managed_tx t
+                    WHERE t.signer = s.signer AND t.final_at IS NULL
+                      AND t.state NOT IN (40, -10)) AS has_rows
           FROM txm.signers s
           LEFT JOIN LATERAL (
               SELECT created_at AS since FROM txm.managed_tx t

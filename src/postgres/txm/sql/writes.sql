@@ -229,7 +229,8 @@ END
 $$;
 
 -- Fenced: everything of a signer that its new owner must know. Kinds: suspended, cursor, tx (by
--- nonce, then the oldest 1000 of those without one), jumped, command. The others arrive.
+-- nonce those that are not final, ended ones among them, then the oldest 1000 of those without a
+-- nonce), jumped, command. The others arrive.
 CREATE FUNCTION txm.book(p_signer TEXT, p_me BIGINT, p_token BIGINT)
 RETURNS TABLE (kind TEXT, body TEXT) LANGUAGE plpgsql AS $$
 BEGIN

@@ -376,6 +376,11 @@ impl Base {
             *kept = row.made.min(*kept);
         }
         let open_signers = u32::try_from(oldest.len()).expect("a few");
+        // A row that ended is looked at until it is final.
+        for row in self.rows.values().filter(|row| !row.tx.is_final) {
+            let kept = oldest.entry(row.tx.new.signer).or_insert(row.made);
+            *kept = row.made.min(*kept);
+        }
         let commands = self.commands.values().filter(|row| row.end.is_none());
         for row in commands {
             oldest.entry(row.signer).or_insert(u64::MAX);

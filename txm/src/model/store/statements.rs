@@ -11,10 +11,8 @@ use super::base::{Base, CommandEnd, Row};
 use super::judge;
 use super::{ModelPassage, StoreBug};
 use crate::desk::differences;
-use crate::store::{Arrived, Created, Lease, Ready, SignerBook, StoreError};
+use crate::store::{ARRIVED_MAX, Arrived, Created, Lease, Ready, SignerBook, StoreError};
 
-/// The most rows that one look at arrivals returns.
-const ARRIVED_MAX: usize = 100;
 /// The most rows without a nonce that a book has.
 const BOOK_UNNUMBERED_MAX: usize = 1_000;
 

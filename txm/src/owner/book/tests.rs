@@ -93,6 +93,7 @@ fn rules() -> TxRules {
         bump_percent: 12,
         stale: MINUTE,
         required: 3,
+        is_watched: false,
         caps: GasCaps { max_fee: 1_000, tip: 10, cost: u128::MAX },
         market: Some(GasMarket { base_fee: 1, tip: 1 }),
         is_suspended: false,

@@ -6,6 +6,7 @@ use chain::state::{AttemptKind, TxState};
 use chain::tx::{FailCode, SubState};
 use tokio::time::sleep;
 
+use super::alerts::Alerts;
 use super::world::{CHAIN, GWEI, World, payee};
 use crate::model::chain::Lie;
 use crate::model::store::CommandEnd;
@@ -45,6 +46,29 @@ async fn a_chain_that_is_ahead_suspends_the_signer() {
     let answer = owner.order(world.request("one", payee(1), 5)).await.await.expect("an answer");
     let Err(TxRefusal::SignerSuspended(why)) = answer else { panic!("{answer:?}") };
     assert_eq!(why[0].reason, "NONCE_AHEAD");
+}
+
+/// Goal: a superseded owner takes its successor's sends for no other's. Method: it is cut off from
+/// the store with a row in the pools, and its successor sends the next one.
+#[tokio::test(start_paused = true)]
+async fn an_owner_behind_its_deadline_concludes_nothing_from_the_chain() {
+    let alerts = Alerts::default();
+    let _counting = metrics::set_default_local_recorder(&alerts);
+    let world = World::new(1);
+    let old = world.start("a").await;
+    old.create(world.request("zero", payee(1), 1)).await;
+    world.until("tracked", |world| world.state("zero") == TxState::Tracking).await;
+    old.tools.store.cut(true);
+    let new = world.start("b").await;
+    new.create(world.request("one", payee(1), 5)).await;
+    world.until("tracked", |world| world.state("one") == TxState::Tracking).await;
+    let counted = world.chain.calls(0);
+    sleep(Duration::from_secs(20)).await;
+    assert!(world.chain.calls(0) > counted);
+    assert_eq!(alerts.of("NONCE_AHEAD"), 0);
+    world.mine_until("over", World::is_over).await;
+    assert_eq!(alerts.of("NONCE_AHEAD"), 0);
+    world.check();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,8 +1,13 @@
+use std::time::Duration;
+
 use chain::state::{AttemptKind, TxState};
 use chain::tx::{FailCode, SubState};
 
+use tokio::time::sleep;
+
+use super::alerts::Alerts;
 use super::world::{World, payee};
-use crate::model::chain::Fate;
+use crate::model::chain::{Contract, Fate};
 use crate::model::store::CommandEnd;
 use crate::options::Finality;
 use crate::store::CommandWish;
@@ -78,6 +83,77 @@ async fn a_final_payment_that_the_chain_takes_back_is_sent_again_and_stays() {
     world.mine_until("sent again", |world| world.chain.wei(payee(1)) == U256::from(5)).await;
     assert_eq!(world.row("one").version, before.version);
     world.check();
+}
+
+/// Goal: a row that ended is looked at by a later owner too. Method: the owner is killed behind the
+/// end, and the chain takes the payment back before the next one begins.
+#[tokio::test(start_paused = true)]
+async fn a_payment_that_is_taken_back_under_no_owner_is_sent_again_by_the_next_one() {
+    let mut world = World::new(1);
+    world.options.finality = Finality::Count;
+    world.chain.set_depths(1, 100);
+    let owner = mined(&world).await;
+    world.mine_until("over", World::is_over).await;
+    let before = world.row("one");
+    assert_eq!((before.state, before.is_final), (TxState::Confirmed, false));
+    owner.kill();
+    world.chain.reorg(5, &Fate::Lost);
+    assert_eq!(world.chain.wei(payee(1)), U256::ZERO);
+    world.chain.mine(6);
+    let alerts = Alerts::default();
+    let _counting = metrics::set_default_local_recorder(&alerts);
+    let _next = world.start("b").await;
+    world.mine_until("sent again", |world| world.chain.wei(payee(1)) == U256::from(5)).await;
+    assert!(alerts.of("reorg_after_final") > 0);
+    assert_eq!(world.row("one").version, before.version);
+    world.check();
+}
+
+/// Goal: behind FAILED nothing that pays is sent again, by a later owner either.
+#[tokio::test(start_paused = true)]
+async fn a_failed_payment_that_is_taken_back_is_told_and_not_sent_again() {
+    let mut world = World::new(1);
+    world.options.finality = Finality::Count;
+    world.chain.set_depths(1, 100);
+    world.chain.deploy(payee(1), Contract::Reverts);
+    let owner = mined(&world).await;
+    world.mine_until("over", World::is_over).await;
+    assert_eq!(world.row("one").code, Some(FailCode::Reverted));
+    owner.kill();
+    world.chain.reorg(5, &Fate::Lost);
+    let sent = world.chain.raws().len();
+    world.chain.mine(6);
+    let alerts = Alerts::default();
+    let _counting = metrics::set_default_local_recorder(&alerts);
+    let _next = world.start("b").await;
+    for _ in 0..10 {
+        world.chain.mine(1);
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(alerts.of("reorg_after_final") > 0);
+    assert_eq!(world.chain.raws().len(), sent);
+    world.check();
+}
+
+/// Goal: the look ends, and the store knows it: by the tag `finalized`, or by so many blocks.
+#[tokio::test(start_paused = true)]
+async fn an_end_is_final_once_the_finalized_tag_or_enough_blocks_are_past_it() {
+    for depth in [10, 1_000] {
+        let mut world = World::new(2);
+        world.options.finality = Finality::Count;
+        world.chain.set_depths(1, depth);
+        let owner = mined(&world).await;
+        world.mine_until("over", World::is_over).await;
+        let before = world.row("one");
+        assert!(!before.is_final, "{depth}");
+        owner.kill();
+        let _next = world.start("b").await;
+        world.mine_until("final", |world| world.row("one").is_final).await;
+        let passed = world.chain.head().number - before.receipt.expect("mined").block_number;
+        let most = if depth == 10 { 10 } else { world.options.watch_blocks };
+        assert!((most..most + 4).contains(&passed), "{depth}: {passed}");
+        world.check();
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -70,6 +70,7 @@ fn options() -> TxmOptions {
         finality: Finality::Finalized,
         stale: seconds(60),
         receipt_workers: 4,
+        is_receipt_asked_at_once: false,
         watch_blocks: 32,
         sign_timeout: seconds(5),
         release_blind: seconds(30),

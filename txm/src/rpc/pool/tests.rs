@@ -54,6 +54,7 @@ fn options(quorum: usize, finality: Finality) -> TxmOptions {
         finality,
         stale: second * 60,
         receipt_workers: 10,
+        is_receipt_asked_at_once: false,
         watch_blocks: 16,
         sign_timeout: second,
         release_blind: second * 60,
