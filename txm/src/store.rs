@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alloy_primitives::{Address, B256};
 use chain::decide::TxStep;
@@ -169,6 +170,9 @@ pub struct Wanting {
     pub live_nodes: u32,
     /// The signers with open rows.
     pub open_signers: u32,
+    /// Until the first lease of another process ends, of a signer with work, if that process does
+    /// not renew it; `None`: there is no such lease.
+    pub next_end: Option<Duration>,
 }
 
 /// A row without a nonce that is prepared.
