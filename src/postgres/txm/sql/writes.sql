@@ -168,6 +168,8 @@ DECLARE
     my_node TEXT := (SELECT node_id FROM txm.nodes WHERE incarnation = p_me);
     step JSONB;
     was txm.managed_tx;
+    pays BOOLEAN;
+    is_first BOOLEAN;
 BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
     FOR step IN SELECT value FROM jsonb_array_elements(p_steps) LOOP
@@ -184,12 +186,14 @@ BEGIN
             END IF;
             CONTINUE;
         END IF;
-        IF step #>> '{attempt,kind}' IN ('1', '2') AND txm.is_suspended(p_signer) THEN
+        pays := COALESCE(step #>> '{attempt,kind}' IN ('1', '2'), FALSE);
+        IF pays AND txm.is_suspended(p_signer) THEN
             RETURN NEXT NULL;
             CONTINUE;
         END IF;
-        IF step #>> '{attempt,number}' = '1' AND step #>> '{attempt,kind}' = '1'
-           AND txm.outflow_passes(p_signer, was.payload, p_limits) THEN
+        -- A step without an attempt has no first payment, and counts none: NULL AND would ask.
+        is_first := pays AND step #>> '{attempt,number}' = '1' AND step #>> '{attempt,kind}' = '1';
+        IF is_first AND txm.outflow_passes(p_signer, was.payload, p_limits) THEN
             PERFORM txm.suspension(p_signer, 'OUTFLOW_LIMIT', 'txm',
                                    format('asset %s: transaction %s would pass its limit',
                                           COALESCE(was.payload #>> '{token,contract}', 'native'),
