@@ -10,9 +10,9 @@ use procfs::process::Process;
 
 use crate::Bench;
 use crate::base::{figure, pgbench, scripts};
+use crate::database::connect_postgres;
 use crate::environment::{per_second, ratio};
 use crate::party::{Place, crowd, pay_together};
-use crate::server::connect_postgres;
 
 const ROUNDS: u32 = 3;
 /// Clients, each with a connection of its own and one create under way.
@@ -46,18 +46,19 @@ pub(crate) async fn accepted(bench: &Bench<'_>) -> anyhow::Result<()> {
     let process = Process::new(node.pid())?;
     let tick_us = 1_000_000 / procfs::ticks_per_second();
     println!("T1: creates of one signer, durable with their nonce; {CLIENTS} clients");
-    println!("{:>6}{:>10}{:>10}   commits, CPU us of the node, a create", "round", "(c)/s", "own/s");
+    println!(
+        "{:>6}{:>10}{:>10}   commits, CPU us of the node, a create",
+        "round", "(c)/s", "own/s"
+    );
     let mut ratios = Vec::new();
     for round in 1..=ROUNDS {
         let base = inserts(&url)?;
-        let mut payers =
-            crowd(&node, place.signers[0], CLIENTS, &format!("round-{round}")).await?;
+        let mut payers = crowd(&node, place.signers[0], CLIENTS, &format!("round-{round}")).await?;
         // The signer has its owner, and every connection its first request.
         pay_together(&mut payers, u64::try_from(CLIENTS)?).await?;
         let (before, used) = (place.commits().await?, process.stat()?);
         // Idle connections are closed behind some seconds.
-        let mut payers =
-            crowd(&node, place.signers[0], CLIENTS, &format!("again-{round}")).await?;
+        let mut payers = crowd(&node, place.signers[0], CLIENTS, &format!("again-{round}")).await?;
         let began = Instant::now();
         pay_together(&mut payers, bench.count).await?;
         let rate = per_second(bench.count, began.elapsed());
@@ -104,8 +105,7 @@ pub(crate) async fn acknowledged(bench: &Bench<'_>) -> anyhow::Result<()> {
         rpc.mine(3).await?;
 
         let clients = CLIENTS.min(usize::try_from(count)?);
-        let mut payers =
-            crowd(&node, place.signers[0], clients, &format!("round-{round}")).await?;
+        let mut payers = crowd(&node, place.signers[0], clients, &format!("round-{round}")).await?;
         if round == 1 {
             // The signer has its owner.
             payers[0].pay().await?;

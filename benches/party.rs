@@ -22,7 +22,7 @@ use ubscore::config::auth::DEVELOPMENT_SECRET;
 use ubscore::postgres::embedded::Embedded;
 
 use crate::anvil::{Anvil, CHAIN_ID, PAYEE};
-use crate::server::connect_postgres;
+use crate::database::connect_postgres;
 
 const PASSWORD: &str = "a password of a bench";
 /// How long a bench waits for anything.

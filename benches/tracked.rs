@@ -106,7 +106,9 @@ pub(crate) async fn reorganized(bench: &Bench<'_>) -> anyhow::Result<()> {
     }
     rpc.mine(1).await?;
     place.until(MINED, made).await?;
-    println!("T7: a reorganization of depth {DEPTH} under {count} transactions, until all are told");
+    println!(
+        "T7: a reorganization of depth {DEPTH} under {count} transactions, until all are told"
+    );
     let mut longest = Duration::ZERO;
     for round in 1..=ROUNDS {
         let behind = reorganize(&place, &mut rpc, &endpoint, made).await?;

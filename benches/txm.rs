@@ -16,12 +16,12 @@
 mod accepts;
 mod anvil;
 mod base;
+mod database;
 mod endpoint;
 mod environment;
 mod idle;
 mod latency;
 mod party;
-mod server;
 mod succession;
 mod tracked;
 
@@ -31,8 +31,8 @@ use std::path::Path;
 use anyhow::Context;
 use ubscore::postgres::embedded::Embedded;
 
+use crate::database::{connect_postgres, settings, start_postgres};
 use crate::environment::{Environment, scratch};
-use crate::server::{connect_postgres, settings, start_postgres};
 
 /// Creates of each measurement of T1.
 const CREATES: u64 = 20_000;

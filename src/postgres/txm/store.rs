@@ -302,7 +302,8 @@ impl TxStore for TxmStore {
                    FROM txm.create($1, $2, $3, $4, $5::text::jsonb, FALSE)";
         let floor = bigint(floor)?;
         let rows = self.rows(sql, &[&signer, &self.me, &token, &floor, &body]).await?;
-        let answers = rows.iter().enumerate().map(|(place, row)| allocated(row, requests.get(place)));
+        let answers =
+            rows.iter().enumerate().map(|(place, row)| allocated(row, requests.get(place)));
         answered(requests.len(), answers.collect::<Result<_, _>>()?)
     }
 
