@@ -41,7 +41,7 @@ pub(crate) async fn accepted(bench: &Bench<'_>) -> anyhow::Result<()> {
     connect_postgres(&bench.embedded.config()).await?.batch_execute(&schema).await?;
     let url = bench.embedded.url();
     let place = Place::new(bench.directory, bench.embedded, "accepted", 1).await?;
-    let node = place.node("txm-a", &place.chain.url(), &[])?;
+    let node = place.node("txm-a", &place.chain.url(), &[]).await?;
     place.add_signers(&node).await?;
     let process = Process::new(node.pid())?;
     let tick_us = 1_000_000 / procfs::ticks_per_second();
@@ -89,7 +89,7 @@ pub(crate) async fn acknowledged(bench: &Bench<'_>) -> anyhow::Result<()> {
     let count = (bench.count / 10).clamp(100, 4_000);
     let place = Place::new(bench.directory, bench.embedded, "acknowledged", 1).await?;
     let settings = [("SUBMIT__IN_FLIGHT_MAX", "0"), ("CONFIRMATIONS__REQUIRED", "1")];
-    let node = place.node("txm-a", &place.chain.url(), &settings)?;
+    let node = place.node("txm-a", &place.chain.url(), &settings).await?;
     place.add_signers(&node).await?;
     let other = place.chain.accounts[1].0;
     let mut rpc = place.chain.connect().await?;

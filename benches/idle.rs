@@ -16,7 +16,7 @@ const OVER: &str = "SELECT count(*) FROM txm.managed_tx WHERE final_at IS NOT NU
 pub(crate) async fn idle(bench: &Bench<'_>) -> anyhow::Result<()> {
     let place = Place::new(bench.directory, bench.embedded, "idle", SIGNERS).await?;
     let settings = [("CONFIRMATIONS__REQUIRED", "1")];
-    let node = place.node("txm-a", &place.chain.url(), &settings)?;
+    let node = place.node("txm-a", &place.chain.url(), &settings).await?;
     place.add_signers(&node).await?;
     let mut rpc = place.chain.connect().await?;
     for (number, signer) in place.signers.iter().enumerate() {

@@ -58,7 +58,7 @@ async fn rate(
 pub(crate) async fn signers(bench: &Bench<'_>) -> anyhow::Result<()> {
     let place = Place::new(bench.directory, bench.embedded, "signers", 1 + MANY).await?;
     let endpoint = Endpoint::start(place.chain.host(), LATENCY).await?;
-    let node = place.node("txm-a", endpoint.url(), ROOMY)?;
+    let node = place.node("txm-a", endpoint.url(), ROOMY).await?;
     place.add_signers(&node).await?;
     println!("T3: payments one at a time for each signer, 50 ms of RPC latency");
     let one = rate(&place, &[&node], &endpoint, 0..1, length(bench)).await?;
@@ -80,9 +80,11 @@ pub(crate) async fn nodes(bench: &Bench<'_>) -> anyhow::Result<()> {
     for (name, count) in [("alone", 1), ("pair", 2)] {
         let place = Place::new(bench.directory, bench.embedded, name, CROWD).await?;
         let endpoint = Endpoint::start(place.chain.host(), LATENCY).await?;
-        let nodes: Vec<Party> = (0..count)
-            .map(|number| place.node(&format!("txm-{number}"), endpoint.url(), NARROW))
-            .collect::<anyhow::Result<_>>()?;
+        let mut nodes = Vec::new();
+        for number in 0..count {
+            let name = format!("txm-{number}");
+            nodes.push(place.node(&name, endpoint.url(), NARROW).await?);
+        }
         place.add_signers(&nodes[0]).await?;
         let nodes: Vec<&Party> = nodes.iter().collect();
         rates.push(rate(&place, &nodes, &endpoint, 0..CROWD, length(bench)).await?);

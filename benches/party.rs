@@ -72,7 +72,12 @@ impl Place {
     }
 
     /// A node that is ready, with the endpoint at `rpc`.
-    pub(crate) fn node(&self, name: &str, rpc: &str, settings: Settings) -> anyhow::Result<Party> {
+    pub(crate) async fn node(
+        &self,
+        name: &str,
+        rpc: &str,
+        settings: Settings<'_>,
+    ) -> anyhow::Result<Party> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubscore"));
         command.args(["txm", "serve", "--dev", "--listen", "127.0.0.1:0"]);
         command.args(["--ops-listen", "127.0.0.1:0"]);
@@ -95,7 +100,9 @@ impl Place {
         }
         command.env("UBSCORE__TXM__SIGNERS__KEYSTORE_DIR", self.directory.join("keys"));
         command.env("UBSCORE__TXM__SIGNERS__PASSWORD_FILE", self.directory.join("password"));
-        Party::start(command, &self.directory.join(format!("{name}.log")))
+        let log = self.directory.join(format!("{name}.log"));
+        // Its endpoint may be a task of this thread.
+        tokio::task::spawn_blocking(move || Party::start(command, &log)).await?
     }
 
     /// Adds all signers, through a node.

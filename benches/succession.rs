@@ -19,7 +19,7 @@ pub(crate) async fn successors(bench: &Bench<'_>) -> anyhow::Result<()> {
     let rounds = if bench.count < 1_000 { 1 } else { ROUNDS };
     println!("T6: from the end of the owner to the first send of its successor, default lease");
     let first = Endpoint::start(place.chain.host(), Duration::ZERO).await?;
-    let mut owner = place.node("txm-0", first.url(), &[("SUBMIT__IN_FLIGHT_MAX", "0")])?;
+    let mut owner = place.node("txm-0", first.url(), &[("SUBMIT__IN_FLIGHT_MAX", "0")]).await?;
     place.add_signers(&owner).await?;
     let signer = place.signers[0];
     let mut number = 0;
@@ -60,7 +60,7 @@ async fn succeed(
 ) -> anyhow::Result<(Party, Duration)> {
     let endpoint = Endpoint::start(place.chain.host(), Duration::ZERO).await?;
     let settings = [("SUBMIT__IN_FLIGHT_MAX", "0")];
-    let next = place.node(&format!("txm-{number}"), endpoint.url(), &settings)?;
+    let next = place.node(&format!("txm-{number}"), endpoint.url(), &settings).await?;
     // So that the moment of its ticks differs by round.
     tokio::time::sleep(Duration::from_millis(700 * (1 + number % 4))).await;
     let mut payer = Payer::new(&next, place.signers[0], 0, format!("next-{number}")).await?;

@@ -46,7 +46,7 @@ pub(crate) async fn followed(bench: &Bench<'_>, signers: usize) -> anyhow::Resul
     let name = format!("followed_{signers}");
     let place = Place::new(bench.directory, bench.embedded, &name, signers).await?;
     let endpoint = Endpoint::start(place.chain.host(), Duration::ZERO).await?;
-    let node = place.node("txm-a", endpoint.url(), &[("SUBMIT__IN_FLIGHT_MAX", "0")])?;
+    let node = place.node("txm-a", endpoint.url(), &[("SUBMIT__IN_FLIGHT_MAX", "0")]).await?;
     place.add_signers(&node).await?;
     let mut rpc = place.chain.connect().await?;
     rpc.mine(1).await?;
@@ -90,7 +90,7 @@ pub(crate) async fn reorganized(bench: &Bench<'_>) -> anyhow::Result<()> {
     let place = Place::new(bench.directory, bench.embedded, "reorganized", 1).await?;
     let endpoint = Endpoint::start(place.chain.host(), Duration::ZERO).await?;
     let settings = [("SUBMIT__IN_FLIGHT_MAX", "0"), ("CONFIRMATIONS__REQUIRED", "100")];
-    let node = place.node("txm-a", endpoint.url(), &settings)?;
+    let node = place.node("txm-a", endpoint.url(), &settings).await?;
     place.add_signers(&node).await?;
     let mut rpc = place.chain.connect().await?;
     rpc.mine(DEPTH).await?;

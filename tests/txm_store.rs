@@ -20,6 +20,8 @@ use crate::harness::{LIMITS, Site, block_on};
 
 /// Suspensions, commands, the feed, lists.
 mod asked;
+/// The news of other nodes.
+mod news;
 /// Requests and their nonces.
 mod numbered;
 /// The plans of the statements.

@@ -235,7 +235,7 @@ pub struct Tx {
     pub told: Vec<BlockRef>,
     /// The cost in gas once it is final, wei.
     pub cost: Option<U256>,
-    /// Whether nothing can take it back any more. A terminal row without it is still looked at.
+    /// Whether no owner looks at it any more. A terminal row without it may still be taken back.
     pub is_final: bool,
 }
 

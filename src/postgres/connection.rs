@@ -50,7 +50,7 @@ pub(super) async fn listen(
     address: &Address,
     limits: &Limits,
     channel: &'static str,
-    heard: impl Fn(&str) + Send + 'static,
+    heard: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<(Client, JoinHandle<()>), Error> {
     let (client, task) = open(address, limits, heard).await?;
     within(limits.connect_timeout, client.batch_execute(&format!("LISTEN {channel}"))).await??;
@@ -63,7 +63,7 @@ fn ignore(_payload: &str) {}
 async fn open(
     address: &Address,
     limits: &Limits,
-    heard: impl Fn(&str) + Send + 'static,
+    heard: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<(Client, JoinHandle<()>), Error> {
     let admission = address.pin().map(|pin| pin.ask(address.examines())).transpose()?;
     let incarnation = address.pin().and_then(|pin| pin.incarnation());

@@ -122,6 +122,55 @@ fn a_late_step_changes_nothing_and_a_late_twin_gets_the_stored_attempt() {
     assert_eq!(block_on(store.find(signer(1), "r1")), Ok(Some(row)));
 }
 
+/// Goal: a row that ended is looked at by each owner until it is final, and nothing else of it
+/// changes. Method: its end is written, then its signer has another owner, which marks it.
+#[test]
+fn an_ended_row_is_in_the_book_until_it_is_final() {
+    let rows = Rows::new();
+    let (store, other) = (rows.node("a"), rows.node("b"));
+    let lease = owned(&store);
+    let tx = created(&store, lease, "r1");
+    let tx = written(&store, lease, first_attempt(&tx)).expect("its version");
+    let receipt = TxReceipt {
+        attempt: 1,
+        hash: tx.attempts[0].hash,
+        block_number: 7,
+        block_hash: block(7).hash,
+        proof: Proof::Paid,
+        gas_used: 21_000,
+        gas_price: 1,
+    };
+    let ended = step(&tx, |tx| {
+        (tx.state, tx.receipt, tx.resubmit_in) = (TxState::Confirmed, Some(receipt), None);
+        tx.cost = Some(U256::from(21_000));
+    });
+    let tx = written(&store, lease, ended).expect("its version");
+    assert!(!tx.is_final);
+    let reads = TxmReads::new(other.pool().clone());
+    let signers = block_on(reads.signers()).expect("signers");
+    assert_eq!((signers[0].open_rows, signers[0].oldest_ms), (0, None), "it is over");
+    rows.step("12 seconds");
+    let wanting = block_on(other.wanting(9)).expect("an answer");
+    assert_eq!((wanting.signers, wanting.open_signers), (vec![signer(1)], 0));
+    let lease = owned(&other);
+    let book = block_on(other.open(lease)).expect("a book");
+    assert_eq!(
+        book.txs.iter().map(|tx| (tx.id, tx.is_final)).collect::<Vec<_>>(),
+        [(tx.id, false)]
+    );
+    let moved = TxReceipt { block_hash: block(8).hash, ..receipt };
+    let moved = step(&tx, |tx| tx.receipt = Some(moved));
+    let refused = block_on(other.write(lease, &[moved]));
+    assert!(matches!(refused, Err(StoreError::Away(_) | StoreError::Unknown(_))), "{refused:?}");
+    let marked = written(&other, lease, step(&tx, |tx| tx.is_final = true)).expect("its version");
+    assert_eq!(block_on(other.open(lease)).expect("a book").txs, []);
+    let details = block_on(reads.get(tx.id)).expect("an answer").expect("a row");
+    assert_eq!(details.tx, marked);
+    assert!(details.final_ms > details.confirmed_ms);
+    let told = "SELECT body ->> 'final' FROM txm.tx_events WHERE kind = 'state' ORDER BY event_id";
+    assert_eq!(rows.column(told), ["false", "false", "true"], "its end is told, once");
+}
+
 /// Goal: a failed row without a nonce is final at once, and is no work any more.
 #[test]
 fn a_refused_row_without_a_nonce_is_final() {

@@ -42,7 +42,7 @@ impl TxBody {
             attempts: tx.attempts.len(),
             code: tx.code.map(FailCode::name),
             refusal: tx.refusal.clone(),
-            is_final: tx.is_final,
+            is_final: tx.state.is_terminal(),
         }
     }
 }
@@ -179,7 +179,7 @@ impl TxDetailBody {
             code: tx.code.map(FailCode::name),
             refusal: tx.refusal,
             wish: tx.wish.name(),
-            is_final: tx.is_final,
+            is_final: tx.state.is_terminal(),
             attempts: tx.attempts.iter().zip(known).map(AttemptBody::new).collect(),
             receipt: tx.receipt.map(ReceiptBody::new),
             fork: tx.fork,

@@ -307,9 +307,9 @@ async fn until_final(
             Named::Request(signer, id) => service.reads.by_request(*signer, id).await,
         };
         let details = read.map_err(store_away)?;
-        let is_over = details.as_ref().is_none_or(|details| details.tx.state.is_terminal());
+        let is_final = details.as_ref().is_none_or(|details| details.tx.state.is_terminal());
         let passed = Duration::from_nanos(service.clock.monotonic_ns() - begun);
-        if is_over || passed >= wait || !service.pause().await {
+        if is_final || passed >= wait || !service.pause().await {
             return Ok(details);
         }
     }

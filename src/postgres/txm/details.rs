@@ -124,7 +124,7 @@ pub struct SignerRow {
     pub token: u64,
     /// The next nonce.
     pub cursor: u64,
-    /// The rows that are not final.
+    /// The rows that are not over.
     pub open_rows: u64,
     /// The time the oldest of them was stored, ms.
     pub oldest_ms: Option<i64>,

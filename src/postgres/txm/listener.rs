@@ -98,7 +98,9 @@ impl Ear {
         let (client, mut task) = listen(&self.address, &self.limits, CHANNEL, heard).await?;
         // Something between us and the server may drop notifications. So the first one is our own,
         // by another connection.
-        if let Err(error) = rows(&self.pool, "SELECT pg_notify($1, $2)", &[&CHANNEL, &hello]).await {
+        if let Err(error) =
+            rows(&self.pool, "SELECT pg_notify($1, $2)::text", &[&CHANNEL, &hello]).await
+        {
             debug!(%error, "no first news");
             return Ok(());
         }

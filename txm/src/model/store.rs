@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::model::Draw;
+use crate::news::News;
 use crate::store::{
     Acquired, Arrived, CommandWish, Created, Lease, Ready, SignerBook, SignerOwner, StoreError,
     TxStore, Wanting,
@@ -129,7 +130,7 @@ impl ModelDatabase {
     pub fn start(&self, node: &str) -> ModelStore {
         let me = self.base.lock().add_node(node);
         let (base, faults) = (Arc::clone(&self.base), Arc::default());
-        ModelStore { base, me, faults }
+        ModelStore { base, me, faults, news: Arc::default() }
     }
 
     /// Writes a command, as a node's listener does. Returns its number.
@@ -252,6 +253,8 @@ struct Faults {
     latency: Duration,
     /// The numbers that decide, and the faults of a thousand calls.
     random: Option<(Draw, u64)>,
+    /// The calls so far.
+    asked: Vec<StoreCall>,
 }
 
 /// The store of one process.
@@ -260,6 +263,8 @@ pub struct ModelStore {
     base: Arc<Mutex<Base>>,
     me: u64,
     faults: Arc<Mutex<Faults>>,
+    /// The news that a test tells; by default none arrive.
+    news: Arc<News>,
 }
 
 impl ModelStore {
@@ -281,6 +286,11 @@ impl ModelStore {
     /// Each way, there and back, takes so long.
     pub fn delay(&self, latency: Duration) {
         self.faults.lock().latency = latency;
+    }
+
+    /// How many calls of this kind were made.
+    pub fn asked(&self, call: StoreCall) -> usize {
+        self.faults.lock().asked.iter().filter(|asked| **asked == call).count()
     }
 
     /// Of a thousand calls so many meet a fault, drawn from a seed.
@@ -334,6 +344,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Faults {
     fn next(&mut self, call: StoreCall) -> (Option<StoreFault>, Duration) {
+        self.asked.push(call);
         if self.is_cut {
             return (Some(StoreFault::RequestLost), self.latency);
         }
@@ -385,6 +396,10 @@ impl TxStore for ModelStore {
     async fn arrived(&self, leases: &[Lease], known: &[TxId]) -> Result<Arrived, StoreError> {
         let (leases, known) = (leases.to_vec(), known.to_vec());
         self.call(StoreCall::Arrived, move |base, _| Ok(base.arrived(&leases, &known))).await
+    }
+
+    fn news(&self) -> Arc<News> {
+        Arc::clone(&self.news)
     }
 
     async fn create(

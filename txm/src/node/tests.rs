@@ -339,6 +339,69 @@ async fn later_rows_get_their_nonce_from_the_owner() {
     database.check();
 }
 
+/// Goal: a node that hears news looks when it is told, and seldom otherwise; one that does not hear
+/// looks often. Method: a client's rows, told or not.
+#[tokio::test(start_paused = true)]
+async fn a_row_is_found_at_once_by_its_news_and_soon_without() {
+    let (database, keys) = database(2);
+    let a = start(&database, "a", &keys);
+    let (client, news) = (database.start("client"), a.store.news());
+    for key in &keys {
+        a.desk.create(request(*key, "0"), false).await.expect("created");
+    }
+    let found = async |id: &str| {
+        client.keep(&request(keys[0], id)).await.expect("kept");
+        let (is_told, before) = (id.starts_with("told"), Instant::now());
+        if is_told {
+            news.tell(keys[0]);
+        }
+        let is_numbered = |tx: &Tx| tx.new.request_id == id && tx.nonce.is_some();
+        eventually("a nonce", || database.rows().iter().any(is_numbered)).await;
+        before.elapsed()
+    };
+    let soon = Duration::from_millis(300);
+    assert!(found("often").await < soon, "nothing is heard");
+    news.set_live(true);
+    sleep(Duration::from_millis(50)).await;
+    assert!(found("told").await < Duration::from_millis(80));
+    let slowly = found("not told").await;
+    assert!((Duration::from_secs(1)..Duration::from_secs(6)).contains(&slowly), "{slowly:?}");
+    // News of other signers are none.
+    let looks = a.store.asked(StoreCall::Arrived);
+    news.tell(Address::repeat_byte(0xee));
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(a.store.asked(StoreCall::Arrived), looks);
+    // More than one look returns: the next look does not wait.
+    for number in 0..250 {
+        client.keep(&request(keys[1], &format!("many {number}"))).await.expect("kept");
+    }
+    news.tell(keys[1]);
+    let before = Instant::now();
+    eventually("nonces", || database.rows().iter().all(|tx| tx.nonce.is_some())).await;
+    assert!(before.elapsed() < Duration::from_secs(9), "{:?}", before.elapsed());
+    news.set_live(false);
+    assert!(found("often again").await < soon);
+    database.check();
+}
+
+/// Goal: an idle node asks the store less than once a second, with a hundred signers.
+#[tokio::test(start_paused = true)]
+async fn an_idle_node_asks_the_store_less_than_once_a_second() {
+    let (database, keys) = database(100);
+    let a = start(&database, "a", &keys);
+    for key in &keys {
+        a.desk.create(request(*key, "0"), false).await.expect("created");
+    }
+    assert_eq!(a.desk.owned().len(), 100);
+    a.store.news().set_live(true);
+    sleep(Duration::from_secs(5)).await;
+    let kinds = [StoreCall::Renew, StoreCall::Wanting, StoreCall::Arrived, StoreCall::OwnerOf];
+    let asked = || -> usize { kinds.iter().map(|kind| a.store.asked(*kind)).sum() };
+    let before = asked();
+    sleep(Duration::from_secs(60)).await;
+    assert!(asked() - before <= 60, "{} statements in a minute", asked() - before);
+}
+
 /// LSE-012 in the model: three nodes, twelve signers; then a fourth node.
 #[tokio::test(start_paused = true)]
 async fn shares_are_even_and_a_new_node_gets_its_share() {

@@ -2,6 +2,7 @@
 
 mod alerts;
 mod commanded;
+mod costs;
 mod dropped;
 mod key;
 mod paid;

@@ -648,7 +648,8 @@ impl World {
             }
             let is_waiting = |signer: &Address| is_odd && suspended.contains_key(signer);
             let rows = database.rows();
-            let is_over = rows.iter().all(|row| row.state.is_terminal() || is_waiting(&row.new.signer));
+            let is_over =
+                rows.iter().all(|row| row.state.is_terminal() || is_waiting(&row.new.signer));
             let has_clients = !self.clients.is_empty() && suspended.is_empty();
             if is_over && !has_clients && second > 40 {
                 break;

@@ -91,7 +91,7 @@ CREATE FUNCTION txm.event_json(t txm.managed_tx) RETURNS JSONB LANGUAGE sql STAB
         'txId', t.tx_id, 'signer', t.signer, 'requestId', t.request_id,
         'businessKey', t.business_key, 'nonce', t.nonce, 'state', txm.state_name(t.state),
         'subState', txm.sub_name(t.sub_state), 'code', txm.fail_name(t.code),
-        'txHash', txm.hex(t.tx_hash), 'final', t.final_at IS NOT NULL)
+        'txHash', txm.hex(t.tx_hash), 'final', t.state IN (40, -10))
 $$;
 
 -- The names of the fields in which a request differs from the row that has its id; empty: the same.

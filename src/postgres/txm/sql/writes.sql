@@ -104,7 +104,7 @@ $$;
 -- Whether a change of a row is an event of its state.
 CREATE FUNCTION txm.is_told(was txm.managed_tx, t txm.managed_tx) RETURNS BOOLEAN
 LANGUAGE sql STABLE AS $$
-    SELECT txm.passes(was, t) OR was.tx_hash IS DISTINCT FROM t.tx_hash OR t.final_at IS NOT NULL
+    SELECT txm.passes(was, t) OR was.tx_hash IS DISTINCT FROM t.tx_hash
 $$;
 
 -- Writes steps of different rows, with everything that they bring, and tells them. `p_was` and
