@@ -14,6 +14,7 @@
 //! are new. The sum of all balances is compared at the end.
 
 mod base;
+mod database;
 mod environment;
 mod letters;
 mod server;
@@ -37,9 +38,10 @@ use tokio::net::TcpStream;
 use ubscore::postgres::embedded::Embedded;
 
 use crate::base::{figure, pgbench, scripts};
+use crate::database::{connect_postgres, settings, start_postgres};
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
 use crate::letters::{Format, Letter, Pen, UNITS};
-use crate::server::{Server, connect_postgres, settings, start_postgres};
+use crate::server::Server;
 
 /// Callbacks of each measurement.
 const CALLBACKS: u64 = 6_000;

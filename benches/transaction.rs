@@ -12,6 +12,7 @@
 //! with `serve --dev`, and a PostgreSQL with the settings of the embedded one; both are new. The
 //! balances of all users are compared at the end.
 
+mod database;
 mod environment;
 mod server;
 
@@ -31,8 +32,9 @@ use ubscore::config::{Config, Overrides};
 use ubscore::http::auth::{self, Owner, Role};
 use ubscore::postgres::embedded::Embedded;
 
+use crate::database::{connect_postgres, settings, start_postgres};
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
-use crate::server::{Server, connect_postgres, settings, start_postgres};
+use crate::server::Server;
 
 const TRANSACTIONS: u64 = 1_000;
 /// Uncounted ones.

@@ -12,6 +12,7 @@
 //! are new. The final balances are read over HTTP.
 
 mod base;
+mod database;
 mod environment;
 mod server;
 mod usage;
@@ -28,8 +29,9 @@ use serde_json::Value;
 use ubscore::commands::load::client::Client;
 use ubscore::postgres::embedded::Embedded;
 
+use crate::database::{connect_postgres, settings, start_postgres};
 use crate::environment::{Environment, Latencies, per_second, ratio, scratch};
-use crate::server::{Server, connect_postgres, settings, start_postgres};
+use crate::server::Server;
 
 const TRANSFERS: u64 = 1_000;
 /// Uncounted transfers each way.

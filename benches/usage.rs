@@ -14,7 +14,7 @@ use procfs::process::Process;
 use ubscore::clock::{Clock, SystemClock};
 use ubscore::postgres::embedded::Embedded;
 
-use crate::server::connect_postgres;
+use crate::database::connect_postgres;
 
 /// Time between two samples: each reads a file for every backend, of which there may be hundreds.
 pub(crate) const TICK: Duration = Duration::from_millis(500);

@@ -93,6 +93,8 @@ fn a_row_comes_back_as_it_was_written() {
     );
     assert_eq!(block_on(reads.by_request(signer(1), "r1")), Ok(Some(details)));
     assert_eq!(block_on(store.open(lease)).expect("a book").txs, [], "nothing is open");
+    let outflow = rows.site.sql_value("SELECT sum(units) FROM txm.outflow_minutes");
+    assert_eq!(outflow, tx.new.payload.value.to_string(), "counted once, by its first attempt");
 }
 
 /// Goal: a step is a compare-and-set on the version. A late one changes nothing, and a late twin of

@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Duration, Instant, MissedTickBehavior, sleep, sleep_until, timeout};
 
 use crate::crash;
+use crate::news::News;
 use crate::owner::{Order, Owner, OwnerEnd};
 use crate::refusal::TxRefusal;
 use crate::rpc::Endpoint;
@@ -39,6 +40,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const RELEASES_MAX: u32 = 5;
 /// The most signers without an owner that one look returns.
 const WANTING_MAX: u32 = 1_000;
+/// Behind the end of a lease, so that it has ended by the store's clock too.
+const END_MARGIN: Duration = Duration::from_millis(5);
 /// The most signers that are acquired by turns at a time.
 const TAKING_MAX: usize = 8;
 
@@ -63,7 +66,8 @@ struct Owned {
 enum Done {
     Acquired(Address, Instant, Result<Acquired, StoreError>),
     Renewed(Instant, BTreeMap<Address, Lease>, Result<Vec<Lease>, StoreError>),
-    Wanting(Result<Wanting, StoreError>),
+    /// Whether it was the look of a tick.
+    Wanting(bool, Result<Wanting, StoreError>),
     /// `None`: it was aborted.
     Ended(Lease, Option<OwnerEnd>),
     Ordered,
@@ -92,6 +96,11 @@ pub(crate) struct LeaseKeeper<S, E, K> {
     is_stopping: bool,
     /// Behind this time the owners are aborted.
     abort_at: Option<Instant>,
+    /// When the first lease of another process ends, if that process does not renew it.
+    look_at: Option<Instant>,
+    /// The looks for signers without an owner that are under way.
+    looking: usize,
+    news: Arc<News>,
 }
 
 impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
@@ -103,6 +112,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
         let keys = tools.keys.addresses().into_iter().collect();
         LeaseKeeper {
             shares: Shares::new(tools.options.lease_duration),
+            news: tools.store.news(),
             tools,
             seats,
             asks,
@@ -116,6 +126,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             is_renewing: false,
             is_stopping: false,
             abort_at: None,
+            look_at: None,
+            looking: 0,
         }
     }
 
@@ -131,6 +143,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
                 Some(done) = self.work.next(), if !self.work.is_empty() => self.done(done),
                 Some(ask) = self.asks.recv() => self.ask(ask),
                 _ = ticks.tick() => self.tick(),
+                () = at(self.look_at), if self.look_at.is_some() => self.look(false),
+                () = self.news.freed(), if self.looking == 0 => self.look(false),
                 () = at(self.abort_at), if self.abort_at.is_some() => self.abort_all(),
             }
         }
@@ -210,7 +224,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
         match done {
             Done::Acquired(signer, sent, acquired) => self.acquired(signer, sent, acquired),
             Done::Renewed(sent, before, renewed) => self.renewed(sent, &before, renewed),
-            Done::Wanting(wanting) => self.wanted(wanting),
+            Done::Wanting(is_tick, wanting) => self.wanted(is_tick, wanting),
             Done::Ended(lease, end) => self.ended(lease, end),
             Done::Ordered => {}
             Done::Released(lease, is_done) => {
@@ -342,15 +356,24 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
                 self.release(*lease);
             }
         }
+        self.look(true);
+    }
+
+    /// Looks for signers without an owner.
+    fn look(&mut self, is_tick: bool) {
+        self.look_at = None;
         if !self.is_stopping {
             // A blind node takes none of them, and still counts them.
+            self.looking += 1;
             let tools = Arc::clone(&self.tools);
-            let wanting = async move { Done::Wanting(tools.store.wanting(WANTING_MAX).await) };
-            self.work.push(Box::pin(wanting));
+            self.work.push(Box::pin(async move {
+                Done::Wanting(is_tick, tools.store.wanting(WANTING_MAX).await)
+            }));
         }
     }
 
-    fn wanted(&mut self, wanting: Result<Wanting, StoreError>) {
+    fn wanted(&mut self, is_tick: bool, wanting: Result<Wanting, StoreError>) {
+        self.looking -= 1;
         let wanting = match wanting {
             Ok(wanting) => wanting,
             Err(error) => {
@@ -368,8 +391,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             .filter(|signer| self.keys.contains(*signer) && !self.owned.contains_key(*signer))
             .copied()
             .collect();
-        self.shares.look(&free, wanting.open_signers, wanting.live_nodes);
+        self.look_at = wanting.next_end.map(|end| Instant::now() + end + END_MARGIN);
+        self.shares.look(&free, wanting.open_signers, wanting.live_nodes, is_tick);
         self.take_next();
+        if !is_tick {
+            return;
+        }
         let busy: Vec<(Address, usize)> = self.busy();
         if let Some(signer) = self.shares.give(&busy, Instant::now()) {
             tracing::info!(%signer, node = %self.tools.node, "giving a signer to another node");

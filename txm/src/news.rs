@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 pub struct News {
     state: Mutex<State>,
     bell: Notify,
+    freed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -27,6 +28,16 @@ impl News {
     pub fn tell(&self, signer: Address) {
         self.state.lock().signers.insert(signer);
         self.bell.notify_one();
+    }
+
+    /// Notes that a process has given a signer back.
+    pub fn tell_freed(&self) {
+        self.freed.notify_one();
+    }
+
+    /// Waits until a signer is given back. One waiter at a time.
+    pub async fn freed(&self) {
+        self.freed.notified().await;
     }
 
     /// Notes whether news arrive now. When they begin to arrive, earlier ones may be lost.

@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use alloy_primitives::{Address, B256};
 use chain::decide::TxStep;
@@ -177,6 +178,9 @@ pub struct Wanting {
     pub open_signers: u32,
     /// Those of them without a live lease, also where this node has no key.
     pub unowned: u32,
+    /// Until the first lease of another process ends, of a signer with work, if that process does
+    /// not renew it; `None`: there is no such lease.
+    pub next_end: Option<Duration>,
 }
 
 /// A row without a nonce that is prepared.

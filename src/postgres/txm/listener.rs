@@ -16,6 +16,8 @@ use crate::postgres::{Address, Connections, Error, Limits};
 
 /// The channel of `sql/news.sql`.
 const CHANNEL: &str = "txm";
+/// The news that a signer was given back, by `txm.release`.
+const FREED: &str = "freed";
 /// The first pause behind a connection that was lost, and the longest one.
 const BACK_OFF: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
@@ -89,6 +91,7 @@ impl Ear {
         let heard = move |payload: &str| match words::account(payload) {
             Ok(signer) => news.tell(signer),
             Err(_) if payload == own => news.set_live(true),
+            Err(_) if payload == FREED => news.tell_freed(),
             // The hello of another process.
             Err(_) => {}
         };

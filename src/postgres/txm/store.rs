@@ -122,6 +122,18 @@ fn created(row: &Row) -> Result<Created, StoreError> {
     }
 }
 
+/// The answer to one request of several. A new row is its request, with its id and its nonce.
+fn allocated(row: &Row, request: Option<&NewTx>) -> Result<Created, StoreError> {
+    match (column(row, 0)?, request) {
+        ("new", Some(request)) => {
+            let id = words::tx_id(column(row, 3)?).map_err(unread)?;
+            let nonce = unsigned(column(row, 4)?)?;
+            Ok(Created::New(Box::new(words::allocated(id, nonce, request))))
+        }
+        _ => created(row),
+    }
+}
+
 impl TxmStore {
     /// Binds the database to the chain, or compares; and makes the row of this process. The schema
     /// is there: see [`super::schema::migrate`].
@@ -274,16 +286,21 @@ impl TxStore for TxmStore {
 
     async fn wanting(&self, most: u32) -> Result<Wanting, StoreError> {
         let most = i32::try_from(most).unwrap_or(i32::MAX);
-        let sql = "SELECT signers, live_nodes, open_signers, unowned FROM txm.wanting($1, $2)";
+        let sql = "SELECT signers, live_nodes, open_signers, next_end_ms, unowned \
+                   FROM txm.wanting($1, $2)";
         let row = row(&self.pool, sql, &[&self.me, &most]).await?;
         let signers: Vec<String> = column(&row, 0)?;
         let count = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
+        // It may have ended since its row was read.
+        let next_end = column::<Option<i64>>(&row, 3)?;
+        let next_end = next_end.map(|ms| u64::try_from(ms).unwrap_or(0));
         let signers = signers.iter().map(|signer| words::account(signer).map_err(unread));
         Ok(Wanting {
             signers: signers.collect::<Result<_, _>>()?,
             live_nodes: count(column(&row, 1)?),
             open_signers: count(column(&row, 2)?),
-            unowned: count(column(&row, 3)?),
+            next_end: next_end.map(Duration::from_millis),
+            unowned: count(column(&row, 4)?),
         })
     }
 
@@ -348,10 +365,13 @@ impl TxStore for TxmStore {
             return Err(StoreError::Away("a request is of another signer".to_owned()));
         }
         let body = Value::Array(requests.iter().map(words::request).collect()).to_string();
-        let sql = "SELECT outcome, fields, tx FROM txm.create($1, $2, $3, $4, $5::text::jsonb)";
+        let sql = "SELECT outcome, fields, tx, id, nonce \
+                   FROM txm.create($1, $2, $3, $4, $5::text::jsonb, FALSE)";
         let floor = bigint(floor)?;
         let rows = self.rows(sql, &[&signer, &self.me, &token, &floor, &body]).await?;
-        let all = rows.iter().map(created).collect::<Result<Vec<_>, _>>()?;
+        let answers =
+            rows.iter().enumerate().map(|(place, row)| allocated(row, requests.get(place)));
+        let all = answers.collect::<Result<Vec<_>, _>>()?;
         let txs = all.iter().filter_map(|one| match one {
             Created::New(tx) | Created::Known(tx) => Some(&**tx),
             Created::Conflict(_) => None,

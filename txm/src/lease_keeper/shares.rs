@@ -48,14 +48,24 @@ impl Shares {
     }
 
     /// Takes a look: the signers without an owner that this node has keys for, the oldest work
-    /// first, the number of signers with open rows, and the number of live nodes.
-    pub(super) fn look(&mut self, free: &[Address], open_signers: u32, live_nodes: u32) {
+    /// first, the number of signers with open rows, and the number of live nodes. A look between
+    /// two ticks leaves no signer over: the nodes with room for it may not have looked yet.
+    pub(super) fn look(
+        &mut self,
+        free: &[Address],
+        open_signers: u32,
+        live_nodes: u32,
+        is_tick: bool,
+    ) {
         let nodes = live_nodes.max(1);
         self.share = usize::try_from(open_signers.div_ceil(nodes)).unwrap_or(usize::MAX);
+        self.to_take = free.iter().copied().collect();
+        if !is_tick {
+            return;
+        }
         let now: BTreeSet<Address> = free.iter().copied().collect();
         self.left_over = now.intersection(&self.unowned).copied().collect();
         self.unowned = now;
-        self.to_take = free.iter().copied().collect();
         // All nodes find the same ones left over. So each takes its part of them.
         self.beyond = self.left_over.len().div_ceil(usize::try_from(nodes).unwrap_or(usize::MAX));
     }
@@ -113,12 +123,12 @@ mod tests {
         let now = Instant::now();
         let free: Vec<Address> = (1..=12).map(signer).collect();
         let mut shares = Shares::new(Duration::from_secs(10));
-        shares.look(&free, 12, 3);
+        shares.look(&free, 12, 3, true);
         assert_eq!(taken(&mut shares, 0, now), 4);
         // Four are still without an owner: each of three nodes takes two of them at most.
-        shares.look(&free[8..], 12, 3);
+        shares.look(&free[8..], 12, 3, true);
         assert_eq!(taken(&mut shares, 4, now), 2);
-        shares.look(&[], 12, 3);
+        shares.look(&[], 12, 3, true);
         assert_eq!(taken(&mut shares, 6, now), 0);
     }
 
@@ -126,7 +136,7 @@ mod tests {
     fn a_node_above_its_share_gives_the_least_busy_one() {
         let now = Instant::now();
         let mut shares = Shares::new(Duration::from_secs(10));
-        shares.look(&[], 5, 2);
+        shares.look(&[], 5, 2, true);
         let busy = [(signer(1), 5), (signer(2), 1), (signer(3), 3), (signer(4), usize::MAX)];
         assert_eq!(shares.give(&busy, now), Some(signer(2)));
         assert_eq!(shares.give(&busy[..3], now), None);
@@ -139,8 +149,8 @@ mod tests {
         let mut shares = Shares::new(Duration::from_secs(10));
         let mut stays = Vec::new();
         for _ in 0..3 {
-            shares.look(&[signer(1)], 1, 2);
-            shares.look(&[signer(1)], 1, 2);
+            shares.look(&[signer(1)], 1, 2, true);
+            shares.look(&[signer(1)], 1, 2, true);
             assert_eq!(shares.next_to_take(1, now), Some(signer(1)));
             let taken = now;
             let busy = [(signer(1), 1), (signer(2), 9)];

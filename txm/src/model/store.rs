@@ -395,7 +395,7 @@ impl TxStore for ModelStore {
     }
 
     async fn wanting(&self, most: u32) -> Result<Wanting, StoreError> {
-        self.call(StoreCall::Wanting, move |base, _| Ok(base.wanting(most))).await
+        self.call(StoreCall::Wanting, move |base, me| Ok(base.wanting(most, me))).await
     }
 
     async fn open(&self, lease: Lease) -> Result<SignerBook, StoreError> {

@@ -473,6 +473,23 @@ async fn a_killed_node_loses_its_signers_when_the_lease_ends() {
     database.check();
 }
 
+/// A lease that ends is looked for at its end, and not at the next tick.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_lease_is_seen_at_once() {
+    let (database, keys) = database(1);
+    let a = start(&database, "a", &keys);
+    post(std::slice::from_ref(&a.desk), request(keys[0], "1")).await;
+    let b = start(&database, "b", &keys);
+    let options = crate::model::options();
+    sleep(options.lease_renew * 10 + options.lease_renew / 6).await;
+    assert_eq!(database.owner(keys[0]).expect("an owner").0, "a");
+    a.kill().await;
+    sleep(options.lease_duration + options.lease_skew + Duration::from_millis(20)).await;
+    assert_eq!(database.owner(keys[0]).expect("an owner").0, "b");
+    drop(b);
+    database.check();
+}
+
 /// LSE-003 and LSE-004 in the model: a paused owner wakes up behind its successor.
 #[tokio::test(start_paused = true)]
 async fn a_paused_owner_changes_nothing_when_it_wakes() {

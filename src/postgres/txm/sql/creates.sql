@@ -209,17 +209,18 @@ $$;
 
 -- Fenced: gives each new request the next nonce and its row, without a hole. One row a request, in
 -- their order: new, known, or conflict with the names of the fields. One row alone, suspended: the
--- signer is, and nothing was done.
+-- signer is, and nothing was done. Without `p_whole` the caller knows a new row by its request, so that
+-- only its id and its nonce are read.
 CREATE FUNCTION txm.create(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_floor BIGINT,
-                           p_requests JSONB)
-RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT) LANGUAGE plpgsql AS $$
+                           p_requests JSONB, p_whole BOOLEAN DEFAULT TRUE)
+RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT, id TEXT, nonce BIGINT) LANGUAGE plpgsql AS $$
 DECLARE
     my_node TEXT := (SELECT node_id FROM txm.nodes WHERE incarnation = p_me);
     made txm.made[];
 BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
     IF txm.is_suspended(p_signer) THEN
-        RETURN QUERY SELECT 'suspended', '{}'::text[], NULL;
+        RETURN QUERY SELECT 'suspended', '{}'::text[], NULL, NULL, NULL::bigint;
         RETURN;
     END IF;
     FOR try IN 1..100 LOOP
@@ -228,7 +229,10 @@ BEGIN
               FROM txm.create_once(p_signer, my_node, p_token, p_floor, p_requests) o;
             -- Another statement: the one before does not see its own rows.
             RETURN QUERY
-            SELECT o.outcome, o.fields, CASE WHEN t.tx_id IS NOT NULL THEN txm.tx_json(t)::text END
+            SELECT o.outcome, o.fields,
+                   CASE WHEN t.tx_id IS NOT NULL AND (p_whole OR o.outcome <> 'new')
+                        THEN txm.tx_json(t)::text END,
+                   t.tx_id::text, t.nonce
               FROM unnest(made) o
               LEFT JOIN LATERAL (SELECT * FROM txm.managed_tx m WHERE m.tx_id = o.id
                                     AND o.outcome <> 'conflict' OFFSET 0) t ON TRUE

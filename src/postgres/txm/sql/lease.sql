@@ -258,7 +258,8 @@ BEGIN
 END
 $$;
 
--- Ends a lease at once. The token stays.
+-- Ends a lease at once. The token stays. Every node hears of it, and looks for signers without an
+-- owner.
 CREATE FUNCTION txm.release(p_signer TEXT, p_me BIGINT, p_token BIGINT) RETURNS VOID
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -268,14 +269,17 @@ BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
     UPDATE txm.signer_lease l SET expires_at = '-infinity', updated_at = txm.clock()
      WHERE l.signer = p_signer;
+    PERFORM pg_notify('txm', 'freed');
 END
 $$;
 
 -- Signers of this process with rows that are not final or commands and without a live lease, the
 -- oldest work first, and the numbers that a fair share is made of: a row that ended and is still
--- looked at counts in none. `unowned`: of all signers with open rows, those without a live lease.
+-- looked at counts in none. `next_end_ms`: until the first lease of another process may end, of a
+-- signer of this one with work. `unowned`: of all signers with open rows, those without a live lease.
 CREATE FUNCTION txm.wanting(p_me BIGINT, p_most INTEGER)
-RETURNS TABLE (signers TEXT[], live_nodes BIGINT, open_signers BIGINT, unowned BIGINT)
+RETURNS TABLE (signers TEXT[], live_nodes BIGINT, open_signers BIGINT, next_end_ms BIGINT,
+               unowned BIGINT)
 LANGUAGE sql AS $$
     WITH works AS MATERIALIZED (
         SELECT s.signer, LEAST(row.since, unnumbered.since, command.since) AS since,
@@ -307,6 +311,12 @@ LANGUAGE sql AS $$
            (SELECT count(*) FROM txm.nodes n
              WHERE n.seen_at > txm.clock() - (SELECT lease_duration FROM txm.settings)),
            (SELECT count(*) FROM works w WHERE w.has_rows),
+           (SELECT ceil(extract(EPOCH FROM min(l.expires_at) + (SELECT lease_skew FROM txm.settings)
+                                           - txm.clock()) * 1000)::bigint
+              FROM works w JOIN txm.signer_lease l ON l.signer = w.signer
+             WHERE w.since IS NOT NULL AND l.owner_incarnation <> p_me AND txm.alive(l.expires_at)
+               AND w.signer = ANY ((SELECT n.signers FROM txm.nodes n
+                                     WHERE n.incarnation = p_me)::text[])),
            (SELECT count(*) FROM works w LEFT JOIN txm.signer_lease l ON l.signer = w.signer
              WHERE w.has_rows AND (l.signer IS NULL OR NOT txm.alive(l.expires_at)))
 $$;

@@ -372,7 +372,7 @@ impl Base {
         assert_eq!(token, newest, "CL1: token {token} writes for {}", lease.signer);
     }
 
-    pub(super) fn wanting(&self, most: u32) -> Wanting {
+    pub(super) fn wanting(&self, most: u32, me: u64) -> Wanting {
         let mut oldest: BTreeMap<Address, u64> = BTreeMap::new();
         let open = self.rows.values().filter(|row| !row.tx.state.is_terminal());
         for row in open {
@@ -391,6 +391,11 @@ impl Base {
         for row in commands {
             oldest.entry(row.signer).or_insert(u64::MAX);
         }
+        let now = self.now();
+        let others = oldest.keys().filter_map(|signer| self.live(*signer));
+        let others = others.filter(|lease| !self.is_same(lease.owner, me));
+        let ends = others.filter_map(|lease| Some(lease.expires?.after(self.skew).since(now)));
+        let next_end = ends.min();
         let mut free: Vec<(u64, Address)> = oldest
             .into_iter()
             .filter(|(signer, _)| self.live(*signer).is_none())
@@ -398,13 +403,13 @@ impl Base {
             .collect();
         free.sort_unstable();
         free.truncate(usize::try_from(most).expect("a few"));
-        let now = self.now();
         let seen = |node: &&NodeRow| now.since(node.seen) <= self.duration;
         Wanting {
             signers: free.into_iter().map(|(_, signer)| signer).collect(),
             live_nodes: u32::try_from(self.nodes.iter().filter(seen).count()).expect("a few"),
             open_signers,
             unowned,
+            next_end,
         }
     }
 }

@@ -1,0 +1,1 @@
+INSERT INTO numbered.requests (signer, request_id, payload, nonce, state) SELECT '0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266', 'pay-' || n, '{"to": "0x70997970c51812dc3a010c7d01b50e0d17dc79c8", "value": "1000"}', n, 10 FROM (SELECT nextval('numbered.nonces') AS n OFFSET 0) next;
