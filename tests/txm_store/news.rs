@@ -3,7 +3,8 @@
 use chain::tx::{NewTx, TxId};
 use txm::news::News;
 use txm::store::{CommandWish, Suspension, TxStore};
-use ubscore::postgres::txm::reads::{NewCommand, TxmReads};
+use ubscore::postgres::txm::details::NewCommand;
+use ubscore::postgres::txm::reads::TxmReads;
 
 use super::{DEED, Rows, created, owned, request, signer};
 use crate::harness::{block_on, eventually};
