@@ -66,7 +66,7 @@ fn rows_commands_and_suspensions_of_other_processes_are_news() {
     });
 }
 
-/// Goal: a listener whose connection is lost says so, and hears again.
+/// Goal: if the connection of a listener is lost, it says so, and hears again.
 #[test]
 fn a_listener_that_is_cut_off_connects_again() {
     let rows = Rows::new();
