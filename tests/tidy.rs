@@ -89,6 +89,7 @@ const SEAMS: &[(&str, &[&str])] = &[
             "src/postgres/database.rs",
             "src/postgres/embedded.rs",
             "src/postgres/embedded/cluster.rs",
+            "src/postgres/txm/listener.rs",
         ],
     ),
 ];

@@ -273,19 +273,17 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION event_json(t managed_tx) RETURNS jsonb LANGUAGE sql STABLE
 -- FUNCTION fail_name(p_code smallint) RETURNS text LANGUAGE sql STABLE
 -- FUNCTION fence(p_signer text, p_me bigint, p_token bigint) RETURNS void LANGUAGE plpgsql VOLATILE
--- FUNCTION fill(p_signer text, p_me bigint, p_token bigint, p_nonces bigint[], p_requests jsonb, p_asked boolean) RETURNS TABLE(outcome text, tx text) LANGUAGE plpgsql VOLATILE
 -- FUNCTION hex(p_bytes bytea) RETURNS text LANGUAGE sql STABLE
--- FUNCTION imported(c tx_commands, p_nonce bigint, p_row jsonb, p_actor text) RETURNS void LANGUAGE plpgsql VOLATILE
--- FUNCTION is_jumped(p_signer text, p_nonce bigint) RETURNS boolean LANGUAGE sql STABLE
 -- FUNCTION is_same_server() RETURNS boolean LANGUAGE sql STABLE
 -- FUNCTION is_suspended(p_signer text) RETURNS boolean LANGUAGE plpgsql VOLATILE
--- FUNCTION keep(p_signer text, p_me bigint, p_request jsonb, p_most bigint) RETURNS TABLE(outcome text, fields text[], tx text) LANGUAGE plpgsql VOLATILE
+-- FUNCTION jumped(p_signer text, p_nonce bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
+-- FUNCTION keep(p_signer text, p_me bigint, p_request jsonb, p_most bigint) RETURNS TABLE(outcome text, fields text[], tx text, is_elsewhere boolean) LANGUAGE plpgsql VOLATILE
 -- FUNCTION lifted(p_signer text, p_reason text, p_actor text, p_why text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION managed_tx_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION moment(p_ms bigint) RETURNS timestamp with time zone LANGUAGE sql STABLE
 -- FUNCTION ms(p_at timestamp with time zone) RETURNS bigint LANGUAGE sql STABLE
 -- FUNCTION ms_between(p_from timestamp with time zone, p_to timestamp with time zone) RETURNS bigint LANGUAGE sql STABLE
--- FUNCTION no_fill(p_request text) RETURNS void LANGUAGE plpgsql VOLATILE
+-- FUNCTION news() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION number(p_signer text, p_me bigint, p_token bigint, p_floor bigint, p_ids uuid[], p_versions bigint[], p_gas bigint[]) RETURNS SETOF text LANGUAGE plpgsql VOLATILE
 -- FUNCTION outflow_passes(p_signer text, p_payload jsonb, p_limits jsonb) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION release(p_signer text, p_me bigint, p_token bigint) RETURNS void LANGUAGE plpgsql VOLATILE
@@ -321,10 +319,12 @@ CREATE TRIGGER signer_lease_delete_guard BEFORE DELETE ON signer_lease FOR EACH 
 CREATE TRIGGER signer_lease_guard BEFORE UPDATE ON signer_lease FOR EACH ROW EXECUTE FUNCTION signer_lease_guard();
 CREATE TRIGGER signer_nonce_cursor_delete_guard BEFORE DELETE ON signer_nonce_cursor FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER signer_nonce_cursor_guard BEFORE UPDATE ON signer_nonce_cursor FOR EACH ROW EXECUTE FUNCTION signer_nonce_cursor_guard();
+CREATE TRIGGER signer_suspensions_news AFTER INSERT OR DELETE OR UPDATE ON signer_suspensions FOR EACH ROW EXECUTE FUNCTION news();
 CREATE TRIGGER tx_attempts_delete_guard BEFORE DELETE ON tx_attempts FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER tx_attempts_guard BEFORE UPDATE ON tx_attempts FOR EACH ROW EXECUTE FUNCTION tx_attempts_guard();
 CREATE TRIGGER tx_commands_delete_guard BEFORE DELETE ON tx_commands FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER tx_commands_guard BEFORE UPDATE ON tx_commands FOR EACH ROW EXECUTE FUNCTION tx_commands_guard();
+CREATE TRIGGER tx_commands_news AFTER INSERT OR UPDATE OF state ON tx_commands FOR EACH ROW WHEN (new.state = 1) EXECUTE FUNCTION news();
 CREATE TRIGGER tx_confirmations_guard BEFORE DELETE OR UPDATE ON tx_confirmations FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER tx_events_guard BEFORE DELETE OR UPDATE ON tx_events FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER tx_history_guard BEFORE DELETE OR UPDATE ON tx_history FOR EACH ROW EXECUTE FUNCTION row_guard();

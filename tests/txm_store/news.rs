@@ -3,7 +3,8 @@
 use chain::tx::{NewTx, TxId};
 use txm::news::News;
 use txm::store::{CommandWish, Suspension, TxStore};
-use ubscore::postgres::txm::reads::{NewCommand, TxmReads};
+use ubscore::postgres::txm::details::NewCommand;
+use ubscore::postgres::txm::reads::TxmReads;
 
 use super::{DEED, Rows, created, owned, request, signer};
 use crate::harness::{block_on, eventually};
@@ -65,7 +66,7 @@ fn rows_commands_and_suspensions_of_other_processes_are_news() {
     });
 }
 
-/// Goal: a listener whose connection is lost says so, and hears again.
+/// Goal: if the connection of a listener is lost, it says so, and hears again.
 #[test]
 fn a_listener_that_is_cut_off_connects_again() {
     let rows = Rows::new();

@@ -8,8 +8,9 @@
 //!       chain::decide (pure) --> TxStore::write (fenced, one statement) --> effects: sign, send
 //! ```
 //!
-//! In reading order: [`store`] (the fenced store, and its [`news`]), [`signer`] (keys), [`rpc`] (endpoints), [`node`]
-//! (leases and tasks of one process), [`desk`] (requests), [`prepare`] (the checks before a nonce).
+//! In reading order: [`store`] (the fenced store, and its [`news`]), [`signer`] (keys), [`rpc`]
+//! (endpoints), [`node`] (leases and tasks of one process), [`desk`] (requests), [`prepare`] (the
+//! checks before a nonce).
 
 mod crash;
 pub mod desk;

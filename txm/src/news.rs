@@ -6,8 +6,8 @@ use alloy_primitives::Address;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The signers with news, from the store's listener to the node's look for arrivals. A store without
-/// a listener keeps it as it is by default: not live, so that the node looks often.
+/// The signers with news, from the store's listener to the node's look for arrivals. A store
+/// without a listener keeps it as it is by default: not live, so that the node looks often.
 #[derive(Debug, Default)]
 pub struct News {
     state: Mutex<State>,

@@ -238,8 +238,8 @@ pub trait TxStore: Send + Sync + 'static {
     fn open(&self, lease: Lease) -> impl Future<Output = Result<SignerBook, StoreError>> + Send;
 
     /// The rows without a nonce and the open commands of these signers that are not in `known`, at
-    /// most [`ARRIVED_MAX`] rows, the oldest first, and the suspensions of each signer. One statement for all
-    /// signers of a node.
+    /// most [`ARRIVED_MAX`] rows, the oldest first, and the suspensions of each signer. It is one
+    /// statement for all signers of a node.
     ///
     /// # Errors
     /// [`StoreError`].

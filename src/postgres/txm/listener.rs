@@ -1,5 +1,5 @@
-//! The listener of a node: it hears the channel `txm` on a connection of its own, and tells the signers
-//! for which another process has stored work.
+//! The listener of a node: it hears the channel `txm` on a connection of its own, and tells the
+//! signers for which another process has stored work.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -207,8 +207,8 @@ impl TxmStore {
         rows(&self.pool, sql, params).await
     }
 
-    /// Tells a signer's owner of a row that is stored. It is a transaction of its own: within that of
-    /// the row, all commits would wait for each other. If it is lost, the owner looks by time.
+    /// Tells a signer's owner of a row that is stored. It is a transaction of its own: within that
+    /// of the row, all commits would wait for each other. If it is lost, the owner looks by time.
     async fn tell(&self, signer: &str) {
         if let Err(error) = self.rows("SELECT pg_notify('txm', $1)::text", &[&signer]).await {
             debug!(signer, %error, "the owner was not told of a row");

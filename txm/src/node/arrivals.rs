@@ -19,8 +19,8 @@ use crate::tools::Tools;
 /// passes over those that it has.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Between two looks of a node that hears the news of its store. Such a look finds passed deadlines,
-/// and news that were lost.
+/// Between two looks of a node that hears the news of its store. Such a look finds passed
+/// deadlines, and news that were lost.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// The reader of a node's arrivals.

@@ -352,8 +352,8 @@ async fn a_row_is_found_at_once_by_its_news_and_soon_without() {
     }
     let found = async |id: &str| {
         client.keep(&request(keys[0], id)).await.expect("kept");
-        let (is_told, before) = (id.starts_with("told"), Instant::now());
-        if is_told {
+        let (has_news, before) = (id.starts_with("with news"), Instant::now());
+        if has_news {
             news.tell(keys[0]);
         }
         let is_numbered = |tx: &Tx| tx.new.request_id == id && tx.nonce.is_some();
@@ -364,8 +364,8 @@ async fn a_row_is_found_at_once_by_its_news_and_soon_without() {
     assert!(found("often").await < soon, "nothing is heard");
     news.set_live(true);
     sleep(Duration::from_millis(50)).await;
-    assert!(found("told").await < Duration::from_millis(80));
-    let slowly = found("not told").await;
+    assert!(found("with news").await < Duration::from_millis(80));
+    let slowly = found("without news").await;
     assert!((Duration::from_secs(1)..Duration::from_secs(6)).contains(&slowly), "{slowly:?}");
     // News of other signers are none.
     let looks = a.store.asked(StoreCall::Arrived);

@@ -186,8 +186,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    /// A count that is ahead of the cursor suspends the signer, or raises the next nonce. Behind the
-    /// deadline another process may own the signer, and the count may be of its sends.
+    /// A count that is ahead of the cursor suspends the signer, or raises the next nonce. Behind
+    /// the deadline another process may own the signer, and the count may be of its sends.
     fn compare_cursor(&mut self, counts: &[Counts]) {
         if Instant::now() >= *self.deadline.borrow() {
             let following = &mut self.following;

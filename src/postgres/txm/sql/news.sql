@@ -1,6 +1,6 @@
 -- News for the nodes: each hears the channel `txm`, and looks for work of the signer in the payload
--- if it owns it. A notification makes commits wait for each other, so that only rare writes notify in
--- their own transaction. A row without a nonce is told by the node that stored it, behind its commit.
+-- if it owns it. A notification makes commits wait for each other, so that only rare writes notify
+-- in their own transaction. The node that stores a row without a nonce notifies behind its commit.
 
 -- Tells a change of commands or suspensions.
 CREATE FUNCTION txm.news() RETURNS TRIGGER LANGUAGE plpgsql AS $$

@@ -5,8 +5,8 @@ use crate::model::store::StoreCall;
 const PAYMENTS: usize = 1_000;
 
 /// Goal: the commits and calls of many payments are shared: at most 0.5 and 4 of each. Method: all
-/// of them at once for one signer, with a block each second, to their ends at 20 confirmations. Each
-/// fenced statement and each renewal is a commit.
+/// of them at once for one signer, with a block each second, to their ends at 20 confirmations.
+/// Each fenced statement and each renewal is a commit.
 #[tokio::test(start_paused = true)]
 async fn payments_that_are_under_way_together_share_commits_and_calls() {
     let mut world = World::new(1);
