@@ -1,11 +1,11 @@
 #![allow(dead_code, unused)]
 mod harness;
-mod txm_store;
-mod txm_real;
-mod txm_door;
-mod txm_lease;
+mod language;
 mod runbook;
 mod schema;
 mod source;
 mod tidy;
-mod language;
+mod txm_door;
+mod txm_lease;
+mod txm_real;
+mod txm_store;

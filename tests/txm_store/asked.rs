@@ -115,14 +115,17 @@ fn an_import_is_the_row_that_a_repeat_finds() {
     };
     let forgotten = NewTx { business_key: Some("order/2".to_owned()), ..request("forgotten") };
     let ours = [(2, import(forgotten.clone(), 2)), (3, import(request("kept"), 3))];
-    let mut other = request("kept");
-    other.payload.value += U256::from(1);
+    let mut longer = request("kept");
+    longer.payload.value += U256::from(1);
+    let taken = [(2, import(request("r0"), 2)), (3, import(request("x"), 3))];
+    let other = [(2, import(longer, 2)), (3, import(request("x"), 3))];
+    let below = [(0, import(request("x"), 3))];
     for (foreign, imports) in [
         (&[1, 4][..], &ours[..]),
-        (&[1, 4, 5][..], &[(2, import(request("r0"), 2)), (3, import(request("x"), 3))]),
-        (&[1, 4, 5][..], &[(2, import(other, 2)), (3, import(request("x"), 3))]),
+        (&[1, 4, 5][..], &taken[..]),
+        (&[1, 4, 5][..], &other[..]),
         (&[1, 2, 4, 5][..], &ours[..]),
-        (&[1, 2, 3, 4, 5][..], &[(0, import(request("x"), 3))]),
+        (&[1, 2, 3, 4, 5][..], &below[..]),
     ] {
         let refused = adopt(foreign, imports);
         assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");

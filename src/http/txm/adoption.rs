@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 
 use alloy_primitives::{Address, keccak256};
 use chain::payload::TxPayload;
+use chain::state::TxState;
 use chain::tx::NewTx;
+use domain::code::Code;
 
-use super::TxmService;
 use super::body::ImportDraft;
+use super::{TxmService, store_away};
 use crate::http::refusal::{Refusal, invalid};
 use crate::postgres::txm::details::TxImport;
 
@@ -54,6 +56,27 @@ async fn import(
     payload.gas = draft.gas.then_some(unsigned.gas);
     let gas = Some(unsigned.gas);
     let new = NewTx { signer, request_id, business_key, payload, gas, deadline_ms: None };
+    free(service, &new).await?;
     let price = unsigned.price;
     Ok((unsigned.nonce, TxImport { new, raw: mined.raw, hash, price }))
+}
+
+/// Whether the request has no row, or one without a nonce and with the same payload. The store
+/// compares again, with its rows locked.
+async fn free(service: &TxmService, new: &NewTx) -> Result<(), Refusal> {
+    let found = service.reads.by_request(new.signer, &new.request_id).await.map_err(store_away)?;
+    let Some(row) = found.map(|details| details.tx) else { return Ok(()) };
+    let (stored, gas) = (&row.new, row.new.payload.gas);
+    let paid = TxPayload { gas, ..new.payload.clone() };
+    let fits = stored.payload == paid && stored.business_key == new.business_key;
+    if row.state == TxState::Created && fits && (gas.is_none() || gas == new.gas) {
+        return Ok(());
+    }
+    let message = format!(
+        "import: the request {} has the row {}, {}, and is not the one of this transaction.",
+        new.request_id,
+        row.id,
+        row.state.name()
+    );
+    Err(Refusal::because(Code::DuplicateRequest, message))
 }

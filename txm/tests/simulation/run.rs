@@ -144,7 +144,18 @@ impl World {
         }
         let endpoints = 1 + usize::try_from(draw.below(3)).expect("a few");
         let mut options = options(endpoints, planted);
-        let wallets = (1..=1 + draw.below(3)).map(Wallet::new);
+        let wallets = 1 + draw.below(3);
+        let kind = draw.below(10);
+        let is_of_restore =
+            matches!(planted, Some(Planted::CursorFollowsChain | Planted::NoRestoreGuard));
+        let has_restore = kind == 0 || is_of_restore;
+        let follows = (kind == 2 || planted == Some(Planted::FillsAnyNonce)) && !has_restore;
+        if follows {
+            options.external_use = ExternalUse::Follow;
+        }
+        // Two owners that one look wakes go on in any order, and an endpoint's lies fall on another
+        // one: a shared key is one signer, so that its seeds do the same again.
+        let wallets = (1..=if follows { 1 } else { wallets }).map(Wallet::new);
         let keys: BTreeMap<Address, Wallet> =
             wallets.map(|wallet| (wallet.address(), wallet)).collect();
         let signers: Vec<Address> = keys.keys().copied().collect();
@@ -157,14 +168,6 @@ impl World {
             chain.fund(*signer, U256::from(1_000_000_000 * GWEI));
         }
         (0..endpoints).for_each(|at| chain.set_latency(at, Duration::from_millis(20)));
-        let kind = draw.below(10);
-        let is_of_restore =
-            matches!(planted, Some(Planted::CursorFollowsChain | Planted::NoRestoreGuard));
-        let has_restore = kind == 0 || is_of_restore;
-        let follows = (kind == 2 || planted == Some(Planted::FillsAnyNonce)) && !has_restore;
-        if follows {
-            options.external_use = ExternalUse::Follow;
-        }
         if let Some(bug) = planted.and_then(store_bug) {
             database.plant(bug);
         }
