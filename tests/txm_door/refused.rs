@@ -106,6 +106,14 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
     let other = format!("Authorization: Bearer {token}\r\nContent-Type: text/plain\r\n");
     let reply = send_text(node.clients, "POST", "/api/v1/tx", &other, "{}").expect("an answer");
     assert_refused(&reply, 415, "INVALID_REQUEST");
+    refuse_each_wrong_read(&node, &token);
+    assert_eq!(site.sql_value("SELECT count(*) FROM txm.managed_tx"), "0");
+    let cursor = "SELECT next_nonce FROM txm.signer_nonce_cursor";
+    assert_eq!(site.sql_value(cursor), "0");
+}
+
+/// Each read that is out of its form, or of nothing.
+fn refuse_each_wrong_read(node: &Node, token: &str) {
     for (path, status, code) in [
         ("/api/v1/tx/7", 404, "TX_NOT_FOUND"),
         ("/api/v1/tx/00000000-0000-7000-8000-000000000000", 404, "TX_NOT_FOUND"),
@@ -123,11 +131,8 @@ fn each_wrong_input_is_refused_and_makes_no_row() {
     ] {
         let path = path.replace("SIGNER", &format!("{SIGNER:#x}"));
         println!("{path}");
-        assert_refused(&node.get(&token, &path), status, code);
+        assert_refused(&node.get(token, &path), status, code);
     }
-    assert_eq!(site.sql_value("SELECT count(*) FROM txm.managed_tx"), "0");
-    let cursor = "SELECT next_nonce FROM txm.signer_nonce_cursor";
-    assert_eq!(site.sql_value(cursor), "0");
 }
 
 /// Goal: the first nonce of a signer is not that of an endpoint alone. Method: two endpoints, one

@@ -35,6 +35,9 @@ wait "$child"
 "#;
 /// The number of the chain.
 const CHAIN_ID: &str = "31337";
+/// The time of block 0, 2026-01-01. anvil makes a block 0 at each start, and keeps all of them in
+/// its state: only equal ones leave the chain's identity as it was.
+const GENESIS_TIME: &str = "1767225600";
 /// The line with the chain's address begins so.
 const LISTENING: &str = "Listening on ";
 /// The beginning of the node's ready line.
@@ -128,6 +131,7 @@ fn spawn_chain(program: &Path, directory: &Path, port: u16) -> anyhow::Result<(C
     command.args(["-c", WITH_STDIN, "sh"]).arg(program);
     command.args(["--host", &Ipv4Addr::LOCALHOST.to_string(), "--port", &port.to_string()]);
     command.args(["--chain-id", CHAIN_ID, "--block-time", "1", "--slots-in-an-epoch", "2"]);
+    command.args(["--timestamp", GENESIS_TIME]);
     command.arg("--state").arg(directory.join("state.json")).args(["--state-interval", "1"]);
     command.arg("--cache-path").arg(directory);
     started(&mut command, |line| line.strip_prefix(LISTENING)?.parse().ok())

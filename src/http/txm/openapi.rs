@@ -26,7 +26,7 @@ use crate::http::schema::{ChainAccountText, ChainKeyText, ChainStateName, ChainT
 use domain::code::Code;
 
 /// The document.
-pub fn document() -> OpenApi {
+pub(super) fn document() -> OpenApi {
     let mut paths = Paths::new();
     for row in CLIENT_ROUTES.rows() {
         paths.add_path_operation(row.pattern, vec![method(&row.method)], describe(row.route));
