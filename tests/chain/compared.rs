@@ -1,5 +1,5 @@
-//! The model of the chain against the node, by random runs: what the simulation of the manager
-//! finds counts for a real chain as far as the two agree.
+//! The model of the chain against the node, by random runs. The simulation of the manager runs on
+//! the model, so its findings count for a real chain as far as the two agree.
 //!
 //! Both get the same transactions, blocks, reorganizations and losses of the pool, through the
 //! [`Endpoint`] that production uses. Behind each step both are asked the same questions. Answers
@@ -37,7 +37,7 @@ const COIN: u128 = 1_000_000_000_000_000_000;
 /// The highest usual base fee, in units of the first one.
 const USUAL_FEES: usize = 4;
 /// The hashes that are asked for behind a step, the latest ones.
-const ASKED_MAX: usize = 24;
+const ASKED_MAX: usize = 12;
 
 /// A difference that is the node's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -249,20 +249,21 @@ impl Both {
 
     /// Transactions in the model's pool that the node does not know.
     fn only_in_the_model(&self) -> Vec<SentTx> {
-        let calls: Vec<RpcCall> =
-            self.sent.iter().map(|sent| RpcCall::Transaction(sent.hash)).collect();
-        let of = |answers: Vec<Answer>| {
-            let place = |answer| match answer {
-                Ok(RpcValue::Transaction(found)) => found.map(|found| found.block.is_some()),
-                other => panic!("{other:?}"),
-            };
-            answers.into_iter().map(place).collect::<Vec<Option<bool>>>()
+        let of = |sent: &SentTx| RpcCall::Transaction(sent.hash);
+        let all: Vec<RpcCall> = self.sent.iter().map(of).collect();
+        let is_pooled = |answer: &Answer| match answer {
+            Ok(RpcValue::Transaction(found)) => found.is_some_and(|found| found.block.is_none()),
+            other => panic!("{other:?}"),
         };
-        let node = of(calls.chunks(100).flat_map(|part| self.ask_node(part)).collect());
-        let model = of(self.ask_model(&calls));
-        let all = self.sent.iter().zip(node).zip(model);
-        let lost = all.filter(|((_, node), model)| node.is_none() && *model == Some(false));
-        lost.map(|((sent, _), _)| sent.clone()).collect()
+        let known = self.sent.iter().zip(self.ask_model(&all));
+        let pooled = known.filter(|(_, answer)| is_pooled(answer)).map(|(sent, _)| sent.clone());
+        let pooled: Vec<SentTx> = pooled.collect();
+        let node = self.ask_node(&pooled.iter().map(of).collect::<Vec<_>>());
+        assert_eq!(node.len(), pooled.len());
+        let both = pooled.into_iter().zip(node);
+        both.filter(|(_, answer)| *answer == Ok(RpcValue::Transaction(None)))
+            .map(|(sent, _)| sent)
+            .collect()
     }
 }
 
@@ -506,7 +507,7 @@ impl Both {
         SentTx { from: old.from, nonce: old.nonce, hash: signed.hash, raw: signed.raw, price }
     }
 
-    /// Accounts whose price depends on the base fee of blocks that differ there.
+    /// Notes the accounts that paid by the base fee of blocks that differ there.
     fn note_other_fees(&mut self, first: u64) {
         for height in self.other_fees.range(first..).copied().collect::<Vec<_>>() {
             self.meets(Difference::BaseFeeOfNewBlocks);
@@ -584,8 +585,8 @@ impl Both {
         }
     }
 
-    /// The node's answer with the model's hashes of blocks, and without what differs by
-    /// [`Difference::BaseFeeOfNewBlocks`].
+    /// The node's answer with the model's hashes of blocks, and with its prices where
+    /// [`Difference::BaseFeeOfNewBlocks`] is known.
     fn translated(&self, node: Answer, model: &Answer) -> Answer {
         let hash = |hash: B256| self.hashes.get(&hash).copied().unwrap_or(hash);
         Ok(match (node?, model) {

@@ -131,7 +131,9 @@ fn a_queued_transaction_that_a_reorganization_mines_stays_in_the_pool() {
     let chain = Chain::start();
     let raws = [0, 1].map(|nonce| payment(&chain, nonce, 1));
     chain.mine(1);
-    raws.iter().for_each(|raw| drop(chain.send(raw).expect("taken")));
+    for raw in &raws {
+        chain.send(raw).expect("taken");
+    }
     chain.mine(1);
     chain.rollback(1);
     let queued = chain.send(&raws[1]).expect("queued");

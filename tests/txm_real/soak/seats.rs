@@ -166,7 +166,7 @@ impl SoakSeat {
     /// Both ways are open, and the endpoint is honest.
     fn opens(&self) {
         if self.manner.swap(OPEN, Ordering::Relaxed) != OPEN {
-            // What a silent connection has swallowed never comes.
+            // The lost bytes of a silent connection never come.
             self.way.refuse();
         }
         self.way.come_back();

@@ -88,7 +88,7 @@ impl Soak {
         }
     }
 
-    /// A row is CONFIRMED if and only if a payment of it is on chain, with what it pays; every
+    /// A row is CONFIRMED if and only if a payment of it is on chain, with its amount; every
     /// numbered row has its nonce on chain, and no other nonce is there.
     fn each_row_ended_as_the_chain_says(&self) {
         let chain = &self.place.chain;
@@ -170,8 +170,8 @@ impl Soak {
         }
     }
 
-    /// The audit of an operator finds nothing. It asks the chain for each nonce, and may have to ask
-    /// again.
+    /// The audit of an operator finds nothing. It asks the chain for each nonce, and may have to
+    /// ask again.
     fn the_audit_agrees(&self, node: &Party) {
         for signer in SIGNERS {
             let (exit, out, why) = eventually("an audit", || {
