@@ -212,6 +212,9 @@ fn chaos_of_nodes_and_chain_pays_each_row_once_or_not_at_all() {
         let soak = Soak::new(seed.wrapping_add(number), number % 2 == 1);
         let rounds_here = minutes.map_or(1, |_| PLACE_ROUNDS);
         for _ in 0..rounds_here {
+            if minutes.is_some_and(|minutes| began.elapsed() >= minutes) {
+                break;
+            }
             soak.round(rounds, length);
             rounds += 1;
             println!("{:>5} s, round {rounds}: {}", began.elapsed().as_secs(), soak.summary());
