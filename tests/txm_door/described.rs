@@ -34,7 +34,7 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 403, 404, 409, 
 fn a_node_is_as_its_description_says() {
     let (site, chain) = (Site::new(), Chain::start());
     // The longest wait is two seconds below this.
-    let short = ("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", "2100");
+    let short = ("UBSCORE__HTTP__REQUEST_TIMEOUT_MS", "6100");
     let node = Node::start(&site, &chain, "txm-a", &[short]);
     let signer = format!("{SIGNER:#x}");
     assert_eq!(node.operate(&["signer", "add", &signer, "--reason", "a test"]).0, 0);

@@ -67,7 +67,8 @@ fn a_copy_in_the_place_of_the_database_suspends_every_signer() {
     witnessed(&site, 3);
     node.kill();
 
-    let node = Node::start(&copy, &chain, "txm-a", &[]);
+    let mut node = Node::start(&copy, &chain, "txm-a", &[]);
+    node.is_not_judged();
     let all = suspensions(&node);
     assert!(
         all.len() == 2 && all.iter().all(|it| it[0]["reason"] == "DATABASE_RESTORED"),
@@ -111,7 +112,8 @@ fn a_copy_in_the_place_of_the_database_suspends_every_signer() {
     }
     drop(node);
     let before = chain.balance(PAYEE);
-    let node = Node::start(&copy, &chain, "txm-a", &[]);
+    let mut node = Node::start(&copy, &chain, "txm-a", &[]);
+    node.is_not_judged();
     assert_eq!(suspensions(&node), [json!([]), json!([])], "they vouch for this database");
     assert_eq!(pay(&node, "a-4").json()["nonce"], 3);
     ends(&node, &chain, "a-4");

@@ -216,7 +216,8 @@ fn non_004_failed_and_unknown_commits_leave_no_hole() {
     let (left, is_armed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let (lost, armed) = (Arc::clone(&left), Arc::clone(&is_armed));
     let way = Proxy::start(&place.site, move |speaker, bytes| {
-        let names_it = speaker == Speaker::Server && place_of(bytes, b"lost-").is_some();
+        // The field `outcome` of a new row, behind its length.
+        let names_it = speaker == Speaker::Server && place_of(bytes, b"\0\0\0\x03new").is_some();
         if !names_it || !armed.load(Ordering::Acquire) {
             return Passing::All;
         }

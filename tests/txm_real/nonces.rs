@@ -131,7 +131,7 @@ fn non_005_a_forgotten_payment_is_imported_and_its_repeat_pays_nothing() {
     let backup = place.backup();
     let node = place.node("txm-a", &[]);
     let mut requests = ["a-2", "a-3"].map(|id| place.payment(id));
-    requests[1]["businessKey"] = json!("order/3");
+    requests[1]["businessKey"] = json!("order-3");
     requests[1]["payload"]["gas"] = json!(30_000);
     let hashes = requests.each_ref().map(|body| {
         let reply = node.post("/api/v1/tx", body);
@@ -147,7 +147,7 @@ fn non_005_a_forgotten_payment_is_imported_and_its_repeat_pays_nothing() {
     let token = place.site.fresh_path("approver");
     fs::write(&token, operator(8, "admin")).expect("written");
     let (signer, token) = (hex_of(SIGNER), token.to_str().expect("text").to_owned());
-    let named = [format!("{}=a-2", hashes[0]), format!("{}=a-3,key=order/3,gas", hashes[1])];
+    let named = [format!("{}=a-2", hashes[0]), format!("{}=a-3,key=order-3,gas", hashes[1])];
     let adopt = ["signer", "adopt", &signer, "--reason", "x", "--approver-token-file", &token];
     let (exit, _, why) = node.operate(&[&adopt[..], &["--import", &named[0]]].concat());
     assert!(exit == 1 && why.contains("nonce 2"), "one is missing: {why}");
