@@ -134,7 +134,7 @@ fn recharge_scrape() -> String {
 fn is_of_nodes(line: &str) -> bool {
     ["ubscore_lease_", "ubscore_tx_", "ubscore_receipt_", "ubscore_confirmations_", "ubscore_rpc_"]
         .into_iter()
-        .chain(["ubscore_endpoint_", "ubscore_signer_"])
+        .chain(["ubscore_endpoint_", "ubscore_signer_", "ubscore_signers_"])
         .any(|part| line.contains(part))
 }
 

@@ -243,7 +243,7 @@ fn non_008_a_dropped_transaction_is_sent_again_at_once() {
     assert_eq!(place.sent().len(), 6, "the same bytes");
 }
 
-/// Goal: a nonce that no endpoint will ever take is filled, and what stands behind it is mined.
+/// Goal: a nonce that no endpoint will ever take is filled, and the rows behind it are mined.
 /// Method: the first payment is refused for good; the fill comes by time, then by an operator.
 #[test]
 fn non_009_a_blocked_nonce_is_filled_and_its_followers_are_mined() {

@@ -348,7 +348,7 @@ fn rsb_006_a_cancelled_nonce_without_bytes_is_filled() {
     assert_eq!(place.chain.nonce(SIGNER), 3);
 }
 
-/// Goal: switched off, what an endpoint has is left alone, and nothing else changes. Method: many
+/// Goal: switched off, bytes that an endpoint has are left alone, and nothing else changes. Method: many
 /// looks at the chain, each of which is longer than half the interval; then a block.
 #[test]
 fn rsb_007_switched_off_nothing_is_sent_again() {
@@ -384,7 +384,7 @@ fn rsb_007_switched_off_nothing_is_sent_again() {
     assert_eq!((&row["state"], &row["code"]), (&json!("FAILED"), &json!("CANCELLED")), "{row}");
 }
 
-/// What the audit has of a row, or of the signer: the deed, its actor and its reason.
+/// The records of the audit about a row, or about the signer: the deed, its actor and its reason.
 fn audited(place: &Place, about: &str) -> Vec<Vec<String>> {
     let asked =
         format!("SELECT what, actor, reason FROM txm.audit WHERE {about} ORDER BY at, what");

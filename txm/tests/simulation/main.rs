@@ -13,7 +13,8 @@
 //! and lose transactions; the chain is reorganized; fees rise and fall; keys do not answer. Clients
 //! repeat requests at any node, give one business key to two signers, and send cancels, fills and
 //! resubmits. In some runs the key is used elsewhere, which stops its signer or is followed; or an
-//! older database is restored, which the nodes notice by what they have seen of each signer.
+//! older database is restored, which the nodes notice by the numbers that they have seen of each
+//! signer.
 //!
 //! # Coverage of the judge
 //!
@@ -46,7 +47,7 @@ use self::run::{Run, run};
 const SEEDS: u64 = 2_000;
 const THREADS: usize = 2;
 
-/// A bug that is planted in every process, or in what it stands on.
+/// A bug that is planted in every process, or in the store, chain and keys below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Planted {
     /// The fence lets everything pass.

@@ -209,8 +209,8 @@ $$;
 
 -- Fenced: gives each new request the next nonce and its row, without a hole. One row a request, in
 -- their order: new, known, or conflict with the names of the fields. One row alone, suspended: the
--- signer is, and nothing was done. Without `p_whole` the caller knows a new row by its request, so that
--- only its id and its nonce are read.
+-- signer is, and nothing was done. Without `p_whole` the caller knows a new row by its request, so
+-- that only its id and its nonce are read.
 CREATE FUNCTION txm.create(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_floor BIGINT,
                            p_requests JSONB, p_whole BOOLEAN DEFAULT TRUE)
 RETURNS TABLE (outcome TEXT, fields TEXT[], tx TEXT, id TEXT, nonce BIGINT) LANGUAGE plpgsql AS $$

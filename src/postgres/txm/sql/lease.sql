@@ -40,8 +40,8 @@ CREATE FUNCTION txm.is_same_server() RETURNS BOOLEAN LANGUAGE sql STABLE AS $$
 $$;
 
 -- Suspends every signer of a database that may be an older copy. The chain is compared before a
--- person lifts that. Each lease ends: its owner knows rows and nonces that this copy may lack, so it
--- reads its book anew. The caller has locked the settings.
+-- person lifts that. Each lease ends: its owner knows rows and nonces that this copy may lack, so
+-- it reads its book anew. The caller has locked the settings.
 CREATE FUNCTION txm.suspend_all(p_about TEXT) RETURNS VOID LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO txm.signer_suspensions (signer, reason, actor, about, at)
@@ -75,8 +75,8 @@ BEGIN
 END
 $$;
 
--- Compares the rows with the numbers that a node has seen: {signer: {epoch, token, nonce}}. Rows that
--- show less are an older copy: every signer is suspended, and the epoch rises above each one that
+-- Compares the rows with the numbers that a node has seen: {signer: {epoch, token, nonce}}. Rows
+-- that show less are an older copy: every signer is suspended, and the epoch rises above each one that
 -- was seen. Numbers of an earlier epoch have suspended all signers already, but for one that
 -- was added since, without a lease. Returns the epoch, the signers that are known here, and the
 -- difference if there is one.
@@ -276,7 +276,8 @@ $$;
 -- Signers of this process with rows that are not final or commands and without a live lease, the
 -- oldest work first, and the numbers that a fair share is made of: a row that ended and is still
 -- looked at counts in none. `next_end_ms`: until the first lease of another process may end, of a
--- signer of this one with work. `unowned`: of all signers with open rows, those without a live lease.
+-- signer of this one with work. `unowned`: of all signers with open rows, those without a live
+-- lease.
 CREATE FUNCTION txm.wanting(p_me BIGINT, p_most INTEGER)
 RETURNS TABLE (signers TEXT[], live_nodes BIGINT, open_signers BIGINT, next_end_ms BIGINT,
                unowned BIGINT)

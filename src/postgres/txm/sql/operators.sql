@@ -133,8 +133,8 @@ BEGIN
         RETURNING * INTO STRICT t;
     END IF;
     INSERT INTO txm.tx_attempts
-        (tx_id, attempt, kind, was_in_pool, gas, fencing_token, signed_at, max_fee, max_tip, tx_hash,
-         raw)
+        (tx_id, attempt, kind, was_in_pool, gas, fencing_token, signed_at, max_fee, max_tip,
+         tx_hash, raw)
     VALUES (t.tx_id, 1, 1, TRUE, its_gas, t.fencing_token, now,
             (a ->> 'max_fee')::numeric, (a ->> 'max_tip')::numeric, txm.bytes(a ->> 'hash'),
             txm.bytes(a ->> 'raw'));

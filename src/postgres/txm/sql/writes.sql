@@ -61,7 +61,7 @@ CREATE FUNCTION txm.stepped(was txm.managed_tx, p_step JSONB, p_token BIGINT, p_
 RETURNS txm.managed_tx LANGUAGE plpgsql STABLE AS $$
 DECLARE
     t txm.managed_tx := was;
-    told INTEGER := (p_step -> 'confirmed' <> 'null')::int;
+    tells INTEGER := (p_step -> 'confirmed' <> 'null')::int;
 BEGIN
     t.state := (p_step ->> 'state')::smallint;
     t.sub_state := (p_step ->> 'sub')::smallint;
@@ -90,7 +90,7 @@ BEGIN
     t.version := was.version + 1;
     t.fencing_token := p_token;
     t.updated_at := p_now;
-    t.event_seq := was.event_seq + COALESCE(told, 0) + txm.is_told(was, t)::int;
+    t.event_seq := was.event_seq + COALESCE(tells, 0) + txm.is_told(was, t)::int;
     RETURN t;
 END
 $$;
@@ -172,8 +172,8 @@ $$;
 -- Fenced: writes steps of rows of one signer, each a compare-and-set on the version. One answer a
 -- step, in their order; NULL: another version, and nothing of it is written. So is a second step of
 -- one row. A new attempt that pays is not written for a suspended signer, also if a step before it
--- suspended the signer. A first payment that would pass the outflow limit is not written either, and
--- suspends the signer. So does a nonce that another transaction took, with its row.
+-- suspended the signer. A first payment that would pass the outflow limit is not written either,
+-- and suspends the signer. So does a nonce that another transaction took, with its row.
 CREATE FUNCTION txm.write(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_steps JSONB, p_limits JSONB)
 RETURNS SETOF TEXT LANGUAGE plpgsql AS $$
 DECLARE
