@@ -348,8 +348,8 @@ fn rsb_006_a_cancelled_nonce_without_bytes_is_filled() {
     assert_eq!(place.chain.nonce(SIGNER), 3);
 }
 
-/// Goal: switched off, bytes that an endpoint has are left alone, and nothing else changes. Method: many
-/// looks at the chain, each of which is longer than half the interval; then a block.
+/// Goal: switched off, bytes that an endpoint has are left alone, and nothing else changes.
+/// Method: many looks at the chain, each of which is longer than half the interval; then a block.
 #[test]
 fn rsb_007_switched_off_nothing_is_sent_again() {
     let settings = [("RESUBMIT__ENABLED", "false"), ("RESUBMIT__INTERVAL_MS", "100")];

@@ -76,8 +76,8 @@ END
 $$;
 
 -- Compares the rows with the numbers that a node has seen: {signer: {epoch, token, nonce}}. Rows
--- that show less are an older copy: every signer is suspended, and the epoch rises above each one that
--- was seen. Numbers of an earlier epoch have suspended all signers already, but for one that
+-- that show less are an older copy: every signer is suspended, and the epoch rises above each one
+-- that was seen. Numbers of an earlier epoch have suspended all signers already, but for one that
 -- was added since, without a lease. Returns the epoch, the signers that are known here, and the
 -- difference if there is one.
 CREATE FUNCTION txm.compare_seen(p_seen JSONB)
