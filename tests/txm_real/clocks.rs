@@ -97,7 +97,7 @@ fn lse_010_a_stepped_clock_of_postgresql_pays_once() {
         a.becomes(&id, "TRACKING", Some("PENDING"));
         place.site.sql(&format!(
             "CREATE OR REPLACE FUNCTION txm.clock() RETURNS TIMESTAMPTZ LANGUAGE sql VOLATILE \
-               AS 'SELECT clock_timestamp() {step}'"
+               AS $$SELECT clock_timestamp() {step}$$"
         ));
         assert_eq!(place.end(&b, &id)["state"], "CONFIRMED", "{step}");
     }
