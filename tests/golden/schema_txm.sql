@@ -249,10 +249,9 @@ CREATE SEQUENCE nodes_incarnation_seq AS bigint INCREMENT BY 1 START WITH 1 CACH
 CREATE SEQUENCE tx_commands_command_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY tx_commands.command_id;
 CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CACHE 1 OWNED BY tx_events.event_id;
 
--- FUNCTION create(p_signer text, p_me bigint, p_token bigint, p_floor bigint, p_requests jsonb) RETURNS TABLE(outcome text, fields text[], tx text) LANGUAGE plpgsql VOLATILE
+-- FUNCTION create(p_signer text, p_me bigint, p_token bigint, p_floor bigint, p_requests jsonb, p_whole boolean DEFAULT true) RETURNS TABLE(outcome text, fields text[], tx text, id text, nonce bigint) LANGUAGE plpgsql VOLATILE
 -- FUNCTION acquire(p_signer text, p_me bigint) RETURNS TABLE(token bigint, node text, url text) LANGUAGE plpgsql VOLATILE
 -- FUNCTION add_signer(p_signer text, p_kind text, p_cursor bigint, p_actor text, p_reason text) RETURNS boolean LANGUAGE plpgsql VOLATILE
--- FUNCTION added(p_step jsonb, p_id uuid, p_token bigint, p_now timestamp with time zone) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION adopted(c tx_commands, p_actor text) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION alive(p_expires_at timestamp with time zone) RETURNS boolean LANGUAGE sql VOLATILE
 -- FUNCTION arrived(p_signers text[], p_known uuid[]) RETURNS TABLE(kind text, signer text, body text) LANGUAGE plpgsql VOLATILE
@@ -276,15 +275,18 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION hex(p_bytes bytea) RETURNS text LANGUAGE sql STABLE
 -- FUNCTION is_same_server() RETURNS boolean LANGUAGE sql STABLE
 -- FUNCTION is_suspended(p_signer text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- FUNCTION is_told(was managed_tx, t managed_tx) RETURNS boolean LANGUAGE sql STABLE
 -- FUNCTION jumped(p_signer text, p_nonce bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
--- FUNCTION keep(p_signer text, p_me bigint, p_request jsonb, p_most bigint) RETURNS TABLE(outcome text, fields text[], tx text) LANGUAGE plpgsql VOLATILE
+-- FUNCTION keep(p_signer text, p_me bigint, p_request jsonb, p_most bigint) RETURNS TABLE(outcome text, fields text[], tx text, is_elsewhere boolean) LANGUAGE plpgsql VOLATILE
 -- FUNCTION lifted(p_signer text, p_reason text, p_actor text, p_why text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION managed_tx_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION moment(p_ms bigint) RETURNS timestamp with time zone LANGUAGE sql STABLE
 -- FUNCTION ms(p_at timestamp with time zone) RETURNS bigint LANGUAGE sql STABLE
 -- FUNCTION ms_between(p_from timestamp with time zone, p_to timestamp with time zone) RETURNS bigint LANGUAGE sql STABLE
+-- FUNCTION news() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION number(p_signer text, p_me bigint, p_token bigint, p_floor bigint, p_ids uuid[], p_versions bigint[], p_gas bigint[]) RETURNS SETOF text LANGUAGE plpgsql VOLATILE
 -- FUNCTION outflow_passes(p_signer text, p_payload jsonb, p_limits jsonb) RETURNS boolean LANGUAGE plpgsql VOLATILE
+-- FUNCTION passes(was managed_tx, t managed_tx) RETURNS boolean LANGUAGE sql STABLE
 -- FUNCTION release(p_signer text, p_me bigint, p_token bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION renew(p_me bigint) RETURNS TABLE(signer text, token bigint) LANGUAGE plpgsql VOLATILE
 -- FUNCTION requests(p_requests jsonb) RETURNS TABLE(place bigint, request_id text, business_key text, fingerprint text, gas bigint, deadline_ms bigint, payload jsonb) LANGUAGE sql STABLE
@@ -296,6 +298,8 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION signer_nonce_cursor_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION state_admits(p_old smallint, p_new smallint) RETURNS boolean LANGUAGE sql STABLE
 -- FUNCTION state_name(p_state smallint) RETURNS text LANGUAGE sql STABLE
+-- FUNCTION stepped(was managed_tx, p_step jsonb, p_token bigint, p_now timestamp with time zone) RETURNS managed_tx LANGUAGE plpgsql STABLE
+-- FUNCTION store(p_was managed_tx[], p_rows managed_tx[], p_steps jsonb[], p_token bigint, p_node text, p_now timestamp with time zone) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION sub_name(p_sub smallint) RETURNS text LANGUAGE sql STABLE
 -- FUNCTION suspend(p_signer text, p_me bigint, p_token bigint, p_reason text, p_about text) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION suspended(p_signer text, p_reason text, p_actor text, p_about text) RETURNS boolean LANGUAGE plpgsql VOLATILE
@@ -305,9 +309,8 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION tx_commands_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION tx_json(t managed_tx, p_raw boolean DEFAULT true) RETURNS jsonb LANGUAGE plpgsql VOLATILE
 -- FUNCTION uuid7(p_at timestamp with time zone) RETURNS uuid LANGUAGE sql VOLATILE
--- FUNCTION wanting(p_me bigint, p_most integer) RETURNS TABLE(signers text[], live_nodes bigint, open_signers bigint) LANGUAGE sql VOLATILE
+-- FUNCTION wanting(p_me bigint, p_most integer) RETURNS TABLE(signers text[], live_nodes bigint, open_signers bigint, next_end_ms bigint) LANGUAGE sql VOLATILE
 -- FUNCTION write(p_signer text, p_me bigint, p_token bigint, p_steps jsonb, p_limits jsonb) RETURNS SETOF text LANGUAGE plpgsql VOLATILE
--- FUNCTION write_once(was managed_tx, p_step jsonb, p_token bigint, p_node text, p_now timestamp with time zone) RETURNS managed_tx LANGUAGE plpgsql VOLATILE
 
 CREATE TRIGGER audit_guard BEFORE DELETE OR UPDATE ON audit FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER managed_tx_delete_guard BEFORE DELETE ON managed_tx FOR EACH ROW EXECUTE FUNCTION row_guard();
@@ -318,10 +321,12 @@ CREATE TRIGGER signer_lease_delete_guard BEFORE DELETE ON signer_lease FOR EACH 
 CREATE TRIGGER signer_lease_guard BEFORE UPDATE ON signer_lease FOR EACH ROW EXECUTE FUNCTION signer_lease_guard();
 CREATE TRIGGER signer_nonce_cursor_delete_guard BEFORE DELETE ON signer_nonce_cursor FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER signer_nonce_cursor_guard BEFORE UPDATE ON signer_nonce_cursor FOR EACH ROW EXECUTE FUNCTION signer_nonce_cursor_guard();
+CREATE TRIGGER signer_suspensions_news AFTER INSERT OR DELETE OR UPDATE ON signer_suspensions FOR EACH ROW EXECUTE FUNCTION news();
 CREATE TRIGGER tx_attempts_delete_guard BEFORE DELETE ON tx_attempts FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER tx_attempts_guard BEFORE UPDATE ON tx_attempts FOR EACH ROW EXECUTE FUNCTION tx_attempts_guard();
 CREATE TRIGGER tx_commands_delete_guard BEFORE DELETE ON tx_commands FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER tx_commands_guard BEFORE UPDATE ON tx_commands FOR EACH ROW EXECUTE FUNCTION tx_commands_guard();
+CREATE TRIGGER tx_commands_news AFTER INSERT OR UPDATE OF state ON tx_commands FOR EACH ROW WHEN (new.state = 1) EXECUTE FUNCTION news();
 CREATE TRIGGER tx_confirmations_guard BEFORE DELETE OR UPDATE ON tx_confirmations FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER tx_events_guard BEFORE DELETE OR UPDATE ON tx_events FOR EACH ROW EXECUTE FUNCTION row_guard();
 CREATE TRIGGER tx_history_guard BEFORE DELETE OR UPDATE ON tx_history FOR EACH ROW EXECUTE FUNCTION row_guard();
