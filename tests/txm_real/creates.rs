@@ -90,7 +90,7 @@ fn non_001_creates_over_three_nodes_have_no_hole() {
         let numbered = |request: usize| {
             let node = client + request;
             let body = place.payment(&format!("{client}-{request}"));
-            if client % 2 == 0 {
+            if client.is_multiple_of(2) {
                 return nonce(&made(&nodes, node, &at_once(body)).json());
             }
             let id = id(&made(&nodes, node, &body));
@@ -128,7 +128,7 @@ fn non_002_the_same_request_over_three_nodes_is_one_row() {
     let nodes: Vec<&Party> = nodes.iter().collect();
     let later = place.payment("same");
     let now = at_once(later.clone());
-    let body = |number: usize| if number % 2 == 0 { &later } else { &now };
+    let body = |number: usize| if number.is_multiple_of(2) { &later } else { &now };
     let replies = crowd(100, |number| made(&nodes, number, body(number)));
     let new = replies.iter().filter(|reply| reply.status == 202).count();
     assert_eq!(new, 1, "the others are repeats");

@@ -51,7 +51,7 @@ const DROPS: &str = "\
 pub(super) fn last_migration() -> i32 {
     let runner = migrations::migrations::runner();
     let numbers = runner.get_migrations().iter().map(|migration| migration.version());
-    numbers.map(|number| i32::try_from(number).unwrap_or(i32::MAX)).max().unwrap_or(0)
+    numbers.max().unwrap_or(0)
 }
 
 /// Brings the schema to this version, one process at a time: tables first, then functions.

@@ -2,7 +2,7 @@
 //! directory. A database that shows less is an older one.
 //!
 //! The file is never ahead of the database: it takes only numbers of commits that were answered.
-//! It may be behind by [`WRITE_EVERY`], and a witness that is behind only finds less. It has one
+//! It may be behind by `WRITE_EVERY`, and a witness that is behind only finds less. It has one
 //! part for each database, so that a database that was made anew has none.
 
 use std::collections::BTreeMap;

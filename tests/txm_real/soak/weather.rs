@@ -57,7 +57,8 @@ impl Soak {
     fn reorganize(&self) {
         let (chain, random) = (&self.place.chain, &self.random);
         let height = chain.height();
-        let depth = 1 + random.below(REQUIRED as usize - 1) as u64;
+        let depths: Vec<u64> = (1..REQUIRED).collect();
+        let depth = depths[random.below(depths.len())];
         let fate = FATES[random.below(FATES.len())];
         let attempts = self.attempts();
         let mut with: Vec<(Vec<u8>, u64)> = Vec::new();
