@@ -10,7 +10,7 @@ use crate::environment::ratio;
 use crate::party::{Payer, Place};
 
 const SIGNERS: usize = 100;
-const OVER: &str = "SELECT count(*) FROM txm.managed_tx WHERE final_at IS NOT NULL";
+const OVER: &str = "SELECT count(*) FROM txm.managed_tx WHERE state = 40";
 
 /// T8.
 pub(crate) async fn idle(bench: &Bench<'_>) -> anyhow::Result<()> {

@@ -53,9 +53,11 @@ $$;
 -- One try of a create. It fails as a whole with unique_violation if another process stores one of
 -- its keys meanwhile. A request with a deadline that has passed gets no nonce: its row is stored as
 -- FAILED EXPIRED, and answered as known, since its owner has nothing to do for it.
+-- Planned anew for each batch: a plan that was made for an empty table would look a key up among
+-- all rows of the signer, until PostgreSQL analyzes the table.
 CREATE FUNCTION txm.create_once(p_signer TEXT, p_node TEXT, p_token BIGINT, p_floor BIGINT,
                                 p_requests JSONB)
-RETURNS SETOF txm.made LANGUAGE plpgsql AS $$
+RETURNS SETOF txm.made LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     o txm.made;
     now TIMESTAMPTZ := txm.clock();
