@@ -266,7 +266,7 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION command_json(c tx_commands) RETURNS jsonb LANGUAGE sql STABLE
 -- FUNCTION commanded(p_signer text, p_me bigint, p_token bigint, p_command bigint, p_refused text) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION compare_seen(p_seen jsonb) RETURNS TABLE(epoch bigint, known text[], difference text) LANGUAGE plpgsql VOLATILE
--- FUNCTION create_once(p_signer text, p_node text, p_token bigint, p_floor bigint, p_requests jsonb) RETURNS SETOF made LANGUAGE plpgsql VOLATILE
+-- FUNCTION create_once(p_signer text, p_node text, p_token bigint, p_floor bigint, p_requests jsonb) RETURNS SETOF made LANGUAGE plpgsql VOLATILE SET plan_cache_mode=force_custom_plan
 -- FUNCTION cursor_from(p_signer text, p_token bigint, p_floor bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION details_json(t managed_tx, p_history boolean) RETURNS jsonb LANGUAGE sql VOLATILE
 -- FUNCTION differences(t managed_tx, p_fingerprint text, p_business text, p_payload jsonb) RETURNS text[] LANGUAGE sql STABLE
