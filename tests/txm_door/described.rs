@@ -11,7 +11,7 @@ use crate::harness::{ACCOUNTS, Chain, Request, Site, send};
 use crate::openapi::{as_described, schemathesis};
 
 /// Generated requests per operation and phase: the whole takes some seconds.
-const EXAMPLES_MAX: &str = "3";
+const EXAMPLES_MAX: &str = "8";
 
 /// A body may be as the document says and still be refused: the signer is another's (403), the name
 /// was used (409), its data or token is not allowed (422), no transaction has the id (404), or the
@@ -86,8 +86,10 @@ fn a_node_is_as_its_description_says() {
     let halts = ["--exclude-path-regex", "/(suspend|resume)$"];
     let phases = ["--phases", "examples,coverage,fuzzing"];
     as_described(&judge(&document, &[&all[..], &halts, &phases].concat()));
-    let made = "SELECT count(*) > 5 FROM txm.managed_tx WHERE nonce IS NOT NULL";
-    assert_eq!(site.sql_value(made), "t", "too few requests were good");
+    // Two are made above.
+    let made = "SELECT count(*) FROM txm.managed_tx WHERE nonce IS NOT NULL";
+    let made: usize = site.sql_value(made).parse().expect("a count");
+    assert!(made > 3, "only {made} requests were good");
 
     for (name, is_set) in [("suspend", true), ("resume", false)] {
         let path = format!("/api/v1/signers/{signer}/{name}");
