@@ -88,6 +88,14 @@ pub struct Suspension {
     pub actor: String,
 }
 
+impl Suspension {
+    /// Whether the rows here may be older than the chain: a request that has no nonce here may be
+    /// paid all the same, so nothing ends it before an operator has compared.
+    pub fn may_lack_rows(&self) -> bool {
+        ["DATABASE_RESTORED", "DATABASE_OLDER", "NONCE_AHEAD"].contains(&self.reason.as_str())
+    }
+}
+
 /// An operator's command about a signer's row or about the signer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxCommand {
@@ -170,7 +178,8 @@ pub struct Arrived {
 /// The work that waits for an owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanting {
-    /// Signers with open rows or commands and without a live lease, the oldest work first.
+    /// Signers with rows that are not final or commands and without a live lease: those with open
+    /// work first, of them the oldest.
     pub signers: Vec<Address>,
     /// The nodes that were seen within the lease's duration.
     pub live_nodes: u32,

@@ -234,7 +234,10 @@ pub(super) async fn cancel_by_request(service: &TxmService, call: Call) -> Outco
         }
         Some(_) => {}
         // A row needs its signer.
-        None => known_signer(service, signer).await?,
+        None => {
+            known_signer(service, signer).await?;
+            refuse_of_suspended(service, signer, None).await?;
+        }
     }
     let actor = caller.actor();
     let deed = Deed { actor: &actor, reason: BY_CLIENT };
@@ -251,20 +254,20 @@ pub(super) async fn cancel_by_request(service: &TxmService, call: Call) -> Outco
     Ok(json(status, &TxBody::new(&details.tx), &answered))
 }
 
-/// Only operators cancel a numbered transaction of a suspended signer.
+/// Only operators cancel a numbered transaction of a suspended signer. Of a signer with rows that
+/// may be older than the chain, one without a nonce here may be paid, so it is not ended either.
 async fn refuse_of_suspended(
     service: &TxmService,
     signer: Address,
     nonce: Option<u64>,
 ) -> Result<(), Refusal> {
-    if nonce.is_none() {
-        return Ok(());
-    }
     let rows = service.reads.signers().await.map_err(store_away)?;
-    match rows.into_iter().find(|row| row.signer == signer) {
-        Some(row) if !row.suspensions.is_empty() => Err(suspended(&row.suspensions)),
-        _ => Ok(()),
-    }
+    let Some(row) = rows.into_iter().find(|row| row.signer == signer) else { return Ok(()) };
+    let is_refused = match nonce {
+        Some(_) => !row.suspensions.is_empty(),
+        None => row.suspensions.iter().any(Suspension::may_lack_rows),
+    };
+    if is_refused { Err(suspended(&row.suspensions)) } else { Ok(()) }
 }
 
 /// Checks that the store knows a signer.

@@ -102,6 +102,8 @@ impl Ear {
             rows(&self.pool, "SELECT pg_notify($1, $2)::text", &[&CHANNEL, &hello]).await
         {
             debug!(%error, "no first news");
+            // It may have been sent all the same, and would say that this connection is heard.
+            task.abort();
             return Ok(());
         }
         if timeout(self.pool.limit(), &mut task).await.is_err() {

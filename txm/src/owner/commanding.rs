@@ -42,8 +42,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.take_commands(commands, false);
     }
 
-    /// A row that has no nonce yet gets none.
+    /// A row that has no nonce yet gets none. It is told again, so nothing is lost if it waits.
     pub(super) fn take_expired(&mut self, ids: &[TxId]) {
+        if self.book.may_lack_rows() {
+            return;
+        }
         for id in ids {
             let is_open = self.book.row(*id).is_some_and(|row| row.tx.state == TxState::Created);
             if is_open {
@@ -113,6 +116,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             let known = command.tx.is_none_or(|id| self.book.has(id));
             if !known && !is_whole {
                 self.writing.must_open = true;
+                continue;
+            }
+            let unnumbered = |id: TxId| self.book.row(id).is_some_and(|row| row.tx.nonce.is_none());
+            if self.book.may_lack_rows() && command.tx.is_some_and(unnumbered) {
+                // The book is read anew once that suspension is lifted.
                 continue;
             }
             self.book.commands.insert(command.id, command.clone());

@@ -53,6 +53,11 @@ impl Filling {
         }
     }
 
+    /// Whether a command waits for the chain's counts.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// The lowest nonce that the chain is known to lack.
     pub(super) fn lowest_unmined(&self) -> Option<u64> {
         self.jumped.iter().find(|(_, since)| since.is_some()).map(|(nonce, _)| *nonce)
@@ -92,6 +97,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     /// An operator wants a jumped nonce filled: the chain is asked first.
     pub(super) fn ask_fill(&mut self, command: u64, nonce: u64) {
+        if nonce >= self.book.cursor {
+            self.over(command, Some("no jump passed over this nonce"));
+            return;
+        }
         self.filling.asked.insert(command, nonce);
         self.following.wants_counts = true;
     }

@@ -11,7 +11,7 @@ use chain::proof::{ProofLog, proof};
 use chain::tx::{Tx, TxId, TxReceipt};
 use tokio::time::Instant;
 
-use super::book::{BACK_OFF, Place, back_off};
+use super::book::{Place, back_off};
 use super::{Heard, Owner, TxRefusal};
 use crate::crash;
 use crate::options::{ExternalUse, Finality};
@@ -161,18 +161,20 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         if counts.is_empty() {
             self.following.pause = Some(now + back_off(self.following.count_failures));
             self.following.count_failures += 1;
-            self.following.wants_counts |= self.following.counted.is_none();
+            self.following.wants_counts |=
+                self.following.counted.is_none() || self.filling.is_asked();
             self.refuse_creates(&TxRefusal::Away("no endpoint tells the nonce".to_owned()));
             return;
         }
         // The book in memory may be behind the store's, by an adoption for example: the chain would
         // seem to be ahead.
         if self.writing.must_open || self.writing.is_opening {
-            self.following.pause = Some(now + BACK_OFF);
+            self.following.pause = Some(now + back_off(self.following.count_failures));
+            self.following.count_failures += 1;
             self.following.wants_counts = true;
             return;
         }
-        (self.following.counted, self.following.count_failures) = (Some(now), 0);
+        self.following.counted = Some(now);
         self.compare_cursor(&counts);
         self.compare_jumped(&counts, now);
         let pause = self.tools.options.resubmit_interval;
@@ -196,6 +198,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             following.count_failures += 1;
             return;
         }
+        self.following.count_failures = 0;
         let options = &self.tools.options;
         let mut nonces: Vec<u64> = counts
             .iter()

@@ -170,7 +170,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             let (next, is_begun) = match kind {
                 Kind::Create => (Kind::Step, self.begin_create(now) || self.begin_number(now)),
                 Kind::Step => (Kind::Command, self.begin_write(now)),
-                Kind::Command => (Kind::Create, self.begin_fill() || self.begin_commanded()),
+                Kind::Command => (Kind::Create, self.begin_commanded() || self.begin_fill()),
             };
             self.writing.next = next;
             if is_begun {
@@ -287,7 +287,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.filled(filled, rows);
             }
             Called::Filled(filled, Err(error)) => {
-                // The same nonces again: if they were written, the rows tell.
+                // The same nonces again: if they were written, the rows tell, here or in the book.
+                self.writing.must_open |= matches!(error, StoreError::Unknown(_));
                 self.filling.put_back(filled);
                 self.failed("fill", &error);
             }

@@ -44,6 +44,8 @@ $$;
 -- it reads its book anew. The caller has locked the settings.
 CREATE FUNCTION txm.suspend_all(p_about TEXT) RETURNS VOID LANGUAGE plpgsql AS $$
 BEGIN
+    -- Behind the fenced writes that are under way.
+    PERFORM FROM txm.signer_lease ORDER BY signer FOR UPDATE;
     INSERT INTO txm.signer_suspensions (signer, reason, actor, about, at)
     SELECT signer, 'DATABASE_RESTORED', 'txm', p_about, txm.clock() FROM txm.signers ORDER BY signer
         ON CONFLICT DO NOTHING;
@@ -273,8 +275,8 @@ BEGIN
 END
 $$;
 
--- Signers of this process with rows that are not final or commands and without a live lease, the
--- oldest work first, and the numbers that a fair share is made of: a row that ended and is still
+-- Signers of this process with rows that are not final or commands and without a live lease: those
+-- with open work first, of them the oldest, and the numbers that a fair share is made of: a row that ended and is still
 -- looked at counts in none. `next_end_ms`: until the first lease of another process may end, of a
 -- signer of this one with work. `unowned`: of all signers with open rows, those without a live
 -- lease.
@@ -287,7 +289,8 @@ LANGUAGE sql AS $$
                unnumbered.since IS NOT NULL OR row.since IS NOT NULL AND EXISTS (
                    SELECT FROM txm.managed_tx t
                     WHERE t.signer = s.signer AND t.final_at IS NULL
-                      AND t.state NOT IN (40, -10)) AS has_rows
+                      AND t.state NOT IN (40, -10)) AS has_rows,
+               command.since IS NOT NULL AS has_commands
           FROM txm.signers s
           LEFT JOIN LATERAL (
               SELECT created_at AS since FROM txm.managed_tx t
@@ -302,13 +305,14 @@ LANGUAGE sql AS $$
                WHERE c.signer = s.signer AND c.state = 1
                ORDER BY c.command_id LIMIT 1) command ON TRUE)
     SELECT COALESCE((
-               SELECT array_agg(w.signer ORDER BY w.since, w.signer) FROM (
-                   SELECT w.signer, w.since FROM works w
+               SELECT array_agg(w.signer ORDER BY w.is_over, w.since, w.signer) FROM (
+                   SELECT w.signer, w.since, NOT (w.has_rows OR w.has_commands) AS is_over
+                     FROM works w
                      LEFT JOIN txm.signer_lease l ON l.signer = w.signer
                     WHERE w.since IS NOT NULL AND (l.signer IS NULL OR NOT txm.alive(l.expires_at))
                       AND w.signer = ANY ((SELECT n.signers FROM txm.nodes n
                                             WHERE n.incarnation = p_me)::text[])
-                    ORDER BY w.since, w.signer LIMIT p_most) w), '{}'),
+                    ORDER BY is_over, w.since, w.signer LIMIT p_most) w), '{}'),
            (SELECT count(*) FROM txm.nodes n
              WHERE n.seen_at > txm.clock() - (SELECT lease_duration FROM txm.settings)),
            (SELECT count(*) FROM works w WHERE w.has_rows),

@@ -117,6 +117,7 @@ BEGIN
         UPDATE txm.managed_tx m
            SET nonce = p_nonce, gas_limit = its_gas, state = 30, sub_state = 5,
                tx_hash = txm.bytes(a ->> 'hash'), first_submit_at = now, last_submit_at = now,
+               next_resubmit_at = now,
                version = m.version + 1, event_seq = m.event_seq + 1, updated_at = now
          WHERE m.tx_id = t.tx_id RETURNING m.* INTO STRICT t;
     ELSIF business IS NOT NULL
@@ -125,11 +126,11 @@ BEGIN
     ELSE
         INSERT INTO txm.managed_tx
             (tx_id, signer, request_id, business_key, fingerprint, payload, nonce, gas_limit, state,
-             sub_state, tx_hash, first_submit_at, last_submit_at, version, event_seq, fencing_token,
-             created_at, updated_at)
+             sub_state, tx_hash, first_submit_at, last_submit_at, next_resubmit_at, version,
+             event_seq, fencing_token, created_at, updated_at)
         VALUES (txm.uuid7(now), c.signer, request, business, p_row ->> 'fingerprint',
                 p_row -> 'payload', p_nonce, its_gas, 30, 5,
-                txm.bytes(a ->> 'hash'), now, now, 1, 1, 0, now, now)
+                txm.bytes(a ->> 'hash'), now, now, now, 1, 1, 0, now, now)
         RETURNING * INTO STRICT t;
     END IF;
     INSERT INTO txm.tx_attempts
@@ -158,6 +159,11 @@ DECLARE
     was txm.signer_nonce_cursor;
     r RECORD;
 BEGIN
+    -- Behind the fenced writes that are under way, and no other one follows: the owner's book is
+    -- older than the rows that come now, so its lease ends here.
+    PERFORM FROM txm.signer_lease l WHERE l.signer = c.signer FOR UPDATE;
+    UPDATE txm.signer_lease l SET expires_at = '-infinity', updated_at = txm.clock()
+     WHERE l.signer = c.signer;
     SELECT * INTO STRICT was FROM txm.signer_nonce_cursor n WHERE n.signer = c.signer FOR UPDATE;
     -- A row behind the cursor would be a second one of its nonce, or of a jump.
     IF EXISTS (SELECT FROM jsonb_object_keys(imports) key

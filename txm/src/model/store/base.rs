@@ -1,6 +1,6 @@
 //! The tables and the clock of the model, and the leases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use alloy_primitives::{Address, B256};
 use chain::tx::{Tx, TxId};
@@ -382,6 +382,7 @@ impl Base {
         let open_signers = u32::try_from(oldest.len()).expect("a few");
         let unowned = oldest.keys().filter(|signer| self.live(**signer).is_none()).count();
         let unowned = u32::try_from(unowned).expect("a few");
+        let with_rows: BTreeSet<Address> = oldest.keys().copied().collect();
         // A row that ended is looked at until it is final.
         for row in self.rows.values().filter(|row| !row.tx.is_final) {
             let kept = oldest.entry(row.tx.new.signer).or_insert(row.made);
@@ -396,16 +397,20 @@ impl Base {
         let others = others.filter(|lease| !self.is_same(lease.owner, me));
         let ends = others.filter_map(|lease| Some(lease.expires?.after(self.skew).since(now)));
         let next_end = ends.min();
-        let mut free: Vec<(u64, Address)> = oldest
+        let has_command: BTreeSet<Address> =
+            self.commands.values().filter(|row| row.end.is_none()).map(|row| row.signer).collect();
+        let is_over =
+            |signer: &Address| !with_rows.contains(signer) && !has_command.contains(signer);
+        let mut free: Vec<(bool, u64, Address)> = oldest
             .into_iter()
             .filter(|(signer, _)| self.live(*signer).is_none())
-            .map(|(signer, made)| (made, signer))
+            .map(|(signer, made)| (is_over(&signer), made, signer))
             .collect();
         free.sort_unstable();
         free.truncate(usize::try_from(most).expect("a few"));
         let seen = |node: &&NodeRow| now.since(node.seen) <= self.duration;
         Wanting {
-            signers: free.into_iter().map(|(_, signer)| signer).collect(),
+            signers: free.into_iter().map(|(_, _, signer)| signer).collect(),
             live_nodes: u32::try_from(self.nodes.iter().filter(seen).count()).expect("a few"),
             open_signers,
             unowned,
