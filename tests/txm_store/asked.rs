@@ -79,6 +79,8 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
     let signers = block_on(reads.signers()).expect("signers");
     assert_eq!((signers[0].cursor, signers[0].suspensions.len()), (3, 0));
     assert_eq!((signers[1].cursor, signers[1].suspensions.len()), (0, 1));
+    // The adoption has ended the lease: its owner knew older rows.
+    let lease = owned(&store);
     assert_eq!(block_on(store.open(lease)).expect("a book").jumped, [1, 2]);
     assert_eq!(rows.site.sql_value("SELECT epoch FROM txm.settings"), "2");
     rows.site.sql("UPDATE txm.settings SET timeline = timeline + 1");
@@ -131,6 +133,7 @@ fn an_import_is_the_row_that_a_repeat_finds() {
         assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
     }
     assert_eq!(adopt(&[1, 4, 5], &ours), Ok(true));
+    let lease = owned(&store);
     let book = block_on(store.open(lease)).expect("a book");
     assert_eq!((book.cursor, book.jumped, book.suspensions.len()), (6, vec![1, 4, 5], 0));
     let row = |tx: &&Tx| tx.nonce == Some(2);
