@@ -276,8 +276,8 @@ END
 $$;
 
 -- Signers of this process with rows that are not final or commands and without a live lease: those
--- with open work first, of them the oldest, and the numbers that a fair share is made of: a row that
--- ended and is still looked at counts in none. `next_end_ms`: until the first lease of another
+-- with open work first, of them the oldest. And the numbers that a fair share is made of: a row
+-- that ended and is still looked at counts in none. `next_end_ms`: until the first lease of another
 -- process may end, of a signer of this one with work. `unowned`: of all signers with open rows,
 -- those without a live lease.
 CREATE FUNCTION txm.wanting(p_me BIGINT, p_most INTEGER)
