@@ -263,6 +263,32 @@ pub struct Tx {
     pub is_final: bool,
 }
 
+impl Tx {
+    /// A row as it is stored first: ALLOCATED with a nonce, CREATED without one.
+    pub fn stored(id: TxId, new: NewTx, nonce: Option<u64>) -> Tx {
+        Tx {
+            id,
+            wish: if new.is_fill() { Wish::Fill } else { Wish::Pay },
+            new,
+            nonce,
+            state: if nonce.is_some() { TxState::Allocated } else { TxState::Created },
+            sub: None,
+            code: None,
+            refusal: None,
+            version: 1,
+            attempts: Vec::new(),
+            resends: 0,
+            resubmit_in: None,
+            sent_since: None,
+            receipt: None,
+            fork: 0,
+            told: Vec::new(),
+            cost: None,
+            is_final: false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

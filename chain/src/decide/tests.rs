@@ -51,26 +51,7 @@ fn created() -> Tx {
         gas: Some(50_000),
         deadline_ms: None,
     };
-    Tx {
-        id: TxId(Uuid::from_u128(7)),
-        new,
-        nonce: None,
-        state: TxState::Created,
-        sub: None,
-        code: None,
-        refusal: None,
-        wish: Wish::Pay,
-        version: 1,
-        attempts: Vec::new(),
-        resends: 0,
-        resubmit_in: None,
-        sent_since: None,
-        receipt: None,
-        fork: 0,
-        told: Vec::new(),
-        cost: None,
-        is_final: false,
-    }
+    Tx::stored(TxId(Uuid::from_u128(7)), new, None)
 }
 
 /// The block of a branch at a height; all branches share the blocks below 100.

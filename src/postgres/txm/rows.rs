@@ -272,30 +272,6 @@ pub(super) fn tx(text: &str) -> Result<Tx, RowError> {
     serde_json::from_str::<TxRow>(text)?.tx()
 }
 
-/// A row as `txm.create` has made it.
-pub(super) fn allocated(id: TxId, nonce: u64, request: &NewTx) -> Tx {
-    Tx {
-        id,
-        new: request.clone(),
-        nonce: Some(nonce),
-        state: TxState::Allocated,
-        sub: None,
-        code: None,
-        refusal: None,
-        wish: Wish::Pay,
-        version: 1,
-        attempts: Vec::new(),
-        resends: 0,
-        resubmit_in: None,
-        sent_since: None,
-        receipt: None,
-        fork: 0,
-        told: Vec::new(),
-        cost: None,
-        is_final: false,
-    }
-}
-
 #[derive(Deserialize)]
 struct SaidRow {
     class: String,

@@ -128,7 +128,7 @@ fn allocated(row: &Row, request: Option<&NewTx>) -> Result<Created, StoreError> 
         ("new", Some(request)) => {
             let id = words::tx_id(column(row, 3)?).map_err(unread)?;
             let nonce = unsigned(column(row, 4)?)?;
-            Ok(Created::New(Box::new(words::allocated(id, nonce, request))))
+            Ok(Created::New(Box::new(Tx::stored(id, request.clone(), Some(nonce)))))
         }
         _ => created(row),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use alloy_primitives::{Address, B256};
 use chain::decide::TxStep;
 use chain::state::TxState;
-use chain::tx::{FailCode, NewTx, Tx, TxId, Wish};
+use chain::tx::{FailCode, NewTx, Tx, TxId};
 
 use super::base::{Base, CommandEnd, Row};
 use super::judge;
@@ -333,27 +333,8 @@ impl Base {
     fn insert(&mut self, new: &NewTx, nonce: Option<u64>, me: u64, token: Option<u64>) -> Tx {
         let made = self.rows.len() as u64 + 1;
         let id = judge::id(made);
-        let state = if nonce.is_some() { TxState::Allocated } else { TxState::Created };
-        let tx = Tx {
-            id,
-            new: NewTx { gas: new.gas.filter(|_| nonce.is_some()), ..new.clone() },
-            nonce,
-            state,
-            sub: None,
-            code: None,
-            refusal: None,
-            wish: if new.is_fill() { Wish::Fill } else { Wish::Pay },
-            version: 1,
-            attempts: Vec::new(),
-            resends: 0,
-            resubmit_in: None,
-            sent_since: None,
-            receipt: None,
-            fork: 0,
-            told: Vec::new(),
-            cost: None,
-            is_final: false,
-        };
+        let new = NewTx { gas: new.gas.filter(|_| nonce.is_some()), ..new.clone() };
+        let tx = Tx::stored(id, new.clone(), nonce);
         if let Some(nonce) = nonce {
             let before = self.by_nonce.insert((new.signer, nonce), id);
             assert_eq!(before, None, "CL2: nonce {nonce} has a row");

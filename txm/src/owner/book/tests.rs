@@ -5,7 +5,7 @@ use chain::decide::{Effect, TxFact, TxRules};
 use chain::fee::{GasCaps, GasMarket, GasPrice};
 use chain::payload::TxPayload;
 use chain::state::{AttemptKind, TxState};
-use chain::tx::{Attempt, NewTx, Proof, SubState, Tx, TxId, TxReceipt, Wish};
+use chain::tx::{Attempt, NewTx, Proof, SubState, Tx, TxId, TxReceipt};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -30,26 +30,8 @@ fn tx(nonce: u64, state: TxState) -> Tx {
         gas: Some(21_000),
         deadline_ms: None,
     };
-    let mut tx = Tx {
-        id: id(nonce),
-        new,
-        nonce: (state != TxState::Created).then_some(nonce),
-        state,
-        sub: None,
-        code: None,
-        refusal: None,
-        wish: Wish::Pay,
-        version: 1,
-        attempts: Vec::new(),
-        resends: 0,
-        resubmit_in: None,
-        sent_since: None,
-        receipt: None,
-        fork: 0,
-        told: Vec::new(),
-        cost: None,
-        is_final: false,
-    };
+    let number = (state != TxState::Created).then_some(nonce);
+    let mut tx = Tx { state, ..Tx::stored(id(nonce), new, number) };
     if matches!(state, TxState::Submitted | TxState::Tracking) {
         let hash = B256::left_padding_from(&nonce.to_be_bytes());
         let price = GasPrice { max_fee: 10, max_tip: 1 };
