@@ -98,8 +98,12 @@ pub enum TxFact {
     Unaccounted,
     /// The final count is at or below the nonce again: it was too high.
     Unspent,
-    /// A final transaction that is not ours has the nonce, on a quorum of endpoints.
+    /// A final transaction that is not ours has the nonce, on a quorum of endpoints, and pays
+    /// another payload.
     Taken(B256),
+    /// A final transaction with the nonce, on a quorum of endpoints, pays the payload: an attempt
+    /// that an older copy of the rows lacks.
+    Forgotten(Signed),
     /// The time of its next resend has come. `is_lowest`: of its signer's unmined nonces.
     Due {
         /// Whether no lower nonce is unmined.
@@ -287,6 +291,7 @@ pub fn decide(tx: &Tx, fact: &TxFact, rules: &TxRules) -> Option<TxStep> {
         TxFact::Unaccounted => mined::unaccounted(tx),
         TxFact::Unspent => mined::unspent(tx, rules),
         TxFact::Taken(hash) => mined::taken(tx, *hash),
+        TxFact::Forgotten(found) => mined::forgotten(tx, found),
         TxFact::Due { is_lowest } => due::due(tx, *is_lowest, rules),
         TxFact::Stale => due::stale(tx, rules),
         TxFact::Cancel => wished::wished(tx, Wish::Cancel, rules),

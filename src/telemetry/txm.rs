@@ -13,6 +13,7 @@ pub const TX_ALERTS: [&str; 12] = [
     "reorg_after_final",
     "signer_funds_low",
     "signer_mismatch",
+    "tx_attempt_forgotten",
     "tx_blocked",
     "tx_replaced_elsewhere",
     "tx_underpriced",

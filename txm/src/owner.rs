@@ -20,6 +20,7 @@ mod writing;
 
 use std::sync::Arc;
 
+use alloy_primitives::{B256, Bytes};
 use chain::decide::{Effect, TxFact, TxRules};
 use chain::fee::GasMarket;
 use chain::tx::{NewTx, Tx, TxId};
@@ -82,6 +83,7 @@ enum Heard {
     FinalMined(Option<u64>),
     Receipts(following::ReceiptAnswers),
     Sought(TxId, Arc<Look>, Vec<TransactionRead>),
+    Taken(TxId, B256, Result<Bytes, usize>),
     Prepared(TxId, u64, Result<Prepared, TxRefusal>),
 }
 
@@ -277,6 +279,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             Heard::FinalMined(count) => self.heard_final_mined(count),
             Heard::Receipts(answers) => self.heard_receipts(answers),
             Heard::Sought(id, look, found) => self.heard_sought(id, &look, &found),
+            Heard::Taken(id, hash, raw) => self.heard_taken(id, hash, raw),
             Heard::Prepared(id, version, answer) => self.heard_prepared(id, version, answer),
         }
     }

@@ -146,9 +146,9 @@ pub enum RpcValue {
     Hash(B256),
     /// Of Receipt; `None`: not found.
     Receipt(Option<Box<ReceiptRead>>),
-    /// Of Transaction and BySenderAndNonce; `None`: not found.
+    /// Of Transaction and BySenderAndNonce; `None`: not found, also of Raw.
     Transaction(Option<TransactionRead>),
-    /// Of Raw: bytes with the hash that was asked; `None`: not found, or of another form than ours.
+    /// Of Raw: bytes with the hash that was asked; `None`: it has another form than ours.
     Raw(Option<Bytes>),
     /// Of Balance, TokenBalance and Tip: wei, or units of a token.
     Amount(U256),

@@ -3,7 +3,7 @@
 use alloy_primitives::{B256, U256};
 
 use super::signed::{self, Asker};
-use super::{Effect, TxRules, TxStep, is_sent, newest};
+use super::{Effect, Signed, TxRules, TxStep, is_sent, newest};
 use crate::state::{AttemptKind, TxEvent, TxState};
 use crate::tx::{Attempt, FailCode, Proof, SubState, Tx, TxReceipt, Wish};
 use crate::view::{BlockRef, Confirmed};
@@ -187,6 +187,22 @@ pub(super) fn taken(tx: &Tx, hash: B256) -> Option<TxStep> {
     if !tx.new.is_fill() {
         step.effects.push(Effect::Suspend("NONCE_TAKEN"));
     }
+    step.done(tx)
+}
+
+/// An attempt that an older copy of the rows lacks has paid. It is stored as one, and its receipt
+/// ends the row: NONCE_TAKEN would say that nothing was paid. It is on the chain, so it is not sent.
+pub(super) fn forgotten(tx: &Tx, found: &Signed) -> Option<TxStep> {
+    let is_known = tx.attempts.iter().any(|attempt| attempt.hash == found.hash);
+    if !is_sent(tx) || is_known || tx.receipt.is_some() {
+        return None;
+    }
+    let mut step = TxStep::of(tx);
+    if tx.state == TxState::Submitted {
+        step.passes(TxEvent::Acknowledged)?;
+    }
+    signed::add(&mut step, found, true);
+    step.effects.extend([Effect::Raise("tx_attempt_forgotten"), Effect::Receipts]);
     step.done(tx)
 }
 

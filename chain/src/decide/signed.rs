@@ -132,15 +132,21 @@ pub(super) fn signed(tx: &Tx, signed: &Signed, rules: &TxRules) -> Option<TxStep
         Wish::Cancel => step.tx.sub = Some(SubState::Cancelling),
         Wish::Fill => step.tx.sub = Some(SubState::Filling),
     }
-    let number = tx.attempts.last().map_or(1, |last| last.number + 1);
-    let Signed { kind, raw, hash, price, gas } = signed.clone();
-    let (class, was_in_pool) = (None, false);
-    step.tx.attempts.push(Attempt { number, kind, raw, hash, price, gas, class, was_in_pool });
+    let number = add(&mut step, signed, false);
     step.tx.resends = 0;
     step.tx.sent_since = tx.sent_since.or(Some(Duration::ZERO));
-    step.is_new_attempt = true;
     step.sends(number, rules);
     step.done(tx)
+}
+
+/// Adds an attempt that is to be stored, and returns its number.
+pub(super) fn add(step: &mut TxStep, signed: &Signed, was_in_pool: bool) -> u32 {
+    let number = step.tx.attempts.last().map_or(1, |last| last.number + 1);
+    let Signed { kind, raw, hash, price, gas } = signed.clone();
+    let class = None;
+    step.tx.attempts.push(Attempt { number, kind, raw, hash, price, gas, class, was_in_pool });
+    step.is_new_attempt = true;
+    number
 }
 
 /// A signer that is away leaves ALLOCATED; the next try is planned. Stored bytes have their plan.

@@ -102,7 +102,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> TxDesk for Desk<S, E, K> {
             let tools = self.tools();
             let look = tools.look();
             let found = tools.pool.by_hash(&look, hash).await;
-            let raw = tools.pool.raw(hash).await?;
+            let raw = tools.pool.raw(hash).await.ok()?;
             let unsigned = codec::read(&raw).ok()?;
             let is_of_chain = unsigned.chain_id == tools.options.chain_id;
             let is_mined = found.len() >= tools.options.quorum.max(1);

@@ -442,6 +442,7 @@ fn attempt_json(attempt: &Attempt) -> Value {
         "max_fee": attempt.price.max_fee.to_string(),
         "max_tip": attempt.price.max_tip.to_string(),
         "gas": attempt.gas,
+        "was_in_pool": attempt.was_in_pool,
     })
 }
 

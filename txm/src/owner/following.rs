@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use alloy_primitives::B256;
-use chain::decide::TxFact;
+use alloy_primitives::{B256, Bytes};
+use chain::decide::{Signed, TxFact};
 use chain::fee::GasMarket;
 use chain::proof::{ProofLog, proof};
+use chain::state::AttemptKind;
 use chain::tx::{Tx, TxId, TxReceipt};
 use tokio::time::Instant;
 
@@ -19,7 +20,7 @@ use crate::rpc::look::Look;
 use crate::rpc::pool::Counts;
 use crate::rpc::told::ReceiptAnswer;
 use crate::rpc::{Endpoint, ReceiptRead, TransactionRead};
-use crate::signer::Signer;
+use crate::signer::{Signer, codec};
 use crate::store::TxStore;
 
 /// The reason of a suspension: the chain has nonces that no row has.
@@ -481,9 +482,42 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         // The end of a row needs both: the nonce is mined for good, and by this one.
         let is_spent = row.tx.nonce.is_some_and(|nonce| nonce < self.following.final_mined);
         self.following.wants_final |= taker.is_some() && !is_spent;
-        if let Some(taker) = taker.filter(|_| is_spent) {
-            self.book.tell_once(id, TxFact::Taken(*taker));
+        if let Some(hash) = taker.filter(|_| is_spent).copied() {
+            let tools = self.tools.clone();
+            self.asks.push(Box::pin(async move {
+                let raw = tools.pool.raw(hash).await;
+                Heard::Taken(id, hash, raw)
+            }));
         }
+    }
+
+    /// The nonce has a transaction that is none of the row's attempts. If it pays the same, an
+    /// older copy of the rows lacks it: it is one of them. One of another form never was ours.
+    pub(super) fn heard_taken(&mut self, id: TxId, hash: B256, raw: Result<Bytes, usize>) {
+        let Some(row) = self.book.row(id) else { return };
+        let raw = match raw {
+            Ok(raw) => raw,
+            Err(others) if others >= self.tools.options.quorum.max(1) => {
+                self.book.tell_once(id, TxFact::Taken(hash));
+                return;
+            }
+            // It is sought again.
+            Err(_) => return,
+        };
+        let Ok(found) = codec::read(&raw) else {
+            self.book.tell_once(id, TxFact::Taken(hash));
+            return;
+        };
+        let new = &row.tx.new;
+        let is_same = new.payload.call() == (found.to, found.value, found.data);
+        let kind = if new.is_fill() { AttemptKind::Fill } else { AttemptKind::Bump };
+        let (price, gas) = (found.price, found.gas);
+        let fact = match is_same && (new.signer, row.tx.nonce) == (found.signer, Some(found.nonce))
+        {
+            true => TxFact::Forgotten(Signed { kind, raw, hash, price, gas }),
+            false => TxFact::Taken(hash),
+        };
+        self.book.tell_once(id, fact);
     }
 }
 

@@ -87,6 +87,7 @@ impl RpcCall {
                 let fits = |read: &TransactionRead| read.hash == *hash;
                 optional(result, |value| transaction(value).filter(fits)).map(RpcValue::Transaction)
             }
+            RpcCall::Raw(_) if result.is_null() => Some(RpcValue::Transaction(None)),
             RpcCall::Raw(hash) => {
                 let bytes = super::raw::bytes(result);
                 Some(RpcValue::Raw(bytes.filter(|raw| keccak256(raw) == *hash)))

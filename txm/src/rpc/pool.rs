@@ -267,13 +267,22 @@ impl<E: Endpoint> Pool<E> {
     }
 
     /// The signed bytes of a transaction, as the first endpoint shows its fields. Their hash is the
-    /// one asked, so no endpoint can show others. `None`: not found, or of another form than ours.
-    pub async fn raw(&self, hash: B256) -> Option<Bytes> {
+    /// one asked, so no endpoint can show others. Without them: the number of endpoints that show a
+    /// transaction of another form than ours.
+    ///
+    /// # Errors
+    /// That number.
+    pub async fn raw(&self, hash: B256) -> Result<Bytes, usize> {
         let answers = self.ask_all(&[RpcCall::Raw(hash)]).await;
-        answers.into_iter().flat_map(|(_, answers)| answers).find_map(|answer| match answer {
-            Ok(RpcValue::Raw(raw)) => raw,
-            _ => None,
-        })
+        let mut others = 0;
+        for answer in answers.into_iter().flat_map(|(_, answers)| answers) {
+            match answer {
+                Ok(RpcValue::Raw(Some(raw))) => return Ok(raw),
+                Ok(RpcValue::Raw(None)) => others += 1,
+                _ => {}
+            }
+        }
+        Err(others)
     }
 
     /// The hashes of mined transactions with this signer and nonce, of every endpoint, in any

@@ -145,6 +145,13 @@ impl Judge {
         let Some((row, attempt)) = row.zip(attempt) else {
             assert!(is_other, "CL4: {hash} with nonce {nonce} of {from} is no attempt of ours");
             let is_taken = row.is_some_and(|row| row.code == Some(FailCode::NonceTaken));
+            let pays = |row: &&Tx| {
+                let called = (tx.to, tx.value, tx.data.clone());
+                receipt.is_success && row.new.payload.call() == called && !row.new.is_fill()
+            };
+            if let Some(row) = row.filter(|row| is_taken && pays(row)) {
+                panic!("CL5: {} is paid by {hash}, and its nonce counts as taken", row.id);
+            }
             assert!(
                 is_held || !deep,
                 "CL9: {hash} with nonce {nonce} is none of ours, and {from} signs on ({is_taken})"

@@ -20,7 +20,7 @@ pub(super) fn hold(before: &Tx, fact: &TxFact, rules: &TxRules, step: &TxStep) {
     assert_eq!((after.id, &after.new, after.nonce), (before.id, &before.new, before.nonce));
     assert!(before.wish == Wish::Pay || after.wish == before.wish, "{about}");
     moved(before, fact, after, &about);
-    attempted(before, rules, step, &about);
+    attempted(before, fact, rules, step, &about);
     sent(before, step, &about);
     told(before, step, &about);
     for effect in &step.effects {
@@ -69,7 +69,7 @@ fn moved(before: &Tx, fact: &TxFact, after: &Tx, about: &str) {
 }
 
 /// Attempts are added one by one, and never change but in their answers.
-fn attempted(before: &Tx, rules: &TxRules, step: &TxStep, about: &str) {
+fn attempted(before: &Tx, fact: &TxFact, rules: &TxRules, step: &TxStep, about: &str) {
     let (old, new) = (&before.attempts, &step.tx.attempts);
     assert_eq!(new.len(), old.len() + usize::from(step.is_new_attempt), "{about}");
     for (old, new) in old.iter().zip(new) {
@@ -80,6 +80,11 @@ fn attempted(before: &Tx, rules: &TxRules, step: &TxStep, about: &str) {
     if let Some(added) = new.get(old.len()) {
         let number = old.last().map_or(1, |last| last.number + 1);
         assert_eq!((added.number, added.class), (number, None), "{about}");
+        if added.was_in_pool {
+            // It is on the chain, and does not leave again.
+            assert!(matches!(fact, TxFact::Forgotten(_)) && !step.submits, "{about}");
+            return;
+        }
         assert!(rules.caps.admit(added.price, added.gas), "{about}");
         for old in old {
             assert!(added.price.max_fee > old.price.max_fee, "{about}");
@@ -122,6 +127,17 @@ fn told(before: &Tx, step: &TxStep, about: &str) {
     }
 }
 
+/// A payment that the rows lack.
+fn forgotten(number: u8) -> Signed {
+    Signed {
+        kind: AttemptKind::Bump,
+        raw: Bytes::from(vec![number]),
+        hash: B256::repeat_byte(number),
+        price: GasPrice { max_fee: (1 + u128::from(number)) * GWEI, max_tip: GWEI },
+        gas: 21_000,
+    }
+}
+
 /// A random fact about a row, from three numbers.
 fn fact(row: &Row, (kind, one, two): (u8, u8, u8)) -> TxFact {
     let attempt = u32::from(one % 5);
@@ -155,6 +171,7 @@ fn fact(row: &Row, (kind, one, two): (u8, u8, u8)) -> TxFact {
         19 => TxFact::Final,
         20 if one < 64 => TxFact::Taken(B256::repeat_byte(8)),
         20 if one < 128 => TxFact::Stale,
+        20 if one < 160 => TxFact::Forgotten(forgotten(two)),
         21 if one < 64 => TxFact::Cancel,
         21 if one < 96 => TxFact::Fill,
         22 if one < 64 => TxFact::Resolve { is_paid: two % 2 == 0 },

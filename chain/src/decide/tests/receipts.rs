@@ -217,6 +217,27 @@ fn a_nonce_that_is_mined_by_an_unknown_one_is_looked_for_and_ends_by_a_foreign_o
 }
 
 #[test]
+fn a_payment_that_an_older_copy_lacks_is_an_attempt_and_ends_its_row_as_paid() {
+    for mut row in [Row::submitted(), Row::tracking()] {
+        row.rules.is_suspended = true;
+        row.hand(TxFact::Unaccounted);
+        let mut found = row.tx.attempts[0].clone();
+        (found.hash, found.kind) = (B256::repeat_byte(8), AttemptKind::Bump);
+        let Attempt { kind, raw, hash, price, gas, .. } = found;
+        let found = Signed { kind, raw, hash, price, gas };
+        let effects = [Effect::Raise("tx_attempt_forgotten"), Effect::Receipts];
+        assert_eq!(row.hand(TxFact::Forgotten(found.clone())), effects);
+        assert_eq!((row.tx.state, row.tx.attempts.len()), (TxState::Tracking, 2));
+        row.hand(TxFact::Forgotten(found));
+        assert!(!row.is_moved, "it is one of ours now");
+        row.mine(2, 1, Proof::Paid);
+        row.confirm(1, 2);
+        row.hand(TxFact::Final);
+        assert_eq!(row.ends(), (TxState::Confirmed, None));
+    }
+}
+
+#[test]
 fn behind_its_end_a_row_stays_and_no_payment_of_a_failed_one_is_sent() {
     let raise = Effect::Raise("reorg_after_final");
     let mut row = Row::confirmed();

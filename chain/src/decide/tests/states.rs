@@ -15,6 +15,7 @@ fn facts(row: &Row) -> Vec<(&'static str, TxFact)> {
         price: GasPrice { max_fee: 10 * GWEI, max_tip: 5 * GWEI },
         gas: 50_000,
     });
+    let foreign = Signed { hash: B256::repeat_byte(7), ..signed.clone() };
     let blocks: Vec<BlockRef> = (100..103).map(|number| block(1, number)).collect();
     let funds = TxFact::Delayed(SubState::WaitingFunds);
     vec![
@@ -37,6 +38,7 @@ fn facts(row: &Row) -> Vec<(&'static str, TxFact)> {
         ("past", TxFact::Past),
         ("unaccounted", TxFact::Unaccounted),
         ("taken", TxFact::Taken(B256::repeat_byte(8))),
+        ("forgotten", TxFact::Forgotten(foreign)),
         ("due", TxFact::Due { is_lowest: true }),
         ("cancel", TxFact::Cancel),
         ("fill", TxFact::Fill),
@@ -62,7 +64,13 @@ fn each_fact_leads_from_each_state_where_section_6_says() {
         (
             "submitted",
             Row::submitted(),
-            &[("accepted", Tracking), ("found", Tracking), ("mined", Tracking), ("taken", Failed)],
+            &[
+                ("accepted", Tracking),
+                ("found", Tracking),
+                ("mined", Tracking),
+                ("taken", Failed),
+                ("forgotten", Tracking),
+            ],
         ),
         ("pending", Row::tracking(), &[("taken", Failed)]),
         ("mined", Row::mined(1, Proof::Paid), &[]),
@@ -93,12 +101,12 @@ fn a_fact_that_changes_nothing_is_no_step() {
         (
             Row::new(),
             "turn signed unsigned accepted found missing mined unmined confirmed final \
-                      unaccounted taken due fill resubmit resolve",
+                      unaccounted taken forgotten due fill resubmit resolve",
         ),
         (
             Row::allocated(),
             "refused expired accepted low invalid unheard found missing mined \
-                            unmined confirmed final unaccounted taken resolve",
+                            unmined confirmed final unaccounted taken forgotten resolve",
         ),
         (
             Row::tracking(),
@@ -108,18 +116,18 @@ fn a_fact_that_changes_nothing_is_no_step() {
         (
             Row::mined(1, Proof::Paid),
             "delayed refused turn signed unsigned unheard found missing \
-                                      mined final unaccounted taken resubmit resolve",
+                                      mined final unaccounted taken forgotten resubmit resolve",
         ),
         (
             Row::confirmed(),
             "delayed refused expired turn signed unsigned accepted low found \
-                            missing mined confirmed final unaccounted taken due cancel fill \
+                            missing mined confirmed final unaccounted taken forgotten due cancel fill \
                             resubmit resolve",
         ),
         (
             Row::failed(),
             "delayed refused expired turn signed unsigned accepted low found missing \
-                         confirmed final unaccounted taken due cancel fill resubmit resolve",
+                         confirmed final unaccounted taken forgotten due cancel fill resubmit resolve",
         ),
     ] {
         for (name, fact) in facts(&row) {

@@ -205,7 +205,9 @@ BEGIN
             answers := array_append(answers, was);
             CONTINUE;
         END IF;
-        pays := COALESCE(step #>> '{attempt,kind}' IN ('1', '2'), FALSE);
+        -- One that is mined already is not a new payment.
+        pays := COALESCE(step #>> '{attempt,kind}' IN ('1', '2')
+                         AND step #> '{attempt,was_in_pool}' IS DISTINCT FROM 'true', FALSE);
         IF pays AND txm.is_suspended(p_signer) THEN
             answers := array_append(answers, NULL);
             CONTINUE;

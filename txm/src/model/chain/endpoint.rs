@@ -151,8 +151,7 @@ impl World {
             RpcCall::Transaction(hash) => {
                 Ok(RpcValue::Transaction(self.transaction(site, |tx| tx.hash == *hash)))
             }
-            // The model keeps no bytes.
-            RpcCall::Raw(_) => Ok(RpcValue::Raw(None)),
+            RpcCall::Raw(hash) => Ok(self.raw(site, *hash)),
             RpcCall::BySenderAndNonce(account, nonce) => {
                 let fits = |tx: &ModelTx| tx.from == *account && tx.nonce == *nonce;
                 Ok(RpcValue::Transaction(self.transaction(site, fits)))
@@ -214,6 +213,13 @@ impl World {
         match self.sites[site].pool.admit(tx, &ledger, chain_id) {
             Ok(()) => Ok(RpcValue::Hash(hash)),
             Err(refusal) => said(-32000, &refusal.0),
+        }
+    }
+
+    fn raw(&self, site: usize, hash: B256) -> RpcValue {
+        match self.find(site, |tx| tx.hash == hash) {
+            Some(mined) => RpcValue::Raw(Some(mined.tx.raw.clone())),
+            None => RpcValue::Transaction(None),
         }
     }
 

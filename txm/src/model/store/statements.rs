@@ -241,7 +241,7 @@ impl Base {
             }
             let is_taken = step.tx.code == Some(FailCode::NonceTaken);
             let pays = step.is_new_attempt
-                && step.tx.attempts.last().is_some_and(|attempt| attempt.kind.pays());
+                && step.tx.attempts.last().is_some_and(|it| it.kind.pays() && !it.was_in_pool);
             if pays && self.unsuspended(lease).is_err() {
                 answers.push(None);
                 continue;

@@ -5,7 +5,7 @@ use chain::state::{AttemptKind, TxState};
 use chain::tx::{SubState, Wish};
 use tokio::time::sleep;
 
-use super::world::{World, payee};
+use super::world::{GWEI, World, payee};
 use crate::model::chain::Lie;
 use crate::model::store::{StoreCall, StoreFault};
 use crate::refusal::TxRefusal;
@@ -29,6 +29,28 @@ async fn a_database_that_falls_back_under_its_owner_suspends_the_signer() {
     let answer = owner.order(world.request("three", payee(2), 7)).await.await.expect("an answer");
     let Err(TxRefusal::SignerSuspended(why)) = answer else { panic!("{answer:?}") };
     assert!(why.iter().any(|it| it.reason == "DATABASE_OLDER"), "{why:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_payment_by_an_attempt_that_an_older_copy_lacks_is_paid_and_not_taken() {
+    let world = World::new(1);
+    let owner = world.start("a").await;
+    owner.create(world.request("one", payee(1), 5)).await;
+    world.until("tracked", |world| world.state("one") == TxState::Tracking).await;
+    let older = world.database.backup();
+    // No block takes it at its first price.
+    world.chain.set_base_fee(5 * GWEI);
+    world.mine_until("bumped", |world| world.row("one").attempts.len() > 1).await;
+    drop(owner);
+    world.mine_until("paid", |world| world.chain.wei(payee(1)) == U256::from(5)).await;
+    world.database.restore(&older);
+    assert_eq!(world.row("one").attempts.len(), 1);
+    let _owner = world.start("b").await;
+    world.mine_until("over", World::is_over).await;
+    let row = world.row("one");
+    assert_eq!((row.state, row.attempts.len()), (TxState::Confirmed, 2));
+    assert_eq!(world.chain.wei(payee(1)), U256::from(5));
+    world.check();
 }
 
 #[tokio::test(start_paused = true)]
