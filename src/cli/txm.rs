@@ -132,6 +132,12 @@ pub struct SignerAdoptArgs {
     /// it named the data of a token's transfer instead of the token.
     #[arg(long, value_name = "HASH=REQUEST_ID[,key=KEY][,gas][,data]", value_parser = imported)]
     pub import: Vec<Imported>,
+    /// A request of an older database without a nonce that is still to be paid; once for each.
+    #[arg(long, value_name = "REQUEST_ID", value_parser = NonEmptyStringValueParser::new())]
+    pub pay: Vec<String>,
+    /// One that is ended: the database that is lost may have said so to its client.
+    #[arg(long, value_name = "REQUEST_ID", value_parser = NonEmptyStringValueParser::new())]
+    pub drop: Vec<String>,
     /// File with the token of the second operator.
     #[arg(long, value_name = "FILE")]
     pub approver_token_file: PathBuf,
@@ -284,7 +290,8 @@ pub struct ChainTxFillArgs {
     /// The signer of a nonce that no row has.
     #[arg(long, value_name = "ADDRESS", value_parser = payload::address, group = "gap", requires = "nonce")]
     pub signer: Option<Address>,
-    /// The nonce.
+    /// A nonce that a jump passed over; behind a restore also one that was given before: all up to
+    /// it are filled.
     #[arg(long, value_name = "NONCE", requires = "signer")]
     pub nonce: Option<u32>,
     /// The reason, the listener and the operator.

@@ -4,7 +4,7 @@ use chain::class::SendClass;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 /// The alerts about transactions, by the names that owners raise. Suspensions have upper case.
-pub const TX_ALERTS: [&str; 12] = [
+pub const TX_ALERTS: [&str; 13] = [
     "DATABASE_RESTORED",
     "NONCE_AHEAD",
     "NONCE_TAKEN",

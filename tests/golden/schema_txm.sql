@@ -63,7 +63,6 @@ CREATE TABLE managed_tx (
     CONSTRAINT managed_tx_nonce_check CHECK ((nonce >= 0)),
     CONSTRAINT managed_tx_pkey PRIMARY KEY (tx_id),
     CONSTRAINT managed_tx_request_id_check CHECK (((octet_length(request_id) >= 1) AND (octet_length(request_id) <= 128))),
-    CONSTRAINT managed_tx_signer_nonce_key UNIQUE (signer, nonce),
     CONSTRAINT managed_tx_signer_request_id_key UNIQUE (signer, request_id),
     CONSTRAINT managed_tx_state_check CHECK ((state = ANY (ARRAY[0, 10, 20, 30, 40, '-10'::integer]))),
     CONSTRAINT managed_tx_sub_state_check CHECK (((sub_state >= 1) AND (sub_state <= 13))),
@@ -143,8 +142,10 @@ CREATE TABLE signer_suspensions (
     actor text NOT NULL,
     about text NOT NULL,
     at timestamp with time zone NOT NULL,
+    seen_nonce bigint,
     CONSTRAINT signer_suspensions_pkey PRIMARY KEY (signer, reason),
     CONSTRAINT signer_suspensions_reason_check CHECK (((octet_length(reason) >= 1) AND (octet_length(reason) <= 128))),
+    CONSTRAINT signer_suspensions_seen_nonce_check CHECK ((seen_nonce > 0)),
     CONSTRAINT signer_suspensions_signer_fkey FOREIGN KEY (signer) REFERENCES signers(signer)
 );
 CREATE TABLE signers (
@@ -238,6 +239,7 @@ CREATE TABLE tx_history (
 
 CREATE INDEX managed_tx_by_signer ON txm.managed_tx USING btree (signer, tx_id);
 CREATE INDEX managed_tx_deadline ON txm.managed_tx USING btree (signer, deadline) WHERE ((nonce IS NULL) AND (final_at IS NULL) AND (deadline IS NOT NULL));
+CREATE UNIQUE INDEX managed_tx_nonce ON txm.managed_tx USING btree (signer, nonce, ((NOT (code IS DISTINCT FROM 6))));
 CREATE INDEX managed_tx_open ON txm.managed_tx USING btree (signer, nonce) WHERE (final_at IS NULL);
 CREATE INDEX managed_tx_unnumbered ON txm.managed_tx USING btree (signer, tx_id) WHERE ((nonce IS NULL) AND (final_at IS NULL));
 CREATE INDEX signer_lease_owner ON txm.signer_lease USING btree (owner_incarnation, signer);
@@ -270,6 +272,7 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION cursor_from(p_signer text, p_token bigint, p_floor bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE
 -- FUNCTION details_json(t managed_tx, p_history boolean) RETURNS jsonb LANGUAGE sql VOLATILE
 -- FUNCTION differences(t managed_tx, p_fingerprint text, p_business text, p_payload jsonb) RETURNS text[] LANGUAGE sql STABLE
+-- FUNCTION dropped(c tx_commands, p_requests text[], p_token bigint, p_actor text) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION event_json(t managed_tx) RETURNS jsonb LANGUAGE sql STABLE
 -- FUNCTION fail_name(p_code smallint) RETURNS text LANGUAGE sql STABLE
 -- FUNCTION fence(p_signer text, p_me bigint, p_token bigint) RETURNS void LANGUAGE plpgsql VOLATILE
@@ -281,6 +284,7 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION is_suspended(p_signer text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION is_told(was managed_tx, t managed_tx) RETURNS boolean LANGUAGE sql STABLE
 -- FUNCTION keep(p_signer text, p_me bigint, p_request jsonb, p_most bigint) RETURNS TABLE(outcome text, fields text[], tx text, is_elsewhere boolean) LANGUAGE plpgsql VOLATILE
+-- FUNCTION keep_seen(p_seen jsonb) RETURNS void LANGUAGE sql VOLATILE
 -- FUNCTION lifted(p_signer text, p_reason text, p_actor text, p_why text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION managed_tx_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION moment(p_ms bigint) RETURNS timestamp with time zone LANGUAGE sql STABLE
@@ -310,6 +314,7 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION suspended(p_signer text, p_reason text, p_actor text, p_about text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION suspension(p_signer text, p_reason text, p_actor text, p_about text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION timeline() RETURNS bigint LANGUAGE sql STABLE
+-- FUNCTION to_adopt(p_signer text) RETURNS TABLE(is_older boolean, seen bigint, lost bigint[], filling bigint, waiting text[]) LANGUAGE sql STABLE
 -- FUNCTION tx_attempts_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION tx_commands_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION tx_json(t managed_tx, p_raw boolean DEFAULT true) RETURNS jsonb LANGUAGE plpgsql VOLATILE

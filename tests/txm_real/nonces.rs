@@ -2,11 +2,12 @@
 
 use std::fs;
 
+use alloy_primitives::{B256, keccak256};
 use serde_json::{Value, json};
 
 use super::place::{Party, Place, operator};
 use super::{PAYEE, SIGNER};
-use crate::harness::{ChainProxy, Draft, SEND, eventually, hex_of, text};
+use crate::harness::{ChainProxy, Draft, FIRST_BASE_FEE, SEND, eventually, hex_of, text};
 
 /// A transaction of the signer that no row has, in the pool.
 fn foreign(place: &Place, nonce: u64) -> String {
@@ -171,6 +172,139 @@ fn non_005_a_forgotten_payment_is_imported_and_its_repeat_pays_nothing() {
     assert_eq!(place.chain.nonce(SIGNER), 4, "no second payment");
     let (exit, out, why) = node.operate(&["tx", "audit", "--signer", &signer]);
     assert_eq!(exit, 0, "{out}{why}");
+}
+
+/// Goal: behind a restore neither a nonce that is under way nor a request that the lost database
+/// has ended is paid. Method: a request without a nonce is in the copy, and is cancelled behind it.
+/// Two payments leave; the pool loses the first. On the copy their nonces are filled, the second
+/// payment wins over its fill, and all clients repeat.
+#[test]
+fn non_005_nonces_that_were_seen_are_filled_before_a_restored_signer_pays() {
+    let mut place =
+        Place::new(&[("NONCE__STATE_TIMEOUT_MS", "100"), ("RESUBMIT__INTERVAL_MS", "3600000")]);
+    let node = place.first_node();
+    let signer = hex_of(SIGNER);
+    let operate = |node: &Party, words: &[&str]| {
+        let (exit, out, why) = node.operate(&[words, &["--reason", "x"]].concat());
+        (exit, format!("{out}{why}"))
+    };
+    let resume = |node: &Party| {
+        let (exit, words) = operate(node, &["signer", "resume", &signer]);
+        assert_eq!(exit, 0, "{words}");
+    };
+    let first = place.pay(&node, "a-1");
+    place.end(&node, &first);
+    assert_eq!(operate(&node, &["signer", "suspend", &signer]).0, 0);
+    let given_up = place.payment("w-1");
+    assert_eq!(node.post("/api/v1/tx", &given_up).status, 202);
+    node.stop();
+    let backup = place.backup();
+
+    let node = place.node("txm-a", &[]);
+    let named = json!({"signer": signer, "requestId": "w-1"});
+    assert_eq!(node.post("/api/v1/tx/cancel", &named).status, 202);
+    resume(&node);
+    let ended = node.post("/api/v1/tx", &given_up).json();
+    node.until(text(&ended["txId"]), "its end", |row| row["code"] == "REFUSED");
+    let requests = ["b-1", "b-2"].map(|id| place.payment(id));
+    // Their price is far above the one that the fills have.
+    place.chain.set_base_fee(20 * FIRST_BASE_FEE);
+    place.chain.mine(1);
+    place.looks(1);
+    let hashes = requests.each_ref().map(|body| {
+        let reply = node.post("/api/v1/tx", body).json();
+        let row = node.until(text(&reply["txId"]), "it is sent", |row| row["state"] == "TRACKING");
+        text(&row["txHash"]).to_owned()
+    });
+    let [lost, kept]: [B256; 2] = hashes.each_ref().map(|hash| hash.parse().expect("a hash"));
+    let raws = place.sent();
+    let kept = raws.iter().find(|raw| keccak256(raw) == kept).expect("its bytes");
+    assert!(place.chain.drop_transaction(lost));
+    place.is_foreign(lost);
+    node.stop();
+    place.restore(backup);
+    place.chain.set_base_fee(FIRST_BASE_FEE);
+    place.chain.mine(1);
+    // Another pool may have it still.
+    place.chain.send(kept).ok();
+
+    let node = place.node("txm-a", &[]);
+    resume(&node);
+    assert_eq!(suspensions(&node), ["DATABASE_RESTORED"]);
+    let token = place.site.fresh_path("approver");
+    fs::write(&token, operator(8, "admin")).expect("written");
+    let token = token.to_str().expect("text").to_owned();
+    let adopt = |words: &[&str]| {
+        let adopt = ["signer", "adopt", &signer, "--approver-token-file", &token];
+        operate(&node, &[&adopt[..], words].concat())
+    };
+    let (exit, words) = adopt(&[]);
+    assert!(exit == 0 && words.contains("still suspended: nonces up to 2"), "{words}");
+    let fill = |nonce| operate(&node, &["tx", "fill-gap", "--signer", &signer, "--nonce", nonce]);
+    let (exit, words) = fill("3");
+    assert!(exit != 0 && words.contains("not to be filled"), "{words}");
+    let (exit, words) = fill("2");
+    assert_eq!(exit, 0, "{words}");
+    let ends = ["fill/1", "fill/2"].map(|id| {
+        let asked = format!("SELECT tx_id FROM txm.managed_tx WHERE request_id = '{id}'");
+        text(&place.end(&node, &place.site.sql_value(&asked))["code"]).to_owned()
+    });
+    assert_eq!(ends, ["FILLED", "NONCE_TAKEN"]);
+    // The policy is a count, so that their owner looks at them for a while.
+    let open = "SELECT count(*) FROM txm.managed_tx WHERE final_at IS NULL AND nonce IS NOT NULL";
+    eventually("their ends", || {
+        place.chain.mine(1);
+        (place.site.sql_value(open) == "0").then_some(())
+    });
+    let import = format!("{}=b-2", hashes[1]);
+    for (words, lacks) in [
+        (&[][..], "nonce 2"),
+        (&["--import", &import], "w-1"),
+        (&["--import", &import, "--pay", "w-1", "--drop", "w-1"], "w-1"),
+    ] {
+        let (exit, why) = adopt(words);
+        assert!(exit == 1 && why.contains(lacks), "{words:?}: {why}");
+    }
+    let (exit, words) = adopt(&["--import", &import, "--drop", "w-1"]);
+    assert!(exit == 0 && words.contains("adopted, next nonce 3"), "{words}");
+
+    let repeats = [&requests[0], &requests[1], &given_up].map(|body| {
+        let reply = node.post("/api/v1/tx", body);
+        let row = place.end(&node, text(&reply.json()["txId"]));
+        (reply.status, row["nonce"].clone(), text(&row["state"]).to_owned())
+    });
+    let wanted =
+        [(202, json!(3), "CONFIRMED"), (200, json!(2), "CONFIRMED"), (200, Value::Null, "FAILED")];
+    assert_eq!(repeats, wanted.map(|(status, nonce, state)| (status, nonce, state.to_owned())));
+    let (exit, out, why) = node.operate(&["tx", "audit", "--signer", &signer]);
+    assert_eq!(exit, 0, "{out}{why}");
+}
+
+/// Goal: a payment is not called taken because a restored database lacks the attempt that was mined.
+/// Method: behind a backup the price is raised, and that attempt is mined; the node starts on the
+/// backup, and stays suspended.
+#[test]
+fn non_005_a_mined_attempt_that_a_restored_database_lacks_ends_its_row_as_paid() {
+    let mut place = Place::new(&[("RESUBMIT__BUMP_AFTER", "1000")]);
+    let node = place.first_node();
+    let id = place.pay(&node, "a-1");
+    node.until(&id, "it is sent", |row| row["state"] == "TRACKING");
+    node.stop();
+    let backup = place.backup();
+    let node = place.node("txm-a", &[("RESUBMIT__BUMP_AFTER", "1")]);
+    let raised = node.until(&id, "a raise", |row| {
+        row["attempts"].as_array().is_some_and(|all| all.len() > 1 && all[1]["inPool"] == true)
+    });
+    node.stop();
+    let hash = raised["attempts"][1]["hash"].clone();
+    place.chain.mine(1);
+    place.restore(backup);
+    let node = place.node("txm-a", &[]);
+    assert_eq!(suspensions(&node), ["DATABASE_RESTORED"]);
+    let row = place.end(&node, &id);
+    assert_eq!((&row["state"], &row["txHash"]), (&json!("CONFIRMED"), &hash), "{row}");
+    assert_eq!(row["attempts"].as_array().map(Vec::len), Some(2), "{row}");
+    assert_eq!(suspensions(&node), ["DATABASE_RESTORED"]);
 }
 
 /// Goal: an endpoint that lags moves no cursor back. Method: one of two serves the head before the

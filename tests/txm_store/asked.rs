@@ -8,7 +8,8 @@ use chain::state::TxState;
 use chain::tx::{NewTx, SubState, Tx, TxId, Wish};
 use txm::store::{CommandWish, Created, StoreError, Suspension, TxStore};
 use ubscore::postgres::txm::details::{
-    CommandState, FeedCursor, NewCommand, SignerKind, TxEventKind, TxImport, TxListFilter,
+    Adoption, CommandState, FeedCursor, NewCommand, SignerKind, ToAdopt, TxEventKind, TxImport,
+    TxListFilter,
 };
 use ubscore::postgres::txm::reads::TxmReads;
 use ubscore::postgres::txm::schema;
@@ -43,6 +44,18 @@ fn a_database_is_bound_to_its_chain_and_its_lease() {
     assert!(store.incarnation() > 1);
 }
 
+/// Another's transactions at these nonces.
+fn foreign(nonces: &[u64]) -> BTreeMap<u64, B256> {
+    nonces.iter().map(|nonce| (*nonce, B256::repeat_byte(9))).collect()
+}
+
+/// The answer to an adoption by two operators.
+fn seconded(reads: &TxmReads, adoption: &Adoption) -> Result<bool, StoreError> {
+    let asked = block_on(reads.ask_adopt(signer(1), adoption, &DEED)).expect("a command");
+    assert_eq!(block_on(reads.second(asked, DEED.actor)), Ok(false), "two operators");
+    block_on(reads.second(asked, "op-2"))
+}
+
 /// Goal: rows that have come to another server are not used before a person has compared them.
 #[test]
 fn another_server_suspends_every_signer_until_two_operators_adopt() {
@@ -66,12 +79,8 @@ fn another_server_suspends_every_signer_until_two_operators_adopt() {
         assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
     }
     let adopt = |named: &[u64]| {
-        let foreign: BTreeMap<u64, B256> =
-            named.iter().map(|nonce| (*nonce, B256::repeat_byte(1))).collect();
-        let none = BTreeMap::new();
-        let asked = reads.ask_adopt(signer(1), 3, &foreign, &none, &DEED);
-        let asked = block_on(asked).expect("a command");
-        block_on(reads.second(asked, "op-2"))
+        let adoption = Adoption { cursor: 3, foreign: foreign(named), ..Adoption::default() };
+        seconded(&reads, &adoption)
     };
     let partly = adopt(&[1]);
     assert!(matches!(partly, Err(StoreError::Away(_))), "{partly:?}");
@@ -106,14 +115,10 @@ fn an_import_is_the_row_that_a_repeat_finds() {
     assert_eq!(created(&store, lease, "r0").nonce, Some(0));
     let kept = new_row(&block_on(store.keep(&request("kept"))).expect("kept"));
     block_on(store.suspend(lease, "NONCE_AHEAD", "a test")).expect("suspended");
-    let adopt = |foreign: &[u64], imports: &[(u64, TxImport)]| {
-        let foreign = foreign.iter().map(|nonce| (*nonce, B256::repeat_byte(9))).collect();
+    let adopt = |named: &[u64], imports: &[(u64, TxImport)]| {
         let imports = imports.iter().cloned().collect();
-        let asked = reads.ask_adopt(signer(1), 6, &foreign, &imports, &DEED);
-        let asked = block_on(asked).expect("a command");
-        let alone = block_on(reads.second(asked, DEED.actor));
-        assert_eq!(alone, Ok(false), "two operators");
-        block_on(reads.second(asked, "op-2"))
+        let (cursor, foreign) = (6, foreign(named));
+        seconded(&reads, &Adoption { cursor, foreign, imports, ..Adoption::default() })
     };
     let forgotten = NewTx { business_key: Some("order/2".to_owned()), ..request("forgotten") };
     let ours = [(2, import(forgotten.clone(), 2)), (3, import(request("kept"), 3))];
@@ -156,6 +161,93 @@ fn an_import_is_the_row_that_a_repeat_finds() {
     assert_eq!(made[1], Created::Conflict(vec!["value".to_owned()]));
     assert_eq!(made[2], Created::Conflict(vec!["businessKey".to_owned()]));
     assert_eq!(created(&store, lease, "next").nonce, Some(6));
+}
+
+/// Goal: behind a restore no nonce that was given before is given again, and nothing that the lost
+/// database has ended is paid. Method: the copy has the cursor 1 and two requests without a nonce,
+/// and a node has seen 3. An adoption leaves the suspension; the next nonces are filled, and one
+/// fill loses to a payment of ours.
+#[test]
+fn an_older_copy_waits_for_nonces_that_were_seen_and_names_its_requests() {
+    let rows = Rows::new();
+    let (store, reads) = (rows.node("a"), TxmReads::new(rows.node("b").pool().clone()));
+    let lease = owned(&store);
+    assert_eq!(created(&store, lease, "r0").nonce, Some(0));
+    let kept = ["paid", "given up"]
+        .map(|id| new_row(&block_on(store.keep(&request(id))).expect("kept")).id);
+    rows.step("1 second");
+    let seen = |nonce: u64| {
+        let seen = format!(r#"{{"{}":{{"epoch":1,"token":1,"nonce":{nonce}}}}}"#, super::name());
+        rows.site.sql_value(&format!("SELECT epoch FROM txm.compare_seen('{seen}')"))
+    };
+    assert_eq!([seen(1), seen(2), seen(3), seen(2)], ["1", "2", "2", "2"]);
+    let lease = owned(&store);
+    // A request that came since then is a new one: its client waits for it.
+    block_on(store.keep(&request("new"))).expect("kept");
+    let needs = block_on(reads.to_adopt(signer(1))).expect("an answer");
+    let waiting = vec!["given up".to_owned(), "paid".to_owned()];
+    let wanted = ToAdopt { is_older: true, seen: Some(3), waiting, ..ToAdopt::default() };
+    assert_eq!(needs, wanted);
+
+    let suspended = || block_on(reads.signers()).expect("signers")[0].suspensions.len();
+    let adoption = Adoption { cursor: 1, ..Adoption::default() };
+    assert_eq!(seconded(&reads, &adoption), Ok(true));
+    assert_eq!(suspended(), 1, "nonces 1 and 2 may be under way");
+    let lease = owned(&store);
+    let unasked = block_on(store.fill(lease, &[1], false));
+    assert_eq!(unasked, Err(StoreError::Suspended));
+    let filled = block_on(store.fill(lease, &[1, 2, 3], true)).expect("an answer");
+    let nonces: Vec<_> = filled.iter().map(|row| row.as_ref().and_then(|row| row.nonce)).collect();
+    assert_eq!(nonces, [Some(1), Some(2), None]);
+
+    let lost = NewTx { business_key: Some("order/2".to_owned()), ..request("lost") };
+    let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+    let whole = Adoption {
+        cursor: 3,
+        foreign: BTreeMap::new(),
+        imports: [(2, import(lost.clone(), 2))].into(),
+        pays: ids(&["paid"]),
+        drops: ids(&["given up"]),
+    };
+    let end = |nonce: u64, code: u8| {
+        rows.site.sql(&format!(
+            "UPDATE txm.managed_tx SET state = -10, sub_state = NULL, code = {code}, \
+                    final_at = txm.clock(), version = version + 1 WHERE nonce = {nonce}"
+        ));
+    };
+    let refused = |adoption: &Adoption| {
+        let refused = seconded(&reads, adoption);
+        assert!(matches!(refused, Err(StoreError::Away(_))), "{adoption:?}: {refused:?}");
+    };
+    end(1, 5);
+    refused(&whole);
+    end(2, 6);
+    for partly in [
+        Adoption { imports: BTreeMap::new(), ..whole.clone() },
+        Adoption { foreign: foreign(&[2]), ..whole.clone() },
+        Adoption { imports: [(1, import(lost.clone(), 2))].into(), ..whole.clone() },
+        Adoption { drops: Vec::new(), ..whole.clone() },
+        Adoption { pays: ids(&["paid", "given up"]), ..whole.clone() },
+    ] {
+        refused(&partly);
+    }
+    assert_eq!((seconded(&reads, &whole), suspended()), (Ok(true), 0));
+    let found = |id: &str| block_on(store.find(signer(1), id)).expect("an answer").expect("a row");
+    let lost = found("lost");
+    assert_eq!((lost.state, lost.nonce), (TxState::Tracking, Some(2)));
+    let dropped = found("given up");
+    let reason = dropped.refusal.as_deref();
+    assert_eq!((dropped.id, dropped.state, reason), (kept[1], TxState::Failed, Some("CANCELLED")));
+    assert!(dropped.is_final && found("paid").state == TxState::Created);
+    let told = format!(
+        "SELECT body ->> 'state' FROM txm.tx_events WHERE tx_id = '{}' ORDER BY event_id",
+        dropped.id
+    );
+    assert_eq!(rows.column(&told), ["CREATED", "FAILED"]);
+    let lease = owned(&store);
+    assert_eq!(block_on(store.open(lease)).expect("a book").cursor, 3);
+    assert_eq!(seen(3), "2", "all of them are known now");
+    assert_eq!((seen(5), suspended()), ("3".to_owned(), 1), "another node has seen more");
 }
 
 /// Goal: an older node takes no newer functions away, and waits for a table that is in use. Method:

@@ -191,7 +191,7 @@ pub(super) fn taken(tx: &Tx, hash: B256) -> Option<TxStep> {
 }
 
 /// An attempt that an older copy of the rows lacks has paid. It is stored as one, and its receipt
-/// ends the row: NONCE_TAKEN would say that nothing was paid. It is on the chain, so it is not sent.
+/// ends the row: NONCE_TAKEN would say that nothing was paid. It is on the chain, and not sent.
 pub(super) fn forgotten(tx: &Tx, found: &Signed) -> Option<TxStep> {
     let is_known = tx.attempts.iter().any(|attempt| attempt.hash == found.hash);
     if !is_sent(tx) || is_known || tx.receipt.is_some() {

@@ -78,11 +78,23 @@ pub fn run(
             };
             let import: Vec<Value> = args.import.iter().map(import).collect();
             let reason = &args.operator.reason;
-            let body = json!({"reason": reason, "foreign": foreign, "import": import});
+            let body = json!({
+                "reason": reason, "foreign": foreign, "import": import, "pay": args.pay,
+                "drop": args.drop,
+            });
             let ops = Ops::of_node(&args.operator.access, clock)?;
             let ops = ops.approved_by(Some(&args.approver_token_file))?;
             let answer = ops.post("adopt", &format!("signers/{signer}/adopt"), &body)?;
-            let words = format!("{signer}: adopted, next nonce {}", text(&answer["nextNonce"]));
+            let next = text(&answer["nextNonce"]);
+            let words = match answer["waitsForNonce"].as_u64() {
+                None => format!("{signer}: adopted, next nonce {next}"),
+                Some(seen) => format!(
+                    "{signer}: next nonce {next}, and still suspended: nonces up to {last} were \
+                     given before, and may be under way. Wait until they are mined, or fill them: \
+                     ubscore tx fill-gap --signer {signer} --nonce {last}. Then adopt again.",
+                    last = seen - 1
+                ),
+            };
             tell(&args.operator, &answer, &words, out)?;
         }
         SignerCommand::Release(args) => {

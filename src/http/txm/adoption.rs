@@ -1,5 +1,5 @@
 //! Mined transactions that a database has forgotten: read from their own signed bytes, and matched
-//! with the requests that they pay.
+//! with the requests that they pay; and the names that an adoption must give.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,10 @@ use domain::code::Code;
 use super::body::ImportDraft;
 use super::{TxmService, store_away};
 use crate::http::refusal::{Refusal, invalid};
-use crate::postgres::txm::details::TxImport;
+use crate::postgres::txm::details::{Adoption, ToAdopt, TxImport};
+
+/// The most requests that a refusal names.
+const NAMED_MAX: usize = 20;
 
 /// The rows of mined transactions, by nonce. Each is one of the signer, as its signature tells.
 ///
@@ -79,4 +82,55 @@ async fn free(service: &TxmService, new: &NewTx) -> Result<(), Refusal> {
         row.state.name()
     );
     Err(Refusal::because(Code::DuplicateRequest, message))
+}
+
+/// Each nonce that the chain has and no row is named once. `next`: the next nonce of the rows.
+///
+/// # Errors
+/// INVALID_REQUEST.
+pub(super) fn name_nonces(adoption: &Adoption, needs: &ToAdopt, next: u64) -> Result<(), Refusal> {
+    let Adoption { cursor, foreign, imports, .. } = adoption;
+    let wanted = || needs.lost.iter().copied().chain(next..*cursor);
+    let outside = imports.keys().find(|nonce| !wanted().any(|it| it == **nonce));
+    if let Some(nonce) = outside {
+        return Err(invalid(format!("import: nonce {nonce} has a row, or is below the next one.")));
+    }
+    for nonce in wanted() {
+        let why = match (foreign.contains_key(&nonce), imports.contains_key(&nonce)) {
+            (false, false) => "foreign and import lack",
+            (true, true) => "foreign and import both have",
+            _ => continue,
+        };
+        return Err(invalid(format!("{why} nonce {nonce}, which the chain has and no row.")));
+    }
+    Ok(())
+}
+
+/// Each request of an older copy without a nonce is named once. An import says that the rows are
+/// such a copy.
+///
+/// # Errors
+/// INVALID_REQUEST; SYSTEM_ERROR: fills are under way.
+pub(super) fn name_requests(adoption: &Adoption, needs: &ToAdopt) -> Result<(), Refusal> {
+    let Adoption { imports, pays, drops, .. } = adoption;
+    if needs.filling > 0 {
+        let message = format!("{} fills are not final yet. Wait for their ends.", needs.filling);
+        return Err(Refusal::because(Code::SystemError, message));
+    }
+    if !needs.is_older && imports.is_empty() {
+        return Ok(());
+    }
+    let is_imported = |id: &String| imports.values().any(|it| it.new.request_id == *id);
+    let waiting = needs.waiting.iter().filter(|id| !is_imported(id));
+    let unnamed: Vec<&str> =
+        waiting.filter(|id| pays.contains(id) == drops.contains(id)).map(String::as_str).collect();
+    if unnamed.is_empty() {
+        return Ok(());
+    }
+    let (count, first) = (unnamed.len(), &unnamed[..unnamed.len().min(NAMED_MAX)]);
+    Err(invalid(format!(
+        "pay and drop must name each request that has no nonce, once. {count} of them are not: {}. \
+         The database that is lost may have ended one. Pay those for which the client still waits.",
+        first.join(", ")
+    )))
 }

@@ -130,6 +130,12 @@ pub(super) struct AdoptDraft {
     /// The transactions that get their rows.
     #[serde(default)]
     pub(super) import: Vec<ImportDraft>,
+    /// The requests without a nonce that are paid.
+    #[serde(default)]
+    pub(super) pay: Vec<String>,
+    /// Those that are ended.
+    #[serde(default)]
+    pub(super) drop: Vec<String>,
 }
 
 /// A mined transaction of ours that no row has, and the request that it pays.

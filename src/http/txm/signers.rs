@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use serde_json::json;
 use txm::store::Suspension;
 
-use super::adoption::imports;
+use super::adoption::{imports, name_nonces, name_requests};
 use super::body::{AdoptDraft, ReasonDraft, SignerDraft, SuspensionDraft, address};
 use super::shown::{SignerBody, SignersBody};
 use super::token::{TxCaller, admin};
@@ -16,7 +16,7 @@ use crate::audit::halt::check_reason;
 use crate::http::answer::json;
 use crate::http::refusal::{Outcome, Refusal, invalid};
 use crate::http::request::{Call, parse, query};
-use crate::postgres::txm::details::{Deed, SignerKind, SignerRow};
+use crate::postgres::txm::details::{Adoption, Deed, SignerKind, SignerRow};
 use domain::code::Code;
 
 /// The operators' own suspension.
@@ -104,7 +104,8 @@ async fn settled_count(service: &TxmService, signer: Address, ours: u64) -> Resu
 }
 
 /// `POST /admin/v1/signers/{signer}/adopt`: two operators have matched every transaction that the
-/// chain has and no row: each is another's, or gets the row of the request that it pays.
+/// chain has and no row: each is another's, or gets the row of the request that it pays. If the
+/// rows are an older copy, they say of each request without a nonce whether it is still to be paid.
 pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Outcome {
     let user = TxCaller::admin(&service.intake, &call)?;
     query(&call, "")?;
@@ -116,27 +117,27 @@ pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Out
     let foreign = draft.foreign()?;
     let next = stored(service, signer).await?.map_or(0, |row| row.cursor);
     let cursor = settled_count(service, signer, next).await?;
+    let needs = service.reads.to_adopt(signer).await.map_err(store_away)?;
     let imports = imports(service, signer, &draft.import).await?;
-    let outside = imports.keys().find(|nonce| !(next..cursor).contains(nonce));
-    if let Some(nonce) = outside {
-        return Err(invalid(format!("import: nonce {nonce} is below the next one, {next}.")));
-    }
-    for nonce in next..cursor {
-        let why = match (foreign.contains_key(&nonce), imports.contains_key(&nonce)) {
-            (false, false) => "foreign and import lack",
-            (true, true) => "foreign and import both have",
-            _ => continue,
-        };
-        return Err(invalid(format!("{why} nonce {nonce}, which the chain has and no row.")));
+    let adoption = Adoption { cursor, foreign, imports, pays: draft.pay, drops: draft.drop };
+    let upcoming = cursor.max(next);
+    let waits_for = needs.seen.filter(|seen| *seen > upcoming);
+    name_nonces(&adoption, &needs, next)?;
+    if waits_for.is_none() {
+        name_requests(&adoption, &needs)?;
     }
     let actor = admin(user);
     let deed = Deed { actor: &actor, reason: &draft.reason };
-    let asked = service.reads.ask_adopt(signer, cursor, &foreign, &imports, &deed).await;
+    let asked = service.reads.ask_adopt(signer, &adoption, &deed).await;
     let command = asked.map_err(store_away)?;
     let done = service.reads.second(command, &second).await.map_err(store_away)?;
     service.desk.wake(signer);
-    let upcoming = cursor.max(next);
-    let body = json!({"signer": address_text(&signer), "nextNonce": upcoming, "adopted": done});
+    let body = json!({
+        "signer": address_text(&signer),
+        "nextNonce": upcoming,
+        "adopted": done,
+        "waitsForNonce": waits_for,
+    });
     Ok(json(StatusCode::OK, &body, &request_id))
 }
 

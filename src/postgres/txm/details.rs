@@ -1,6 +1,8 @@
 //! The rows of the manager as the listener shows them: a transaction with its attempts and history,
 //! signers, events, commands.
 
+use std::collections::BTreeMap;
+
 use alloy_primitives::{Address, B256, Bytes};
 use chain::decide::EndpointAnswer;
 use chain::fee::GasPrice;
@@ -208,6 +210,39 @@ pub struct TxImport {
     pub hash: B256,
     /// Their prices.
     pub price: GasPrice,
+}
+
+/// Everything of a signer that an adoption must name, beside the nonces that the chain has and no
+/// row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToAdopt {
+    /// Whether the rows are an older copy, as a node or the server has shown.
+    pub is_older: bool,
+    /// The next nonce before they became one: what was signed with those below may be under way.
+    pub seen: Option<u64>,
+    /// The nonces of fills since then that another transaction has.
+    pub lost: Vec<u64>,
+    /// The number of those fills that are not final.
+    pub filling: u64,
+    /// The requests without a nonce from before the suspension. The database that is lost may have
+    /// ended one, and its client may know that.
+    pub waiting: Vec<String>,
+}
+
+/// The end of a comparison with the chain, by two operators.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adoption {
+    /// The chain's count.
+    pub cursor: u64,
+    /// Nonces that no row has, or that a fill has lost, with the hash of the transaction that has
+    /// it.
+    pub foreign: BTreeMap<u64, B256>,
+    /// The others of them: each gets its row.
+    pub imports: BTreeMap<u64, TxImport>,
+    /// The requests without a nonce that are paid.
+    pub pays: Vec<String>,
+    /// Those that are ended.
+    pub drops: Vec<String>,
 }
 
 /// A command to be stored.

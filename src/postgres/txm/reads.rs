@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use alloy_primitives::{Address as Account, B256};
+use alloy_primitives::Address as Account;
 use chain::payload::address_text;
 use chain::tx::{Tx, TxId};
 use serde_json::{Value, json};
@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use super::call::{Params, bigint, column, row, rows, unread, unsigned};
 use super::details::{
-    CancelByRequest, CommandState, Deed, FeedCursor, FeedEvent, NewCommand, SignerKind, SignerRow,
-    TxDetails, TxEventKind, TxImport, TxListFilter, TxPage,
+    Adoption, CancelByRequest, CommandState, Deed, FeedCursor, FeedEvent, NewCommand, SignerKind,
+    SignerRow, ToAdopt, TxDetails, TxEventKind, TxListFilter, TxPage,
 };
 use super::rows as words;
 use crate::postgres::{Address, Connections, Limits, pool_by_keys};
@@ -39,7 +39,7 @@ const SIGNERS: &str = "\
            ARRAY(SELECT u.actor FROM txm.signer_suspensions u \
                   WHERE u.signer = s.signer ORDER BY u.reason), \
            (SELECT COALESCE(sum(j.before_nonce - j.first_nonce - ( \
-                       SELECT count(*) FROM txm.managed_tx t WHERE t.signer = s.signer \
+                       SELECT count(DISTINCT t.nonce) FROM txm.managed_tx t WHERE t.signer = s.signer \
                           AND t.nonce >= j.first_nonce AND t.nonce < j.before_nonce)), 0)::bigint \
               FROM txm.nonce_jumps j WHERE j.signer = s.signer) \
       FROM txm.signers s JOIN txm.signer_nonce_cursor c ON c.signer = s.signer \
@@ -250,7 +250,8 @@ impl TxmReads {
         let (name, first, before) = (address_text(&signer), bigint(first)?, bigint(before)?);
         let params: Params<'_> = &[&name, &first, &before];
         let sql = "SELECT txm.details_json(t, FALSE)::text FROM txm.managed_tx t \
-                   WHERE t.signer = $1 AND t.nonce >= $2 AND t.nonce < $3 ORDER BY t.nonce";
+                   WHERE t.signer = $1 AND t.nonce >= $2 AND t.nonce < $3 \
+                   ORDER BY t.nonce, t.code IS NOT DISTINCT FROM 6 DESC";
         let rows = self.rows(sql, params).await?;
         let txs = rows.iter().map(|row| details(row).map(|it| it.tx)).collect::<Result<_, _>>()?;
         let sql = "SELECT j.first_nonce, j.before_nonce FROM txm.nonce_jumps j \
@@ -343,26 +344,42 @@ impl TxmReads {
         self.ask(signer, None, "resume", &json!({ "reason": reason }), deed).await
     }
 
+    /// Everything of a signer that an adoption must name.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn to_adopt(&self, signer: Account) -> Result<ToAdopt, StoreError> {
+        let sql = "SELECT is_older, seen, lost, filling, waiting FROM txm.to_adopt($1)";
+        let row = self.row(sql, &[&address_text(&signer)]).await?;
+        let lost: Vec<i64> = column(&row, 2)?;
+        Ok(ToAdopt {
+            is_older: column(&row, 0)?,
+            seen: column::<Option<i64>>(&row, 1)?.map(unsigned).transpose()?,
+            lost: lost.into_iter().map(unsigned).collect::<Result<_, _>>()?,
+            filling: unsigned(column(&row, 3)?)?,
+            waiting: column(&row, 4)?,
+        })
+    }
+
     /// Asks to move the cursor to the chain's count, and to lift the suspensions of a chain ahead
-    /// and of a restore. Every nonce that no row has is in `foreign`, with the hash of the
-    /// transaction that has it, or in `imports`: that one gets its row. Returns the command that
-    /// [`TxmReads::second`] carries out.
+    /// and of a restore. Returns the command that [`TxmReads::second`] carries out.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn ask_adopt(
         &self,
         signer: Account,
-        cursor: u64,
-        foreign: &BTreeMap<u64, B256>,
-        imports: &BTreeMap<u64, TxImport>,
+        adoption: &Adoption,
         deed: &Deed<'_>,
     ) -> Result<u64, StoreError> {
+        let Adoption { cursor, foreign, imports, pays, drops } = adoption;
         let foreign: BTreeMap<String, String> =
             foreign.iter().map(|(nonce, hash)| (nonce.to_string(), format!("{hash:#x}"))).collect();
         let imports = imports.iter().map(|(nonce, it)| (nonce.to_string(), words::import(it)));
         let imports: BTreeMap<String, Value> = imports.collect();
-        let body = json!({ "cursor": cursor, "foreign": foreign, "import": imports });
+        let body = json!({
+            "cursor": cursor, "foreign": foreign, "import": imports, "pay": pays, "drop": drops,
+        });
         self.ask(signer, None, "adopt", &body, deed).await
     }
 

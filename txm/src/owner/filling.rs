@@ -16,6 +16,9 @@ use crate::rpc::pool::Counts;
 use crate::signer::Signer;
 use crate::store::TxStore;
 
+/// The most nonces that one command fills.
+const FILLED_MAX: u64 = 100;
+
 /// The nonces of one call, and the command behind it; `None`: their time has come.
 pub(super) struct Filled {
     nonces: Vec<u64>,
@@ -48,7 +51,7 @@ impl Filling {
     /// The same nonces with another call.
     pub(super) fn put_back(&mut self, filled: Filled) {
         match filled.command {
-            Some(command) => self.admitted.extend(filled.nonces.first().map(|it| (command, *it))),
+            Some(command) => self.admitted.extend(filled.nonces.last().map(|it| (command, *it))),
             None => self.due.extend(filled.nonces),
         }
     }
@@ -95,10 +98,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.following.wants_counts |= self.next_fill().is_some_and(|at| at <= now);
     }
 
-    /// An operator wants a jumped nonce filled: the chain is asked first.
+    /// An operator wants a nonce filled: a jumped one, or all up to one that was seen before the
+    /// rows became an older copy. The chain is asked first.
     pub(super) fn ask_fill(&mut self, command: u64, nonce: u64) {
-        if nonce >= self.book.cursor {
-            self.over(command, Some("no jump passed over this nonce"));
+        if nonce >= self.book.cursor.saturating_add(FILLED_MAX) {
+            self.over(command, Some("it is more than 100 above the next nonce"));
             return;
         }
         self.filling.asked.insert(command, nonce);
@@ -125,9 +129,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             self.filling.due.extend(due);
         }
         for (command, nonce) in std::mem::take(&mut self.filling.asked) {
-            match nonce < mined {
-                true => self.over(command, Some("the chain has mined this nonce")),
-                false => drop(self.filling.admitted.insert(command, nonce)),
+            let next = self.book.cursor;
+            if nonce < mined {
+                self.over(command, Some("the chain has mined this nonce"));
+            } else if nonce >= next && mined > next {
+                self.over(command, Some("the chain has nonces without a row: adopt them first"));
+            } else {
+                self.filling.admitted.insert(command, nonce);
             }
         }
     }
@@ -135,7 +143,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// Begins to make the rows of nonces that are to be filled. Returns whether there are some.
     pub(super) fn begin_fill(&mut self) -> bool {
         let filled = if let Some((command, nonce)) = self.filling.admitted.pop_first() {
-            Filled { nonces: vec![nonce], command: Some(command) }
+            let first = self.book.cursor.min(nonce);
+            Filled { nonces: (first..=nonce).collect(), command: Some(command) }
         } else if self.filling.due.is_empty() || self.is_draining || self.book.is_suspended() {
             return false;
         } else {
@@ -163,13 +172,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             match row {
                 Some(tx) if !tx.state.is_terminal() && !self.book.has(tx.id) => {
                     metrics::counter!("ubscore_tx_jumped_filled_total").increment(1);
-                    tracing::warn!(signer = %self.lease.signer, nonce, "a jumped nonce is filled");
+                    tracing::warn!(signer = %self.lease.signer, nonce, "a nonce is filled");
                     let id = tx.id;
                     self.put(tx, now);
                     self.take_up(id);
                 }
                 Some(_) => {}
-                None => refused = Some("no jump passed over this nonce, or a row has it"),
+                None => refused = Some("it is not to be filled, or a row has it"),
             }
         }
         if let Some(command) = filled.command {

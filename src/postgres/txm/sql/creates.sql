@@ -169,8 +169,9 @@ LANGUAGE sql STABLE AS $$
                         WHERE t.signer = p_signer AND t.nonce = p_nonce)
 $$;
 
--- Fenced: gives nonces that a jump passed over their rows, with the wish to fill. One row a
--- request, in their order: row, also one that was there; or none: no jump passed over it, or
+-- Fenced: gives nonces that a jump passed over their rows, with the wish to fill. If an operator
+-- asks, also the next nonces, up to those that were seen before the rows became an older copy. One
+-- row a request, in their order: row, also one that was there; or none: it is no such nonce, or
 -- another row has it, and nothing is written. One row alone, suspended: the signer is, no operator
 -- has asked, and nothing was done.
 CREATE FUNCTION txm.fill(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_nonces BIGINT[],
@@ -179,6 +180,7 @@ RETURNS TABLE (outcome TEXT, tx TEXT) LANGUAGE plpgsql AS $$
 DECLARE
     now TIMESTAMPTZ := txm.clock();
     my_node TEXT := (SELECT node_id FROM txm.nodes WHERE incarnation = p_me);
+    is_next BOOLEAN;
     r RECORD;
     t txm.managed_tx;
 BEGIN
@@ -193,7 +195,13 @@ BEGIN
               ORDER BY q.place LOOP
         SELECT * INTO t FROM txm.managed_tx m
          WHERE m.signer = p_signer AND m.request_id = r.request_id;
-        IF NOT FOUND AND txm.is_jumped(p_signer, r.nonce) THEN
+        UPDATE txm.signer_nonce_cursor c
+           SET next_nonce = r.nonce + 1, fencing_token = p_token, updated_at = now
+          FROM txm.signer_suspensions u
+         WHERE p_asked AND t.tx_id IS NULL AND c.signer = p_signer AND c.next_nonce = r.nonce
+           AND u.signer = p_signer AND u.reason = 'DATABASE_RESTORED' AND r.nonce < u.seen_nonce;
+        is_next := FOUND;
+        IF t.tx_id IS NULL AND (is_next OR txm.is_jumped(p_signer, r.nonce)) THEN
             INSERT INTO txm.managed_tx
                 (tx_id, signer, request_id, fingerprint, payload, nonce, gas_limit, state, wish,
                  version, event_seq, fencing_token, created_at, updated_at)

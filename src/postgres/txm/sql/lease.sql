@@ -77,11 +77,20 @@ BEGIN
 END
 $$;
 
+-- Keeps the nonces that a node has seen beside the suspension of each signer whose cursor is below:
+-- they may be under way.
+CREATE FUNCTION txm.keep_seen(p_seen JSONB) RETURNS VOID LANGUAGE sql AS $$
+    UPDATE txm.signer_suspensions u SET seen_nonce = (e.value ->> 'nonce')::bigint
+      FROM jsonb_each(p_seen) e JOIN txm.signer_nonce_cursor c ON c.signer = e.key
+     WHERE u.signer = e.key AND u.reason = 'DATABASE_RESTORED'
+       AND (e.value ->> 'nonce')::bigint > GREATEST(c.next_nonce, u.seen_nonce)
+$$;
+
 -- Compares the rows with the numbers that a node has seen: {signer: {epoch, token, nonce}}. Rows
 -- that show less are an older copy: every signer is suspended, and the epoch rises above each one
--- that was seen. Numbers of an earlier epoch have suspended all signers already, but for one that
--- was added since, without a lease. Returns the epoch, the signers that are known here, and the
--- difference if there is one.
+-- that was seen. Tokens of an earlier epoch have suspended all signers already, but for one that
+-- was added since, without a lease. A nonce counts in every epoch, since the chain may have it.
+-- Returns the epoch, the signers that are known here, and the difference if there is one.
 CREATE FUNCTION txm.compare_seen(p_seen JSONB)
 RETURNS TABLE (epoch BIGINT, known TEXT[], difference TEXT) LANGUAGE plpgsql AS $$
 DECLARE
@@ -89,6 +98,7 @@ DECLARE
     highest BIGINT := (SELECT max((e.value ->> 'epoch')::bigint) FROM jsonb_each(p_seen) e);
 BEGIN
     PERFORM txm.same_server();
+    PERFORM txm.keep_seen(p_seen);
     known := ARRAY(SELECT s.signer FROM txm.signers s WHERE p_seen ? s.signer);
     LOOP
         SELECT s.epoch INTO STRICT here FROM txm.settings s;
@@ -102,10 +112,13 @@ BEGIN
           LEFT JOIN txm.signers s ON s.signer = e.key
           LEFT JOIN txm.signer_lease l ON l.signer = e.key
           LEFT JOIN txm.signer_nonce_cursor c ON c.signer = e.key
+          LEFT JOIN txm.signer_suspensions u
+            ON u.signer = e.key AND u.reason = 'DATABASE_RESTORED'
          WHERE e.epoch > here
             OR e.epoch = here AND (COALESCE(l.fencing_token, 0) < e.token
-                                   OR COALESCE(c.next_nonce, 0) < e.nonce)
+                                   OR s.signer IS NULL AND e.nonce > 0)
             OR e.epoch < here AND e.token > 0 AND s.signer IS NOT NULL AND l.signer IS NULL
+            OR c.next_nonce < e.nonce AND u.signer IS NULL
          ORDER BY e.key LIMIT 1;
         epoch := here;
         IF difference IS NULL THEN
@@ -117,6 +130,7 @@ BEGIN
         EXIT WHEN FOUND;
     END LOOP;
     PERFORM txm.suspend_all(difference);
+    PERFORM txm.keep_seen(p_seen);
     UPDATE txm.settings s SET epoch = GREATEST(here, highest) + 1 RETURNING s.epoch INTO epoch;
     RETURN NEXT;
 END

@@ -150,13 +150,78 @@ BEGIN
 END
 $$;
 
+-- Everything of a signer that an adoption must name, beside the nonces that the chain has and no
+-- row. `is_older`: the rows are an older copy. `seen`: the next nonce before they became one.
+-- `lost`: nonces of fills since then that another transaction has, and that row is not here.
+-- `filling`: those fills that are not final. `waiting`: the requests without a nonce from before
+-- the suspension. The database that is lost may have ended one, and its client may know that.
+CREATE FUNCTION txm.to_adopt(p_signer TEXT)
+RETURNS TABLE (is_older BOOLEAN, seen BIGINT, lost BIGINT[], filling BIGINT, waiting TEXT[])
+LANGUAGE sql STABLE AS $$
+    WITH since AS (
+        SELECT min(u.at) AS at, max(u.seen_nonce) AS nonce,
+               COALESCE(bool_or(u.reason ^@ 'DATABASE_'), FALSE) AS is_older
+          FROM txm.signer_suspensions u
+         WHERE u.signer = p_signer
+           AND u.reason IN ('NONCE_AHEAD', 'NONCE_TAKEN', 'DATABASE_RESTORED', 'DATABASE_OLDER')),
+    fills AS (
+        -- Ids of version 7 begin with their moment.
+        SELECT t.* FROM since s JOIN txm.managed_tx t
+            ON t.signer = p_signer AND t.request_id ^@ 'fill/' AND t.created_at >= s.at
+           AND t.tx_id >= rpad(lpad(to_hex(txm.ms(s.at)), 12, '0'), 32, '0')::uuid)
+    SELECT s.is_older, s.nonce,
+           ARRAY(SELECT f.nonce FROM fills f
+                  WHERE f.code = 6 AND NOT EXISTS (
+                      SELECT FROM txm.managed_tx t WHERE t.signer = p_signer
+                         AND t.nonce = f.nonce AND t.code IS DISTINCT FROM 6)
+                  ORDER BY f.nonce),
+           (SELECT count(*) FROM fills f WHERE f.final_at IS NULL),
+           ARRAY(SELECT t.request_id FROM txm.managed_tx t
+                  WHERE t.signer = p_signer AND t.nonce IS NULL AND t.final_at IS NULL
+                    AND t.state = 0 AND t.created_at < s.at
+                  ORDER BY t.request_id)
+      FROM since s
+$$;
+
+-- Ends requests without a nonce: nothing of them is on the chain.
+CREATE FUNCTION txm.dropped(c txm.tx_commands, p_requests TEXT[], p_token BIGINT, p_actor TEXT)
+RETURNS VOID LANGUAGE plpgsql AS $$
+DECLARE
+    now TIMESTAMPTZ := txm.clock();
+    t txm.managed_tx;
+    step JSONB;
+    olds txm.managed_tx[] := '{}';
+    news txm.managed_tx[] := '{}';
+    steps JSONB[] := '{}';
+BEGIN
+    FOR t IN SELECT * FROM txm.managed_tx m
+              WHERE m.signer = c.signer AND m.request_id = ANY (p_requests)
+              ORDER BY m.tx_id FOR UPDATE LOOP
+        step := jsonb_build_object('id', t.tx_id, 'state', -10, 'code', 1, 'refusal', 'CANCELLED',
+                                   'wish', t.wish, 'resends', t.resends, 'fork', t.fork,
+                                   'submits', FALSE, 'is_final', TRUE, 'attempts', 0);
+        olds := array_append(olds, t);
+        news := array_append(news, txm.stepped(t, step, GREATEST(t.fencing_token, p_token), now));
+        steps := array_append(steps, step);
+        INSERT INTO txm.audit (at, tx_id, signer, actor, what, reason)
+        VALUES (now, t.tx_id, c.signer, p_actor, 'drop', c.reason);
+    END LOOP;
+    PERFORM txm.store(olds, news, steps, p_token, p_actor, now);
+END
+$$;
+
 -- Adopts transactions of the chain without a row: the cursor goes behind them, each gets its row or
--- is a jump, and the suspensions that a comparison must end are lifted.
+-- is a jump, and the suspensions that a comparison must end are lifted. They stay while nonces may
+-- be under way that the older rows do not know.
 CREATE FUNCTION txm.adopted(c txm.tx_commands, p_actor TEXT) RETURNS VOID LANGUAGE plpgsql AS $$
 DECLARE
     upcoming BIGINT := (c.body ->> 'cursor')::bigint;
     imports JSONB := COALESCE(c.body -> 'import', '{}');
+    pays JSONB := COALESCE(c.body -> 'pay', '[]');
+    drops JSONB := COALESCE(c.body -> 'drop', '[]');
     was txm.signer_nonce_cursor;
+    needs RECORD;
+    wanted BIGINT[];
     r RECORD;
 BEGIN
     -- Behind the fenced writes that are under way, and no other one follows: the owner's book is
@@ -165,33 +230,48 @@ BEGIN
     UPDATE txm.signer_lease l SET expires_at = '-infinity', updated_at = txm.clock()
      WHERE l.signer = c.signer;
     SELECT * INTO STRICT was FROM txm.signer_nonce_cursor n WHERE n.signer = c.signer FOR UPDATE;
-    -- A row behind the cursor would be a second one of its nonce, or of a jump.
-    IF EXISTS (SELECT FROM jsonb_object_keys(imports) key
-                WHERE key::bigint < was.next_nonce OR key::bigint >= upcoming) THEN
-        RAISE EXCEPTION 'only nonces % to % of % can be imported', was.next_nonce, upcoming - 1,
-            c.signer USING ERRCODE = 'UB002';
+    PERFORM FROM txm.signer_suspensions u WHERE u.signer = c.signer ORDER BY u.reason FOR UPDATE;
+    SELECT * INTO STRICT needs FROM txm.to_adopt(c.signer);
+    wanted := needs.lost || ARRAY(SELECT generate_series(was.next_nonce, upcoming - 1));
+    -- A row of any other nonce would be a second one of it, or of a jump.
+    IF EXISTS (SELECT FROM jsonb_object_keys(imports) key WHERE key::bigint <> ALL (wanted)) THEN
+        RAISE EXCEPTION 'only nonces % of % can be imported', wanted, c.signer
+            USING ERRCODE = 'UB002';
     END IF;
-    IF upcoming > was.next_nonce THEN
-        -- Every nonce that is passed over was named by the operators, once.
-        IF EXISTS (SELECT FROM generate_series(was.next_nonce, upcoming - 1) n
-                    WHERE (c.body -> 'foreign') ? n::text = imports ? n::text) THEN
-            RAISE EXCEPTION 'nonces % to % of % are not all named, each once', was.next_nonce,
-                upcoming - 1, c.signer USING ERRCODE = 'UB002';
-        END IF;
-        -- Each run of foreign nonces is one jump.
-        INSERT INTO txm.nonce_jumps
-        SELECT c.signer, min(run.n), max(run.n) + 1, was.fencing_token, txm.clock()
-          FROM (SELECT n, n - row_number() OVER (ORDER BY n) AS part
-                  FROM generate_series(was.next_nonce, upcoming - 1) n
-                 WHERE NOT imports ? n::text) run
-         GROUP BY run.part ORDER BY 2;
-        FOR r IN SELECT n FROM generate_series(was.next_nonce, upcoming - 1) n
-                  WHERE imports ? n::text LOOP
-            PERFORM txm.imported(c, r.n, imports -> r.n::text, p_actor);
-        END LOOP;
-        UPDATE txm.signer_nonce_cursor n SET next_nonce = upcoming, updated_at = txm.clock()
-         WHERE n.signer = c.signer;
+    -- Every nonce that is passed over, or was lost, was named by the operators, once.
+    IF EXISTS (SELECT FROM unnest(wanted) n
+                WHERE (c.body -> 'foreign') ? n::text = imports ? n::text) THEN
+        RAISE EXCEPTION 'nonces % of % are not all named, each once', wanted, c.signer
+            USING ERRCODE = 'UB002';
     END IF;
+    -- Each run of foreign nonces is one jump.
+    INSERT INTO txm.nonce_jumps
+    SELECT c.signer, min(run.n), max(run.n) + 1, was.fencing_token, txm.clock()
+      FROM (SELECT n, n - row_number() OVER (ORDER BY n) AS part
+              FROM generate_series(was.next_nonce, upcoming - 1) n
+             WHERE NOT imports ? n::text) run
+     GROUP BY run.part ORDER BY 2;
+    FOR r IN SELECT n FROM unnest(wanted) n WHERE imports ? n::text ORDER BY n LOOP
+        PERFORM txm.imported(c, r.n, imports -> r.n::text, p_actor);
+    END LOOP;
+    UPDATE txm.signer_nonce_cursor n SET next_nonce = upcoming, updated_at = txm.clock()
+     WHERE n.signer = c.signer AND n.next_nonce < upcoming;
+    IF needs.seen > GREATEST(was.next_nonce, upcoming) THEN
+        RETURN;
+    END IF;
+    IF needs.filling > 0 THEN
+        RAISE EXCEPTION '% fills of % are not final yet', needs.filling, c.signer
+            USING ERRCODE = 'UB002';
+    END IF;
+    -- An import has numbered some of them, and it says that the rows are an older copy.
+    SELECT * INTO STRICT needs FROM txm.to_adopt(c.signer);
+    IF (needs.is_older OR imports <> '{}')
+       AND EXISTS (SELECT FROM unnest(needs.waiting) q WHERE pays ? q = drops ? q) THEN
+        RAISE EXCEPTION 'the requests of % without a nonce are not all named, each once', c.signer
+            USING ERRCODE = 'UB002';
+    END IF;
+    PERFORM txm.dropped(c, ARRAY(SELECT q FROM unnest(needs.waiting) q WHERE drops ? q),
+                        was.fencing_token, p_actor);
     PERFORM txm.lifted(c.signer, reason, p_actor, c.reason)
        FROM unnest('{NONCE_AHEAD,NONCE_TAKEN,DATABASE_RESTORED,DATABASE_OLDER}'::text[]) reason;
 END

@@ -29,7 +29,7 @@ $$;
 CREATE FUNCTION txm.suspension(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_about TEXT)
 RETURNS BOOLEAN LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO txm.signer_suspensions
+    INSERT INTO txm.signer_suspensions (signer, reason, actor, about, at)
     VALUES (p_signer, p_reason, p_actor, p_about, txm.clock()) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RETURN FALSE;
