@@ -80,10 +80,12 @@ enum Planted {
     FillsAnyNonce,
     /// A restored database is taken for the one before.
     NoRestoreGuard,
+    /// A payment of an attempt that a restored database lacks is another's transaction.
+    ForgottenIsTaken,
 }
 
 impl Planted {
-    const ALL: [Planted; 15] = [
+    const ALL: [Planted; 16] = [
         Planted::NoFence,
         Planted::SnapshotFence,
         Planted::TokenOfName,
@@ -99,6 +101,7 @@ impl Planted {
         Planted::NoVersion,
         Planted::FillsAnyNonce,
         Planted::NoRestoreGuard,
+        Planted::ForgottenIsTaken,
     ];
 
     /// The law that it breaks.
@@ -110,6 +113,7 @@ impl Planted {
             Planted::NewestReceiptOnly => "CL4",
             Planted::NonceTooLowIsSuccess
             | Planted::FinalTooEarly
+            | Planted::ForgottenIsTaken
             | Planted::CancelledBeforeFinal => "CL5",
             Planted::NoVersion => "CL6",
             Planted::NoRestoreGuard => "CL7",
@@ -143,7 +147,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// The events of which each must happen in some run, by their names in the tally.
-const HAPPENS: [&str; 35] = [
+const HAPPENS: [&str; 36] = [
     "Confirmed None",
     "Failed Some(Cancelled)",
     "Failed Some(Expired)",
@@ -176,6 +180,7 @@ const HAPPENS: [&str; 35] = [
     "ubscore_receipt_check_total unclear",
     "ubscore_tx_alert_total NONCE_AHEAD",
     "ubscore_tx_alert_total NONCE_TAKEN",
+    "ubscore_tx_alert_total tx_attempt_forgotten",
     "ubscore_tx_submit_total REPLACEMENT",
     "ubscore_tx_submit_total NONCE_TOO_LOW",
     "ubscore_tx_submit_total UNKNOWN",

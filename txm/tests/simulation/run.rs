@@ -146,8 +146,10 @@ impl World {
         let mut options = options(endpoints, planted);
         let wallets = 1 + draw.below(3);
         let kind = draw.below(10);
-        let is_of_restore =
-            matches!(planted, Some(Planted::CursorFollowsChain | Planted::NoRestoreGuard));
+        let is_of_restore = matches!(
+            planted,
+            Some(Planted::CursorFollowsChain | Planted::NoRestoreGuard | Planted::ForgottenIsTaken)
+        );
         let has_restore = kind == 0 || is_of_restore;
         let follows = (kind == 2 || planted == Some(Planted::FillsAnyNonce)) && !has_restore;
         if follows {
@@ -648,8 +650,10 @@ impl World {
             return;
         }
         let Some(backup) = self.backup.take() else {
-            self.log("a backup".to_owned());
+            self.log("a backup, and the base fee rises".to_owned());
             self.backup = Some(self.database.lock().backup());
+            // Prices are raised, by attempts that the backup lacks.
+            self.chain.set_base_fee(5 * GWEI);
             return;
         };
         self.log("the backup is restored".to_owned());
@@ -663,6 +667,7 @@ impl World {
         }
         self.chain.tell_the_truth();
         self.chain.gossip();
+        self.chain.mine(2);
         self.witness();
         *self.database.lock() = backup;
         *self.crowd.epoch.lock() += 1;

@@ -227,11 +227,17 @@ impl Endpoint for Site {
             self.database.lock().check_sent([&*raw]);
         }
         let mut answers = self.inner.calls(&calls).await;
-        if self.planted == Some(Planted::NewestReceiptOnly) {
-            for (call, answer) in calls.iter().zip(&mut answers) {
-                if matches!(call, RpcCall::Receipt(hash) if self.is_older(*hash)) {
+        for (call, answer) in calls.iter().zip(&mut answers) {
+            match (self.planted, call) {
+                (Some(Planted::NewestReceiptOnly), RpcCall::Receipt(hash))
+                    if self.is_older(*hash) =>
+                {
                     *answer = Ok(RpcValue::Receipt(None));
                 }
+                (Some(Planted::ForgottenIsTaken), RpcCall::Raw(_)) => {
+                    *answer = Ok(RpcValue::Raw(None));
+                }
+                _ => {}
             }
         }
         answers
