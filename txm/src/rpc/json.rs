@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use alloy_primitives::{Address, B256, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use chain::view::BlockRef;
 use serde_json::{Map, Value, json};
 
@@ -89,8 +89,11 @@ impl RpcCall {
             }
             RpcCall::Raw(_) if result.is_null() => Some(RpcValue::Transaction(None)),
             RpcCall::Raw(hash) => {
-                let bytes = super::raw::bytes(result);
-                Some(RpcValue::Raw(bytes.filter(|raw| keccak256(raw) == *hash)))
+                // Bytes with another hash tell nothing: a field was not shown as it is.
+                let fits = |raw: &Bytes| keccak256(raw) == *hash;
+                super::raw::bytes(result)
+                    .filter(|raw| raw.as_ref().is_none_or(fits))
+                    .map(RpcValue::Raw)
             }
             RpcCall::BySenderAndNonce(from, nonce) => {
                 let fits = |read: &TransactionRead| read.from == *from && read.nonce == *nonce;
