@@ -90,9 +90,11 @@ pub struct Suspension {
 
 impl Suspension {
     /// Whether the rows here may be older than the chain: a request that has no nonce here may be
-    /// paid all the same, so nothing ends it before an operator has compared.
+    /// paid all the same, by the transaction that took a nonce for example. So nothing ends it
+    /// before an operator has compared.
     pub fn may_lack_rows(&self) -> bool {
-        ["DATABASE_RESTORED", "DATABASE_OLDER", "NONCE_AHEAD"].contains(&self.reason.as_str())
+        ["DATABASE_RESTORED", "DATABASE_OLDER", "NONCE_AHEAD", "NONCE_TAKEN"]
+            .contains(&self.reason.as_str())
     }
 }
 

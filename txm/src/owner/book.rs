@@ -438,11 +438,6 @@ impl Book {
         !self.suspensions.is_empty()
     }
 
-    /// Whether a row without a nonce may have one in a later copy of the store.
-    pub(super) fn may_lack_rows(&self) -> bool {
-        self.suspensions.iter().any(Suspension::may_lack_rows)
-    }
-
     /// The lowest nonce that is not mined, as far as is known.
     pub(super) fn lowest_unmined(&self) -> Option<u64> {
         let flying = self.flying.range(self.mined..).next();

@@ -44,7 +44,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     /// A row that has no nonce yet gets none. It is told again, so nothing is lost if it waits.
     pub(super) fn take_expired(&mut self, ids: &[TxId]) {
-        if self.book.may_lack_rows() {
+        if self.may_lack_rows() {
             return;
         }
         for id in ids {
@@ -119,8 +119,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 continue;
             }
             let unnumbered = |id: TxId| self.book.row(id).is_some_and(|row| row.tx.nonce.is_none());
-            if self.book.may_lack_rows() && command.tx.is_some_and(unnumbered) {
-                // The book is read anew once that suspension is lifted.
+            if command.tx.is_some_and(unnumbered) && self.may_lack_rows() {
+                // Open commands arrive again.
                 continue;
             }
             self.book.commands.insert(command.id, command.clone());

@@ -199,12 +199,13 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             return;
         };
         let (now_version, sub) = (row.tx.version, row.tx.sub);
+        let may_end = !self.may_lack_rows();
         match answer {
             Ok(_) if now_version != version => self.want_prepare(id),
             Ok(Prepared { gas, hold }) => {
                 self.creating.ready.push((Ready { id, version, gas }, hold));
             }
-            Err(refusal) if refusal.is_for_good() => {
+            Err(refusal) if may_end && refusal.is_for_good() => {
                 self.book.tell(id, TxFact::Refused(refusal.name().to_owned()), None);
             }
             Err(refusal) => {

@@ -21,7 +21,7 @@ use crate::rpc::pool::Counts;
 use crate::rpc::told::ReceiptAnswer;
 use crate::rpc::{Endpoint, ReceiptRead, TransactionRead};
 use crate::signer::{Signer, codec};
-use crate::store::TxStore;
+use crate::store::{Suspension, TxStore};
 
 /// The reason of a suspension: the chain has nonces that no row has.
 pub(super) const NONCE_AHEAD: &str = "NONCE_AHEAD";
@@ -90,6 +90,14 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let is_known = self.following.counted.is_some_and(is_fresh);
         self.following.wants_counts |= !is_known;
         is_known
+    }
+
+    /// Whether a request without a nonce may be paid in a later copy of the rows: until the chain
+    /// was asked, and while a suspension says so. Nothing ends it meanwhile.
+    pub(super) fn may_lack_rows(&mut self) -> bool {
+        let is_unknown = self.following.counted.is_none();
+        self.following.wants_counts |= is_unknown;
+        is_unknown || self.book.suspensions.iter().any(Suspension::may_lack_rows)
     }
 
     /// Whether today's market is known, or cannot be. If not, it is asked for.

@@ -9,7 +9,7 @@ use super::world::{GWEI, World, payee};
 use crate::model::chain::Lie;
 use crate::model::store::{StoreCall, StoreFault};
 use crate::refusal::TxRefusal;
-use crate::store::CommandWish;
+use crate::store::{CommandWish, TxStore as _};
 
 #[tokio::test(start_paused = true)]
 async fn a_database_that_falls_back_under_its_owner_suspends_the_signer() {
@@ -51,6 +51,49 @@ async fn a_payment_by_an_attempt_that_an_older_copy_lacks_is_paid_and_not_taken(
     assert_eq!((row.state, row.attempts.len()), (TxState::Confirmed, 2));
     assert_eq!(world.chain.wei(payee(1)), U256::from(5));
     world.check();
+}
+
+/// Goal: an owner of an older copy that no witness knows calls no paid request refused. Method: two
+/// requests without a nonce are in the copy, and paid behind it. On the copy one is cancelled, and
+/// the other one is refused by its preparation, both before the chain's count is known.
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_nonce_does_not_end_before_the_chain_was_asked() {
+    let mut world = World::new(1);
+    let owner = world.start("a").await;
+    for (id, number) in [("one", 1), ("two", 2)] {
+        let new = world.request(id, payee(number), 5);
+        owner.tools.store.keep(&new).await.expect("kept");
+    }
+    let older = world.database.backup();
+    owner.arrive().await;
+    world.mine_until("paid", World::is_over).await;
+    owner.kill();
+    world.database.restore(&older);
+    world.database.command(world.signer(), Some(world.row("one").id), CommandWish::Cancel);
+    world.policy.is_native_allowed = false;
+    let owner = world.start("b").await;
+    sleep(Duration::from_secs(30)).await;
+    owner.arrive().await;
+    assert_eq!(world.database.suspensions(world.signer()), ["NONCE_AHEAD"]);
+    assert_eq!(["one", "two"].map(|id| world.state(id)), [TxState::Created; 2]);
+}
+
+/// Goal: a request without a nonce does not end while the transaction that took a nonce may have
+/// paid it. Method: it is cancelled behind NONCE_TAKEN, which an operator lifts.
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_nonce_does_not_end_while_a_nonce_is_taken() {
+    let world = World::new(1);
+    let owner = world.start("a").await;
+    owner.tools.store.keep(&world.request("one", payee(1), 5)).await.expect("kept");
+    world.database.suspend(world.signer(), "NONCE_TAKEN", "txm");
+    world.database.command(world.signer(), Some(world.row("one").id), CommandWish::Cancel);
+    owner.arrive().await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(world.state("one"), TxState::Created);
+    world.database.resume(world.signer(), "NONCE_TAKEN");
+    owner.arrive().await;
+    world.until("cancelled", World::is_over).await;
+    assert_eq!(world.chain.wei(payee(1)), U256::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
