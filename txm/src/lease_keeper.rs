@@ -324,6 +324,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             Ok(leases) => leases.into_iter().map(|lease| (lease.signer, lease)).collect(),
             Err(error) => {
                 tracing::warn!(node = %self.tools.node, %error, "the leases were not renewed");
+                show_unowned(None);
                 return;
             }
         };
@@ -378,10 +379,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             Ok(wanting) => wanting,
             Err(error) => {
                 tracing::warn!(node = %self.tools.node, %error, "no look for signers without owner");
+                show_unowned(None);
                 return;
             }
         };
-        gauge("ubscore_signers_unowned", usize::try_from(wanting.unowned).unwrap_or(usize::MAX));
+        show_unowned(Some(wanting.unowned));
         if self.is_stopping || self.is_blind() {
             return;
         }
@@ -503,6 +505,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             owned.abort.abort();
         }
     }
+}
+
+/// Shows the number of signers without an owner. `None`: unknown, and NaN, on which no rule fires;
+/// the last number could be wrong for as long as the store is away.
+fn show_unowned(unowned: Option<u32>) {
+    metrics::gauge!("ubscore_signers_unowned").set(unowned.map_or(f64::NAN, f64::from));
 }
 
 /// Sets a gauge to a count.
