@@ -71,6 +71,8 @@ enum Done {
     /// `None`: it was aborted.
     Ended(Lease, Option<OwnerEnd>),
     Ordered,
+    /// Other nodes do not count this one any more, as far as the store answered.
+    Left,
     /// Whether the store said so.
     Released(Lease, bool),
 }
@@ -227,6 +229,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             Done::Wanting(is_tick, wanting) => self.wanted(is_tick, wanting),
             Done::Ended(lease, end) => self.ended(lease, end),
             Done::Ordered => {}
+            Done::Left => self.order_releases(),
             Done::Released(lease, is_done) => {
                 self.releasing.remove(&lease.signer);
                 if !is_done {
@@ -495,7 +498,15 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
         self.seats.stop();
         // A quarter of the time is for the releases of those that did not drain.
         self.abort_at = Some(Instant::now() + self.tools.options.shutdown_timeout * 3 / 4);
-        self.order_releases();
+        let tools = Arc::clone(&self.tools);
+        self.work.push(Box::pin(async move {
+            // Before the first release: the others take all signers only if this node counts in no
+            // share.
+            if let Err(error) = tools.store.leave().await {
+                tracing::warn!(node = %tools.node, %error, "the others count this node for a while");
+            }
+            Done::Left
+        }));
     }
 
     fn abort_all(&mut self) {
