@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::place::{Party, Place};
 use super::{PAYEE, SIGNER};
-use crate::harness::{ChainProxy, Draft, Lie, SEND, crowd, eventually, hex_of, text};
+use crate::harness::{Draft, Lie, SEND, crowd, eventually, hex_of, text};
 
 /// The method of receipts.
 const RECEIPT: &str = "eth_getTransactionReceipt";
@@ -329,9 +329,9 @@ fn cnf_009_a_payment_that_the_chain_takes_back_is_sent_again() {
 #[test]
 fn cnf_010_an_endpoint_on_a_fork_ends_nothing() {
     let place = Place::new(&[("CHAIN__QUORUM", "2")]);
-    let second = ChainProxy::start(&place.chain);
+    let second = place.endpoint(&place.chain);
     let fork = place.chain.second();
-    let third = ChainProxy::start(&fork);
+    let third = place.endpoint(&fork);
     let urls = [place.proxy.url(), second.url(), third.url()].join(",");
     let node = place.node("txm-a", &[("CHAIN__RPC_URLS", &urls)]);
     place.add(&node, SIGNER);
