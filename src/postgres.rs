@@ -75,8 +75,8 @@ mod migrations {
 /// The key of the advisory lock that migrations run under: "ubscore" in ASCII.
 const MIGRATION_LOCK: i64 = 0x0075_6273_636f_7265;
 
-/// After this long without a word, a connection is probed.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+/// After this long without a word, a connection is probed, and again until there is an answer.
+const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// The limits every connection is opened with.
 #[derive(Clone, Copy, Debug)]
@@ -317,7 +317,8 @@ fn session(config: &Config, limits: &Limits, incarnation: Option<u64>) -> Config
         .connect_timeout(limits.connect_timeout)
         // A peer that has vanished is noticed, whatever the kernel's defaults are.
         .tcp_user_timeout(limits.statement_timeout + limits.lock_timeout)
-        .keepalives_idle(KEEPALIVE_IDLE);
+        .keepalives_idle(KEEPALIVE)
+        .keepalives_interval(KEEPALIVE);
     config
 }
 

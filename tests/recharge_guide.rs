@@ -1,12 +1,11 @@
 //! The walk of `docs/recharge.md`: its lines are run as they are printed, by one shell, against
 //! `serve --dev --channel-sim`.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{Server, Site};
-use crate::runbook::{blocks, matches};
+use crate::runbook::{assert_printed, blocks};
 
 /// The chapter that is run.
 const CHAPTER: &str = "A walk";
@@ -22,8 +21,7 @@ fn rch_042_the_walk_of_the_guide_does_as_it_says() {
     let mut command = site.command();
     command.arg("--channel-sim");
     let server = Server::start(command);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/recharge.md");
-    let all = blocks(&fs::read_to_string(file).expect("the guide"));
+    let all = blocks("docs/recharge.md");
     let steps: Vec<usize> =
         (0..all.len()).filter(|n| all[*n].chapter == CHAPTER && all[*n].mark == "sh").collect();
     assert!(steps.len() >= 7, "{} blocks", steps.len());
@@ -53,14 +51,7 @@ fn rch_042_the_walk_of_the_guide_does_as_it_says() {
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}{why}");
     for (step, said) in steps.iter().zip(said.split(NEXT)) {
-        let Some(expected) = all.get(step + 1).filter(|block| block.mark == "text") else {
-            continue;
-        };
-        let mut lines = said.lines();
-        for want in expected.text.lines() {
-            let found = lines.any(|line| matches(line, want));
-            assert!(found, "{want}\nis not printed by\n{}{said}{why}", all[*step].text);
-        }
+        assert_printed(all.get(step + 1), said, &format!("{}{said}{why}", all[*step].text));
     }
     site.assert_verified();
 }

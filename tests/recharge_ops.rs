@@ -5,11 +5,6 @@
 mod refunds;
 mod watched;
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-
 use serde_json::{Value, json};
 use ubscore::alert::Alert;
 use ubscore::http::auth::Role;
@@ -19,7 +14,7 @@ use crate::harness::{
     ADMIN, Browser, COIN, Recharging, Reply, Request, Server, assert_refused, eventually, recharge,
     said, send, text, token,
 };
-use crate::runbook::{blocks, matches};
+use crate::runbook::run_blocks;
 
 const USER: u64 = 1001;
 const OTHER: u64 = 1002;
@@ -360,37 +355,13 @@ fn rch_042_the_runbook_ends_a_held_payment() {
     let (_, payment) = held(&desk, &server, "a", &json!({"amount": 5_000}), "AMOUNT");
     let open = server.recharge_paying(USER, &recharge("20", "wechat", "b"));
     let shown = get(&server, &format!("recharges/{payment}"));
-    let names = BTreeMap::from([
+    let names = [
         ("PAYMENT_ID", payment.as_str()),
         ("TRADE_NO", text(&shown["payments"][0]["trade_no"])),
         ("RECHARGE_ID", open.as_str()),
         ("CHANNEL", "wechat"),
-    ]);
-    let own = Path::new(env!("CARGO_BIN_EXE_ubscore")).parent().expect("a directory");
-    let others = std::env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{others}", own.display());
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbook.md");
-    let all = blocks(&fs::read_to_string(&file).expect("the runbook"));
-    let mut run = 0;
-    for (index, block) in all.iter().enumerate().filter(|(_, block)| block.mark == "bash") {
-        let ops = format!("--dev --ops http://{}", server.ops);
-        let line = block.text.replace("--config ubscore.toml", &ops);
-        let line = line.replace("127.0.0.1:9090", &server.ops.to_string());
-        let mut command = Command::new("bash");
-        command.args(["-euo", "pipefail", "-c", &line]).env("PATH", &path).envs(&names);
-        let output = command.output().expect("bash");
-        let said = String::from_utf8_lossy(&output.stdout);
-        let why = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}:\n{line}{said}{why}", block.chapter);
-        if let Some(expected) = all.get(index + 1).filter(|block| block.mark == "text") {
-            let mut lines = said.lines();
-            for want in expected.text.lines() {
-                let found = lines.any(|line| matches(line, want));
-                assert!(found, "{}: {want}\nis not in\n{line}{said}", block.chapter);
-            }
-        }
-        run += 1;
-    }
+    ];
+    let run = run_blocks("bash", server.ops, &names);
     assert!(run >= 10, "{run}");
 }
 

@@ -14,6 +14,8 @@ use serde_json::Value;
 
 use crate::harness::{Hold, Request, Server, Site, Way, crowd, eventually, segments, send};
 
+const RUNBOOK: &str = "docs/runbook.md";
+
 /// The chapters' commands and their expected output.
 pub(crate) struct Block {
     pub(crate) chapter: String,
@@ -22,8 +24,10 @@ pub(crate) struct Block {
     pub(crate) text: String,
 }
 
-/// Every fenced block, with its chapter.
-pub(crate) fn blocks(text: &str) -> Vec<Block> {
+/// Every fenced block of a page, with its chapter.
+pub(crate) fn blocks(page: &str) -> Vec<Block> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    let text = fs::read_to_string(&file).expect("the page");
     let (mut chapter, mut found, mut open) = (String::new(), Vec::<Block>::new(), false);
     for (index, line) in text.lines().enumerate() {
         match (line.strip_prefix("```"), open) {
@@ -49,7 +53,7 @@ pub(crate) fn blocks(text: &str) -> Vec<Block> {
 }
 
 /// Whether `said` is `want`, in which `…` is anything.
-pub(crate) fn matches(said: &str, want: &str) -> bool {
+fn matches(said: &str, want: &str) -> bool {
     let mut parts = want.trim_end().split('…');
     let first = parts.next().unwrap_or("");
     let Some(mut rest) = said.trim_end().strip_prefix(first) else { return false };
@@ -60,6 +64,44 @@ pub(crate) fn matches(said: &str, want: &str) -> bool {
         rest = &rest[at + part.len()..];
     }
     rest.ends_with(last)
+}
+
+/// Fails unless each line that a block marked `text` expects was printed, in this order. `next`:
+/// the block behind the commands; another one expects nothing.
+pub(crate) fn assert_printed(next: Option<&Block>, said: &str, place: &str) {
+    let Some(expected) = next.filter(|block| block.mark == "text") else { return };
+    let mut lines = said.lines();
+    for want in expected.text.lines() {
+        let found = lines.any(|line| matches(line, want));
+        assert!(found, "{want}\nis not what is printed. {place}");
+    }
+}
+
+/// Fails unless a block's commands exited with `code` and printed the expected output.
+fn assert_did(all: &[Block], index: usize, code: i32, output: &Output) {
+    let block = &all[index];
+    let said = String::from_utf8_lossy(&output.stdout);
+    let why = String::from_utf8_lossy(&output.stderr);
+    let place = format!("line {}, in {:?}:\n{}{said}{why}", block.line, block.chapter, block.text);
+    assert_eq!(output.status.code(), Some(code), "{place}");
+    assert_printed(all.get(index + 1), &said, &place);
+}
+
+/// Runs every block of the runbook with a mark as printed, against a process that runs. `ops`: its
+/// operators' listener. `names`: the variables of the commands. Returns the number of blocks.
+pub(crate) fn run_blocks(mark: &str, ops: SocketAddr, names: &[(&str, &str)]) -> usize {
+    let (all, mut run) = (blocks(RUNBOOK), 0);
+    for (index, block) in all.iter().enumerate().filter(|(_, block)| block.mark == mark) {
+        let here = format!("--dev --ops http://{ops}");
+        let line = block.text.replace("--config ubscore.toml", &here);
+        let line = line.replace(ADDRESSES[1], &ops.to_string());
+        let mut command = Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", &line]);
+        command.env("PATH", path()).envs(names.iter().copied());
+        assert_did(&all, index, 0, &command.output().expect("bash"));
+        run += 1;
+    }
+    run
 }
 
 /// The directory of the commands, with their configuration and data.
@@ -264,9 +306,7 @@ fn path() -> String {
 /// Goal: the runbook alone is enough for an operator, and correct. Method: see above.
 #[test]
 fn every_command_of_the_runbook_does_what_it_says() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbook.md");
-    let text = fs::read_to_string(&file).expect("the runbook");
-    let blocks = blocks(&text);
+    let blocks = blocks(RUNBOOK);
     let (mut desk, mut chapter) = (Desk::new(), "");
     let mut commands = 0;
     for (index, block) in
@@ -289,21 +329,7 @@ fn every_command_of_the_runbook_does_what_it_says() {
             .iter()
             .position(|mark| *mark == "exits")
             .map_or(0, |at| marks[at + 1].parse().expect("a code"));
-        let output = desk.bash(&block.text);
-        let (said, why) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        let place =
-            format!("line {}, in {:?}:\n{}{said}{why}", block.line, block.chapter, block.text);
-        assert_eq!(output.status.code(), Some(code), "{place}");
-        if let Some(expected) = blocks.get(index + 1).filter(|block| block.mark == "text") {
-            let mut lines = said.lines();
-            for want in expected.text.lines() {
-                assert!(
-                    lines.any(|line| matches(line, want)),
-                    "{want}\nis not what is printed. {place}"
-                );
-            }
-        }
+        assert_did(&blocks, index, code, &desk.bash(&block.text));
         commands += 1;
         if marks.contains(&"stops") {
             desk.server = None;

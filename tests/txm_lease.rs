@@ -346,7 +346,8 @@ fn the_fence_reads_the_time_of_the_moment() {
     writer.sql("ROLLBACK");
 }
 
-/// Goal: a node acquires only signers that it can sign for.
+/// Goal: a node acquires only signers that it can sign for, and counts in no share once it has
+/// left.
 #[test]
 fn a_node_without_the_key_does_not_acquire() {
     let rows = Rows::new();
@@ -361,6 +362,8 @@ fn a_node_without_the_key_does_not_acquire() {
     let wanting = block_on(a.wanting(9)).expect("an answer");
     assert_eq!((wanting.signers, wanting.open_signers), (vec![signer(1)], 1));
     assert_eq!(wanting.live_nodes, 3, "setup, keyless and a");
+    assert_eq!(block_on(keyless.leave()), Ok(()));
+    assert_eq!(block_on(a.wanting(9)).expect("an answer").live_nodes, 2);
     rows.step("11 seconds");
     assert_eq!(block_on(a.renew()), Ok(Vec::new()));
     assert_eq!(block_on(a.wanting(9)).expect("an answer").live_nodes, 1);

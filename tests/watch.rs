@@ -15,9 +15,11 @@ use promql_parser::util::{ExprVisitor, walk_expr};
 use serde_json::{Value, json};
 use ubscore::alert::Alert;
 use ubscore::recharge::payment::HeldCause;
+use ubscore::telemetry::txm::TX_ALERTS;
 use ubscore::telemetry::{self, Metrics, callbacks, recharges};
 
 use crate::harness::{Server, Site, Way, eventually};
+use crate::source::production;
 use crate::stream::send_one_command;
 
 const USER: u64 = 1001;
@@ -399,7 +401,7 @@ fn every_rule_is_sound_fires_and_stays_silent() {
 }
 
 /// Each alert of the service has a rule of its severity, and names an existing chapter of the
-/// runbook.
+/// runbook. Each alert of a node has a rule, and a counter from the start.
 #[test]
 fn every_alert_has_a_rule_and_every_rule_a_chapter() {
     let rules = rules();
@@ -409,6 +411,18 @@ fn every_alert_has_a_rule_and_every_rule_a_chapter() {
         let rule = alerts.iter().find(|rule| text(&rule["expr"]).contains(&asked));
         let rule = rule.unwrap_or_else(|| panic!("{asked} has no rule"));
         assert_eq!(text(&rule["labels"]["severity"]), alert.severity().to_lowercase(), "{asked}");
+    }
+    for alert in TX_ALERTS {
+        let expressions = alerts.iter().map(|rule| text(&rule["expr"]));
+        let mut of_nodes = expressions.filter(|it| it.contains("ubscore_tx_alert_total"));
+        assert!(of_nodes.any(|it| it.contains(alert)), "{alert} has no rule");
+    }
+    // A counter that does not start at zero shows no increase when its alert is first raised.
+    for (name, source) in production(&["chain/src", "txm/src"]) {
+        for raised in source.split("aise(\"").skip(1) {
+            let alert = raised.split('"').next().expect("its name");
+            assert!(TX_ALERTS.contains(&alert), "{name}: {alert} does not start at zero");
+        }
     }
     let runbook = file("docs/runbook.md");
     let anchor = |line: &str| {

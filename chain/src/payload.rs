@@ -86,6 +86,8 @@ pub struct TxPayload {
 
 /// The selector of `transfer(address,uint256)`.
 const TRANSFER: [u8; 4] = [0xa9, 0x05, 0x9c, 0xbb];
+/// The selector of `balanceOf(address)`.
+pub const BALANCE_OF: [u8; 4] = [0x70, 0xa0, 0x82, 0x31];
 
 impl TxPayload {
     /// The address, value and data of its transaction.
@@ -100,6 +102,12 @@ impl TxPayload {
                 (token.contract, U256::ZERO, data.into())
             }
         }
+    }
+
+    /// The question for an account's balance of a token, as a call.
+    pub fn of_balance(contract: Address, account: Address) -> TxPayload {
+        let data = [BALANCE_OF.as_slice(), account.into_word().as_slice()].concat();
+        TxPayload { to: contract, value: U256::ZERO, data: data.into(), token: None, gas: None }
     }
 
     /// The payload of a call that is known by its address, value and data. A transfer of a token is

@@ -455,13 +455,38 @@ pub(super) fn time_schema() -> Object {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::Value;
 
     use super::*;
 
     fn written() -> Value {
         serde_json::to_value(document()).expect("strings and numbers")
+    }
+
+    /// Every reference of a document resolves, and every schema and response is referred to.
+    pub(in crate::http) fn assert_referred(document: &Value) {
+        let (mut references, mut open) = (Vec::new(), vec![document]);
+        while let Some(value) = open.pop() {
+            match value {
+                Value::Object(fields) => {
+                    references.extend(fields.get("$ref").and_then(Value::as_str));
+                    open.extend(fields.values());
+                }
+                Value::Array(items) => open.extend(items),
+                _ => {}
+            }
+        }
+        for reference in &references {
+            let pointer = reference.strip_prefix('#').expect("within the document");
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+        for kind in ["schemas", "responses"] {
+            for name in document["components"][kind].as_object().expect("some").keys() {
+                let reference = format!("#/components/{kind}/{name}");
+                assert!(references.contains(&reference.as_str()), "{reference}");
+            }
+        }
     }
 
     #[test]
@@ -488,29 +513,7 @@ mod tests {
 
     #[test]
     fn every_reference_resolves_and_every_component_is_referred_to() {
-        let document = written();
-        let mut references = Vec::new();
-        let mut open = vec![&document];
-        while let Some(value) = open.pop() {
-            match value {
-                Value::Object(fields) => {
-                    references.extend(fields.get("$ref").and_then(Value::as_str));
-                    open.extend(fields.values());
-                }
-                Value::Array(items) => open.extend(items),
-                _ => {}
-            }
-        }
-        for reference in &references {
-            let pointer = reference.strip_prefix('#').expect("within the document");
-            assert!(document.pointer(pointer).is_some(), "{reference}");
-        }
-        for kind in ["schemas", "responses"] {
-            for name in document["components"][kind].as_object().expect("some").keys() {
-                let reference = format!("#/components/{kind}/{name}");
-                assert!(references.contains(&reference.as_str()), "{reference}");
-            }
-        }
+        assert_referred(&written());
     }
 
     /// Goal: the document has no second opinion on codes. Method: their list, and each answer's

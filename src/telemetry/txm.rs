@@ -4,7 +4,8 @@ use chain::class::SendClass;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 /// The alerts about transactions, by the names that owners raise. Suspensions have upper case.
-pub const TX_ALERTS: [&str; 13] = [
+pub const TX_ALERTS: [&str; 16] = [
+    "DATABASE_OLDER",
     "DATABASE_RESTORED",
     "NONCE_AHEAD",
     "NONCE_TAKEN",
@@ -13,9 +14,11 @@ pub const TX_ALERTS: [&str; 13] = [
     "reorg_after_final",
     "signer_funds_low",
     "signer_mismatch",
+    "signer_policy",
     "tx_attempt_forgotten",
     "tx_blocked",
     "tx_replaced_elsewhere",
+    "tx_step_refused",
     "tx_underpriced",
     "tx_unproven",
 ];

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::node::{Node, command, service};
 use super::{PAYEE, SIGNER, payment, place};
 use crate::harness::{
-    ACCOUNTS, Chain, ChainProxy, Lie, Site, assert_refused, eventually, refused, send_text,
+    ACCOUNTS, Chain, ChainProxy, Lie, REVERTING, Site, assert_refused, eventually, hex_of, refused,
+    send_text,
 };
 
 /// Goal: no input out of its form makes a row. Method: the table of the specification, each over
@@ -177,12 +178,13 @@ fn a_start_with_a_wrong_setting_is_refused_with_its_key() {
 }
 
 /// Goal: a transfer of a token that cannot be paid spends no nonce. Method: an allowed token that
-/// has no code.
+/// has no code, and one that reverts each call, also `balanceOf`.
 #[test]
-fn a_token_without_code_would_revert() {
+fn a_token_that_cannot_be_paid_would_revert() {
     let (site, chain) = (Site::new(), Chain::start());
-    let token = format!("{:#x}", ACCOUNTS[7]);
-    let allow = ("UBSCORE__TXM__SIGNERS__ALLOW", token.as_str());
+    let (token, reverting) = (format!("{:#x}", ACCOUNTS[7]), hex_of(chain.deploy(REVERTING)));
+    let tokens = [token.as_str(), reverting.as_str()].join(",");
+    let allow = ("UBSCORE__TXM__SIGNERS__ALLOW", tokens.as_str());
     let node = Node::start(&site, &chain, "txm-a", &[allow]);
     let signer = format!("{SIGNER:#x}");
     assert_eq!(node.operate(&["signer", "add", &signer, "--reason", "a test"]).0, 0);
@@ -195,10 +197,11 @@ fn a_token_without_code_would_revert() {
         Some(reply).filter(|reply| reply.status < 500)
     });
     assert_refused(&reply, 422, "TX_WOULD_REVERT");
-    // Only the token is allowed.
+    // Only the tokens are allowed.
     assert_refused(&node.post(&by, "/api/v1/tx", &payment("a-2")), 422, "SIGNER_POLICY");
     body["requestId"] = json!("a-3");
     body["nonce"] = json!("later");
+    body["payload"]["token"]["contract"] = json!(reverting);
     assert_eq!(node.post(&by, "/api/v1/tx", &body).status, 202);
     let path = format!("/api/v1/tx/by-request?signer={signer}&requestId=a-3&waitMs=1000");
     let ended = eventually("its end", || {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::place::{Party, Place};
 use super::{PAYEE, SIGNER};
-use crate::harness::{ChainProxy, Draft, Lie, SEND, crowd, eventually, hex_of, text};
+use crate::harness::{Draft, Lie, SEND, crowd, eventually, hex_of, text};
 
 /// The method of receipts.
 const RECEIPT: &str = "eth_getTransactionReceipt";
@@ -77,7 +77,7 @@ pub(super) fn lists(story: &[Value]) -> Vec<Vec<Told>> {
         assert_eq!(body["newFork"], event["newFork"], "{event}");
         if event["newFork"] == json!(true) {
             let receipt = &body["receipt"];
-            let first = (receipt["block_number"].as_u64(), receipt["block_hash"].as_str());
+            let first = (receipt["blockNumber"].as_u64(), receipt["blockHash"].as_str());
             assert_eq!((Some(blocks[0].0), Some(blocks[0].1.as_str())), first, "{event}");
             lists.push(blocks);
         } else {
@@ -137,6 +137,10 @@ fn is_confirmed_with_its_last_block(place: &Place, node: &Party, id: &str, requi
     let whole = blocks_from(place, mined, required + 1);
     assert_eq!(confirmations(&row), whole);
     assert_eq!(lists(&story), [whole]);
+    let confirmed = story.iter().filter(|event| event["type"] == "confirmations");
+    assert!(
+        confirmed.map(|event| &event["body"]["receipt"]).all(|receipt| *receipt == row["receipt"])
+    );
     let (last, before) = story.split_last().expect("events");
     assert_eq!(
         (&last["body"]["state"], &last["body"]["final"]),
@@ -325,9 +329,9 @@ fn cnf_009_a_payment_that_the_chain_takes_back_is_sent_again() {
 #[test]
 fn cnf_010_an_endpoint_on_a_fork_ends_nothing() {
     let place = Place::new(&[("CHAIN__QUORUM", "2")]);
-    let second = ChainProxy::start(&place.chain);
+    let second = place.endpoint(&place.chain);
     let fork = place.chain.second();
-    let third = ChainProxy::start(&fork);
+    let third = place.endpoint(&fork);
     let urls = [place.proxy.url(), second.url(), third.url()].join(",");
     let node = place.node("txm-a", &[("CHAIN__RPC_URLS", &urls)]);
     place.add(&node, SIGNER);

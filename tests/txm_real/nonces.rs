@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::place::{Party, Place, operator};
 use super::{PAYEE, SIGNER};
-use crate::harness::{ChainProxy, Draft, FIRST_BASE_FEE, SEND, eventually, hex_of, text};
+use crate::harness::{Draft, FIRST_BASE_FEE, SEND, eventually, hex_of, text};
 
 /// A transaction of the signer that no row has, in the pool.
 fn foreign(place: &Place, nonce: u64) -> String {
@@ -312,7 +312,7 @@ fn non_005_a_mined_attempt_that_a_restored_database_lacks_ends_its_row_as_paid()
 #[test]
 fn non_006_a_lagging_endpoint_leaves_the_cursor() {
     let place = Place::new(&[("NONCE__STATE_TIMEOUT_MS", "100")]);
-    let lagging = ChainProxy::start(&place.chain);
+    let lagging = place.endpoint(&place.chain);
     let urls = [place.proxy.url(), lagging.url()].join(",");
     let node = place.node("txm-a", &[("CHAIN__RPC_URLS", &urls)]);
     place.add(&node, SIGNER);

@@ -71,8 +71,8 @@ fn lse_007_a_restarted_node_is_a_stranger_to_its_paused_self() {
 }
 
 /// Goal: an owner that is cut off from PostgreSQL, from the chain, or from both is followed by one
-/// that is not. Method: two nodes with ways of their own; each way is cut while a transaction is
-/// under way.
+/// that is not, and its number of signers without an owner is unknown. Method: two nodes with ways
+/// of their own; each way is cut while a transaction is under way.
 #[test]
 fn lse_008_an_owner_that_is_cut_off_is_followed() {
     let place = Place::new(&[("RELEASE_BLIND_MS", "1000"), ("SHUTDOWN_TIMEOUT_MS", "500")]);
@@ -98,7 +98,10 @@ fn lse_008_an_owner_that_is_cut_off_is_followed() {
     ways_a.0.refuse();
     assert_eq!(place.owned_by("txm-b"), token + 1, "A has no PostgreSQL");
     mine(&b, &first);
+    let unowned = || a.metric("ubscore_signers_unowned");
+    eventually("a number that is not known", || unowned().is_nan().then_some(()));
     ways_a.0.come_back();
+    eventually("a number", || (!unowned().is_nan()).then_some(()));
 
     let second = place.pay(&b, "a-2");
     b.becomes(&second, "TRACKING", Some("PENDING"));

@@ -71,6 +71,8 @@ enum Done {
     /// `None`: it was aborted.
     Ended(Lease, Option<OwnerEnd>),
     Ordered,
+    /// Other nodes do not count this one any more, as far as the store answered.
+    Left,
     /// Whether the store said so.
     Released(Lease, bool),
 }
@@ -227,6 +229,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             Done::Wanting(is_tick, wanting) => self.wanted(is_tick, wanting),
             Done::Ended(lease, end) => self.ended(lease, end),
             Done::Ordered => {}
+            Done::Left => self.order_releases(),
             Done::Released(lease, is_done) => {
                 self.releasing.remove(&lease.signer);
                 if !is_done {
@@ -324,6 +327,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             Ok(leases) => leases.into_iter().map(|lease| (lease.signer, lease)).collect(),
             Err(error) => {
                 tracing::warn!(node = %self.tools.node, %error, "the leases were not renewed");
+                show_unowned(None);
                 return;
             }
         };
@@ -378,10 +382,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             Ok(wanting) => wanting,
             Err(error) => {
                 tracing::warn!(node = %self.tools.node, %error, "no look for signers without owner");
+                show_unowned(None);
                 return;
             }
         };
-        gauge("ubscore_signers_unowned", usize::try_from(wanting.unowned).unwrap_or(usize::MAX));
+        show_unowned(Some(wanting.unowned));
         if self.is_stopping || self.is_blind() {
             return;
         }
@@ -493,7 +498,15 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
         self.seats.stop();
         // A quarter of the time is for the releases of those that did not drain.
         self.abort_at = Some(Instant::now() + self.tools.options.shutdown_timeout * 3 / 4);
-        self.order_releases();
+        let tools = Arc::clone(&self.tools);
+        self.work.push(Box::pin(async move {
+            // Before the first release: the others take all signers only if this node counts in no
+            // share.
+            if let Err(error) = tools.store.leave().await {
+                tracing::warn!(node = %tools.node, %error, "the others count this node for a while");
+            }
+            Done::Left
+        }));
     }
 
     fn abort_all(&mut self) {
@@ -503,6 +516,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> LeaseKeeper<S, E, K> {
             owned.abort.abort();
         }
     }
+}
+
+/// Shows the number of signers without an owner. `None`: unknown, and NaN, on which no rule fires;
+/// the last number could be wrong for as long as the store is away.
+fn show_unowned(unowned: Option<u32>) {
+    metrics::gauge!("ubscore_signers_unowned").set(unowned.map_or(f64::NAN, f64::from));
 }
 
 /// Sets a gauge to a count.

@@ -71,7 +71,13 @@ impl Funds {
             Some((contract, _)) => {
                 // `balanceOf` of an account without code answers nothing, at every endpoint.
                 has_code(tools, contract).await?;
-                tools.balance(signer, Some(contract)).await.ok_or_else(unknown)?
+                match tools.balance(signer, Some(contract)).await {
+                    Some(units) => units,
+                    None => {
+                        estimate(tools, signer, &TxPayload::of_balance(contract, signer)).await?;
+                        return Err(unknown());
+                    }
+                }
             }
             None => U256::ZERO,
         };
@@ -104,6 +110,18 @@ async fn has_code<S, E: Endpoint, K>(
     }
 }
 
+/// The gas that a call needs. One that reverts at each endpoint does so for good.
+async fn estimate<S, E: Endpoint, K>(
+    tools: &Tools<S, E, K>,
+    signer: Address,
+    payload: &TxPayload,
+) -> Result<u64, TxRefusal> {
+    tools.pool.estimate(signer, payload).await.map_err(|error| match error {
+        EstimateError::Reverts(reason) => TxRefusal::WouldRevert(reason),
+        EstimateError::Away(reason) => TxRefusal::Away(reason),
+    })
+}
+
 /// The gas limit of a payload: the client's, the estimate with its margin, or that of a plain
 /// transfer.
 async fn gas_limit<S, E: Endpoint, K>(
@@ -122,11 +140,7 @@ async fn gas_limit<S, E: Endpoint, K>(
             Some(_) => {}
         }
     }
-    let needed = match tools.pool.estimate(signer, payload).await {
-        Ok(needed) => needed,
-        Err(EstimateError::Reverts(reason)) => return Err(TxRefusal::WouldRevert(reason)),
-        Err(EstimateError::Away(reason)) => return Err(TxRefusal::Away(reason)),
-    };
+    let needed = estimate(tools, signer, payload).await?;
     if needed > payload.gas.unwrap_or(most) {
         return Err(TxRefusal::WouldRevert(format!("it needs {needed} gas")));
     }
@@ -138,3 +152,6 @@ async fn gas_limit<S, E: Endpoint, K>(
 fn away(reason: &str) -> TxRefusal {
     TxRefusal::Away(reason.to_owned())
 }
+
+#[cfg(test)]
+mod tests;

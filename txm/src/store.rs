@@ -230,6 +230,12 @@ pub trait TxStore: Send + Sync + 'static {
     /// [`StoreError`].
     fn renew(&self) -> impl Future<Output = Result<Vec<Lease>, StoreError>> + Send;
 
+    /// Marks this node as gone: it counts in no share, until its next renewal.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    fn leave(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Ends a lease.
     ///
     /// # Errors

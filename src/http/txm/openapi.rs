@@ -342,9 +342,8 @@ fn codes() -> RefOr<Schema> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
+    use crate::http::openapi::tests::assert_referred;
 
     #[test]
     fn every_route_stands_in_the_document_and_every_reference_resolves() {
@@ -356,25 +355,7 @@ mod tests {
             described += 1;
         }
         assert!(described > 10, "{described}");
-        let (mut references, mut open) = (Vec::new(), vec![&document]);
-        while let Some(value) = open.pop() {
-            match value {
-                Value::Object(fields) => {
-                    references.extend(fields.get("$ref").and_then(Value::as_str));
-                    open.extend(fields.values());
-                }
-                Value::Array(items) => open.extend(items),
-                _ => {}
-            }
-        }
-        for reference in &references {
-            let pointer = reference.strip_prefix('#').expect("within the document");
-            assert!(document.pointer(pointer).is_some(), "{reference}");
-        }
-        for name in document["components"]["schemas"].as_object().expect("some").keys() {
-            let reference = format!("#/components/schemas/{name}");
-            assert!(references.contains(&reference.as_str()), "{reference}");
-        }
+        assert_referred(&document);
         let known = document["components"]["schemas"]["Code"]["enum"].as_array().expect("codes");
         for (_, operations) in document["paths"].as_object().expect("paths") {
             let text = operations.to_string();

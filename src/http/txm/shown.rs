@@ -7,6 +7,7 @@ use chain::payload::{TxPayload, address_text};
 use chain::tx::{FailCode, SubState, Tx, TxReceipt};
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::json;
 use txm::store::Suspension;
 use utoipa::ToSchema;
 
@@ -414,8 +415,11 @@ pub(super) struct EventBody {
 }
 
 impl EventBody {
-    /// An event.
-    pub(super) fn new(event: FeedEvent) -> EventBody {
+    /// An event. Its receipt is that of [`TxDetailBody`].
+    pub(super) fn new(mut event: FeedEvent) -> EventBody {
+        if let Some(receipt) = event.receipt {
+            event.body["receipt"] = json!(ReceiptBody::new(receipt));
+        }
         EventBody {
             cursor: cursor_text(event.cursor),
             tx_id: event.tx.to_string(),

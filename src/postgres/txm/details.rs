@@ -7,7 +7,7 @@ use alloy_primitives::{Address, B256, Bytes};
 use chain::decide::EndpointAnswer;
 use chain::fee::GasPrice;
 use chain::state::TxState;
-use chain::tx::{FailCode, NewTx, SubState, Tx, TxId};
+use chain::tx::{FailCode, NewTx, SubState, Tx, TxId, TxReceipt};
 use serde_json::Value;
 use txm::store::{CommandWish, Suspension};
 
@@ -184,8 +184,10 @@ pub struct FeedEvent {
     pub kind: TxEventKind,
     /// Of confirmations: they replace those that were told.
     pub new_fork: bool,
-    /// The members of 003, as the feed shows them.
+    /// The members of 003. Its `receipt` is in the form of the store.
     pub body: Value,
+    /// Of confirmations: the same receipt, read.
+    pub receipt: Option<TxReceipt>,
     /// ms.
     pub at_ms: i64,
 }

@@ -116,6 +116,7 @@ fn event(row: &Row) -> Result<FeedEvent, StoreError> {
         kind,
         new_fork: column(row, 6)?,
         at_ms: column(row, 8)?,
+        receipt: words::receipt(&body["receipt"]).map_err(unread)?,
         body,
     })
 }

@@ -223,6 +223,11 @@ impl ReceiptRow {
     }
 }
 
+/// The receipt in a member of a body; null: there is none.
+pub(super) fn receipt(member: &Value) -> Result<Option<TxReceipt>, RowError> {
+    Option::<ReceiptRow>::deserialize(member)?.map(ReceiptRow::receipt).transpose()
+}
+
 impl BlockRow {
     fn block(self) -> Result<BlockRef, RowError> {
         let hash: B256 = parsed("hash", &self.hash)?;

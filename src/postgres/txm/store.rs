@@ -278,6 +278,11 @@ impl TxStore for TxmStore {
         Ok(leases)
     }
 
+    async fn leave(&self) -> Result<(), StoreError> {
+        let sql = "UPDATE txm.nodes SET seen_at = '-infinity' WHERE incarnation = $1";
+        self.rows(sql, &[&self.me]).await.map(drop)
+    }
+
     async fn release(&self, lease: Lease) -> Result<(), StoreError> {
         let (signer, token) = (address_text(&lease.signer), bigint(lease.token)?);
         let sql = "SELECT txm.release($1, $2, $3)::text";

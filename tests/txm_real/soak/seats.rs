@@ -30,7 +30,7 @@ pub(super) struct SoakSeat {
     name: &'static str,
     way: Proxy,
     manner: Arc<AtomicU8>,
-    pub(super) chain: ChainProxy,
+    pub(super) chain: Arc<ChainProxy>,
     urls: String,
     node: Mutex<Option<Arc<Party>>>,
 }
@@ -147,7 +147,7 @@ impl SoakSeat {
             }
             _ => Passing::All,
         });
-        let chain = ChainProxy::start(&place.chain);
+        let chain = place.endpoint(&place.chain);
         let own = chain.url();
         let urls = if has_second { format!("{own},{}", place.proxy.url()) } else { own };
         SoakSeat { name, way, manner, chain, urls, node: Mutex::default() }

@@ -1,9 +1,9 @@
 //! The comparison behind a round: the chain with the rows, each row with its attempts on chain, the
 //! money, the feed, the alerts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use alloy_primitives::{U256, hex};
+use alloy_primitives::U256;
 use serde_json::json;
 
 use super::{SIGNERS, Soak};
@@ -69,7 +69,6 @@ impl Soak {
     /// Everything is compared.
     pub(super) fn compare(&self) {
         self.place.judge();
-        self.all_that_left_is_stored();
         self.each_row_ended_as_the_chain_says();
         self.the_feed_is_whole();
         self.no_alarm_was_false();
@@ -77,15 +76,6 @@ impl Soak {
         // A queued transaction that a reorganization mined is answered as not mined.
         self.place.chain.ask("anvil_dropAllTransactions", json!([]));
         self.the_audit_agrees(&node);
-    }
-
-    /// Every raw transaction that a node ever sent is an attempt.
-    fn all_that_left_is_stored(&self) {
-        let stored = self.place.site.sql("SELECT encode(raw, 'hex') FROM txm.tx_attempts");
-        let stored: BTreeSet<String> = stored.into_iter().flatten().collect();
-        for raw in self.seats.iter().flat_map(|seat| seat.chain.raws()) {
-            assert!(stored.contains(&hex::encode(&raw)), "not stored: {}", hex::encode(raw));
-        }
     }
 
     /// A row is CONFIRMED if and only if a payment of it is on chain, with its amount; every

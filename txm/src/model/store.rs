@@ -40,6 +40,8 @@ pub enum StoreCall {
     OwnerOf,
     /// `renew`.
     Renew,
+    /// `leave`.
+    Leave,
     /// `release`.
     Release,
     /// `wanting`.
@@ -388,6 +390,10 @@ impl TxStore for ModelStore {
 
     async fn renew(&self) -> Result<Vec<Lease>, StoreError> {
         self.call(StoreCall::Renew, |base, me| Ok(base.renew(me))).await
+    }
+
+    async fn leave(&self) -> Result<(), StoreError> {
+        self.call(StoreCall::Leave, |base, me| Ok(base.leave(me))).await
     }
 
     async fn release(&self, lease: Lease) -> Result<(), StoreError> {

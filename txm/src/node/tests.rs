@@ -490,6 +490,23 @@ async fn the_end_of_a_lease_is_seen_at_once() {
     database.check();
 }
 
+/// The signers of a node that ends are taken at once, also those beyond the share of a node before.
+#[tokio::test(start_paused = true)]
+async fn the_signers_of_a_node_that_ends_are_taken_at_once() {
+    let (database, keys) = database(12);
+    let a = start(&database, "a", &keys);
+    for key in &keys {
+        post(std::slice::from_ref(&a.desk), request(*key, "1")).await;
+    }
+    let b = start(&database, "b", &keys);
+    eventually("even shares", || shares(&database, &keys, &["a", "b"]) == [6, 6]).await;
+    a.stop().await;
+    b.store.news().tell_freed();
+    sleep(crate::model::options().lease_renew / 10).await;
+    assert_eq!(shares(&database, &keys, &["a", "b"]), [0, 12]);
+    database.check();
+}
+
 /// LSE-003 and LSE-004 in the model: a paused owner wakes up behind its successor.
 #[tokio::test(start_paused = true)]
 async fn a_paused_owner_changes_nothing_when_it_wakes() {

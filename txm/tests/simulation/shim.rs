@@ -95,6 +95,10 @@ impl TxStore for Shim<ModelStore> {
         self.inner.renew().await
     }
 
+    async fn leave(&self) -> Result<(), StoreError> {
+        self.inner.leave().await
+    }
+
     async fn release(&self, lease: Lease) -> Result<(), StoreError> {
         self.inner.release(lease).await
     }

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::ledger::CALL_GAS;
 use super::raw::ModelTx;
-use super::{Built, World};
+use super::{Built, Contract, World};
 use crate::rpc::{Block, BlockAt, Endpoint, RpcCall, RpcError, RpcValue, TransactionRead};
 
 /// A wrong answer.
@@ -162,9 +162,10 @@ impl World {
             RpcCall::Balance(account) => {
                 Ok(RpcValue::Amount(self.head_of(site).ledger.wei(*account)))
             }
-            RpcCall::TokenBalance { contract, account } => {
-                Ok(RpcValue::Amount(self.head_of(site).ledger.units(*contract, *account)))
-            }
+            RpcCall::TokenBalance { contract, account } => match self.contracts.get(contract) {
+                Some(Contract::Reverts) => said(3, "execution reverted"),
+                _ => Ok(RpcValue::Amount(self.head_of(site).ledger.units(*contract, *account))),
+            },
             RpcCall::CodeLength(account) => {
                 Ok(RpcValue::Number(self.contracts.get(account).map_or(0, |_| 100)))
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use alloy_primitives::{Address, B256, U256, keccak256};
+use chain::payload::BALANCE_OF;
 
 use super::raw::ModelTx;
 use crate::rpc::ReceiptLog;
@@ -93,6 +94,9 @@ impl Ledger {
         };
         if contract == Contract::Reverts || !tx.value.is_zero() {
             return None;
+        }
+        if tx.data.starts_with(&BALANCE_OF) {
+            return Some(Vec::new());
         }
         let (to, amount) = transfer(&tx.data)?;
         if contract == Contract::AnswersFalse {

@@ -37,7 +37,8 @@ pub(super) struct SignerRow {
 
 struct NodeRow {
     name: String,
-    seen: Stamp,
+    /// `None`: it has left.
+    seen: Option<Stamp>,
 }
 
 /// The end of a command.
@@ -151,7 +152,7 @@ impl Base {
     }
 
     pub(super) fn add_node(&mut self, name: &str) -> u64 {
-        let seen = self.now();
+        let seen = Some(self.now());
         self.nodes.push(NodeRow { name: name.to_owned(), seen });
         self.nodes.len() as u64
     }
@@ -308,7 +309,7 @@ impl Base {
 
     pub(super) fn renew(&mut self, me: u64) -> Vec<Lease> {
         let now = self.now();
-        self.nodes[usize::try_from(me - 1).expect("a small number")].seen = now;
+        self.nodes[usize::try_from(me - 1).expect("a small number")].seen = Some(now);
         let mine = |signer: &Address| self.live(*signer).is_some_and(|lease| lease.owner == me);
         let signers: Vec<Address> = self.signers.keys().filter(|at| mine(at)).copied().collect();
         let expires = Some(now.after(self.duration));
@@ -320,6 +321,10 @@ impl Base {
             leases.push(Lease { signer, token: lease.token });
         }
         leases
+    }
+
+    pub(super) fn leave(&mut self, me: u64) {
+        self.nodes[usize::try_from(me - 1).expect("a small number")].seen = None;
     }
 
     pub(super) fn release(&mut self, lease: Lease, me: u64) -> Result<(), StoreError> {
@@ -408,7 +413,7 @@ impl Base {
             .collect();
         free.sort_unstable();
         free.truncate(usize::try_from(most).expect("a few"));
-        let seen = |node: &&NodeRow| now.since(node.seen) <= self.duration;
+        let seen = |node: &&NodeRow| node.seen.is_some_and(|seen| now.since(seen) <= self.duration);
         Wanting {
             signers: free.into_iter().map(|(_, _, signer)| signer).collect(),
             live_nodes: u32::try_from(self.nodes.iter().filter(seen).count()).expect("a few"),
