@@ -363,6 +363,8 @@ fn a_node_without_the_key_does_not_acquire() {
     assert_eq!((wanting.signers, wanting.open_signers), (vec![signer(1)], 1));
     assert_eq!(wanting.live_nodes, 3, "setup, keyless and a");
     assert_eq!(block_on(keyless.leave()), Ok(()));
+    // It renews while it drains.
+    block_on(keyless.renew()).expect("renewed");
     assert_eq!(block_on(a.wanting(9)).expect("an answer").live_nodes, 2);
     rows.step("11 seconds");
     assert_eq!(block_on(a.renew()), Ok(Vec::new()));

@@ -260,7 +260,9 @@ DECLARE
     owned TEXT[];
 BEGIN
     PERFORM txm.same_server();
-    UPDATE txm.nodes n SET seen_at = txm.clock() WHERE n.incarnation = p_me;
+    -- One that has left renews while it drains, and counts in no share.
+    UPDATE txm.nodes n SET seen_at = txm.clock()
+     WHERE n.incarnation = p_me AND n.seen_at > '-infinity';
     -- Two steps: the lock may wait for a take-over, and the time is read behind it. It waits for no
     -- fenced write, so that a slow one costs no other lease.
     SELECT array_agg(l.signer) INTO owned FROM (

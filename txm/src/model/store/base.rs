@@ -309,7 +309,8 @@ impl Base {
 
     pub(super) fn renew(&mut self, me: u64) -> Vec<Lease> {
         let now = self.now();
-        self.nodes[usize::try_from(me - 1).expect("a small number")].seen = Some(now);
+        let seen = &mut self.nodes[usize::try_from(me - 1).expect("a small number")].seen;
+        *seen = seen.map(|_| now);
         let mine = |signer: &Address| self.live(*signer).is_some_and(|lease| lease.owner == me);
         let signers: Vec<Address> = self.signers.keys().filter(|at| mine(at)).copied().collect();
         let expires = Some(now.after(self.duration));
