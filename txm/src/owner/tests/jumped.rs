@@ -72,7 +72,7 @@ async fn a_jumped_nonce_that_is_mined_stays_a_jump() {
     let own = world.database.command(world.signer(), None, wish(77));
     owner.arrive().await;
     sleep(Duration::from_secs(5)).await;
-    for (command, why) in [(mined, "the chain has mined"), (own, "no jump passed over")] {
+    for (command, why) in [(mined, "the chain has mined"), (own, "it is not to be filled")] {
         match world.database.command_end(command) {
             Some(CommandEnd::Refused(said)) => assert!(said.contains(why), "{said}"),
             other => panic!("{other:?}"),
