@@ -1,6 +1,9 @@
--- The next nonce that a node has seen before the rows became an older copy. Those from the cursor
--- up to it were given, and what was signed with them may still be mined.
-ALTER TABLE txm.signer_suspensions ADD COLUMN seen_nonce BIGINT CHECK (seen_nonce > 0);
+-- seen_nonce: the nonce behind the last one that a node has seen signed, before the rows became an
+-- older copy. What was signed with those from the cursor up to it may still be mined.
+-- again_at: the last time at which the reason came up again.
+ALTER TABLE txm.signer_suspensions
+    ADD COLUMN seen_nonce BIGINT CHECK (seen_nonce > 0),
+    ADD COLUMN again_at TIMESTAMPTZ;
 
 -- A nonce has one row, and at most one more that has lost it to another transaction (code 6,
 -- NONCE_TAKEN). That transaction may be a payment of ours: then an adoption gives it its row.

@@ -132,12 +132,16 @@ pub struct SignerAdoptArgs {
     /// it named the data of a token's transfer instead of the token.
     #[arg(long, value_name = "HASH=REQUEST_ID[,key=KEY][,gas][,data]", value_parser = imported)]
     pub import: Vec<Imported>,
-    /// A request of an older database without a nonce that is still to be paid; once for each.
+    /// A request without a nonce, older than the suspension, that is still to be paid; once for
+    /// each.
     #[arg(long, value_name = "REQUEST_ID", value_parser = NonEmptyStringValueParser::new())]
     pub pay: Vec<String>,
     /// One that is ended: the database that is lost may have said so to its client.
     #[arg(long, value_name = "REQUEST_ID", value_parser = NonEmptyStringValueParser::new())]
     pub drop: Vec<String>,
+    /// The verdict on all such requests that are not named.
+    #[arg(long, value_name = "VERDICT", value_parser = ["pay", "drop"])]
+    pub rest: Option<String>,
     /// File with the token of the second operator.
     #[arg(long, value_name = "FILE")]
     pub approver_token_file: PathBuf,

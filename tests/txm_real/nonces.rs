@@ -45,7 +45,16 @@ fn non_005_a_chain_that_is_ahead_stops_the_signer_until_it_is_adopted() {
     let without = ["signer", "adopt", &signer, "--reason", "x", "--approver-token-file", &token];
     let (exit, _, why) = node.operate(&without);
     assert_eq!(exit, 1, "one is missing: {why}");
-    let (exit, _, why) = node.operate(&[&without[..], &["--foreign", &named]].concat());
+    let other = format!("0={}", B256::repeat_byte(7));
+    for (words, lacks) in [
+        (&["--foreign", &other, "--rest", "pay"][..], "another transaction"),
+        (&["--foreign", &named], "a-1"),
+    ] {
+        let (exit, _, why) = node.operate(&[&without[..], words].concat());
+        assert!(exit == 1 && why.contains(lacks), "{why}");
+    }
+    let all = ["--foreign", &named, "--pay", "a-1"];
+    let (exit, _, why) = node.operate(&[&without[..], &all].concat());
     assert_eq!(exit, 0, "{why}");
     let row = place.end(&node, &id);
     assert_eq!((&row["state"], &row["nonce"]), (&json!("CONFIRMED"), &json!(1)));

@@ -9,7 +9,7 @@ use chain::tx::{NewTx, SubState, Tx, TxId, Wish};
 use txm::store::{CommandWish, Created, StoreError, Suspension, TxStore};
 use ubscore::postgres::txm::details::{
     Adoption, CommandState, FeedCursor, NewCommand, SignerKind, ToAdopt, TxEventKind, TxImport,
-    TxListFilter,
+    TxListFilter, Verdict,
 };
 use ubscore::postgres::txm::reads::TxmReads;
 use ubscore::postgres::txm::schema;
@@ -176,17 +176,19 @@ fn an_older_copy_waits_for_nonces_that_were_seen_and_names_its_requests() {
     let kept = ["paid", "given up"]
         .map(|id| new_row(&block_on(store.keep(&request(id))).expect("kept")).id);
     rows.step("1 second");
-    let seen = |nonce: u64| {
-        let seen = format!(r#"{{"{}":{{"epoch":1,"token":1,"nonce":{nonce}}}}}"#, super::name());
+    // They were given, and all but the last one were signed.
+    let seen = |signed: u64| {
+        let numbers =
+            format!(r#"{{"epoch":1,"token":1,"nonce":{},"signed":{signed}}}"#, signed + 1);
+        let seen = format!(r#"{{"{}":{numbers}}}"#, super::name());
         rows.site.sql_value(&format!("SELECT epoch FROM txm.compare_seen('{seen}')"))
     };
-    assert_eq!([seen(1), seen(2), seen(3), seen(2)], ["1", "2", "2", "2"]);
-    let lease = owned(&store);
+    assert_eq!([seen(0), seen(2), seen(3), seen(2)], ["1", "2", "2", "2"]);
     // A request that came since then is a new one: its client waits for it.
     block_on(store.keep(&request("new"))).expect("kept");
     let needs = block_on(reads.to_adopt(signer(1))).expect("an answer");
     let waiting = vec!["given up".to_owned(), "paid".to_owned()];
-    let wanted = ToAdopt { is_older: true, seen: Some(3), waiting, ..ToAdopt::default() };
+    let wanted = ToAdopt { seen: Some(3), waiting, ..ToAdopt::default() };
     assert_eq!(needs, wanted);
 
     let suspended = || block_on(reads.signers()).expect("signers")[0].suspensions.len();
@@ -196,9 +198,11 @@ fn an_older_copy_waits_for_nonces_that_were_seen_and_names_its_requests() {
     let lease = owned(&store);
     let unasked = block_on(store.fill(lease, &[1], false));
     assert_eq!(unasked, Err(StoreError::Suspended));
-    let filled = block_on(store.fill(lease, &[1, 2, 3], true)).expect("an answer");
-    let nonces: Vec<_> = filled.iter().map(|row| row.as_ref().and_then(|row| row.nonce)).collect();
-    assert_eq!(nonces, [Some(1), Some(2), None]);
+    let filled = |nonces: &[u64]| {
+        let rows = block_on(store.fill(lease, nonces, true)).expect("an answer");
+        rows.iter().filter(|row| row.is_some()).count()
+    };
+    assert_eq!((filled(&[1, 2, 3]), filled(&[1, 2])), (0, 2), "all or none");
 
     let lost = NewTx { business_key: Some("order/2".to_owned()), ..request("lost") };
     let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
@@ -208,6 +212,7 @@ fn an_older_copy_waits_for_nonces_that_were_seen_and_names_its_requests() {
         imports: [(2, import(lost.clone(), 2))].into(),
         pays: ids(&["paid"]),
         drops: ids(&["given up"]),
+        rest: None,
     };
     let end = |nonce: u64, code: u8| {
         rows.site.sql(&format!(
@@ -226,11 +231,13 @@ fn an_older_copy_waits_for_nonces_that_were_seen_and_names_its_requests() {
         Adoption { imports: BTreeMap::new(), ..whole.clone() },
         Adoption { foreign: foreign(&[2]), ..whole.clone() },
         Adoption { imports: [(1, import(lost.clone(), 2))].into(), ..whole.clone() },
+        Adoption { imports: [(0, import(lost.clone(), 2))].into(), ..whole.clone() },
         Adoption { drops: Vec::new(), ..whole.clone() },
         Adoption { pays: ids(&["paid", "given up"]), ..whole.clone() },
     ] {
         refused(&partly);
     }
+    let whole = Adoption { drops: Vec::new(), rest: Some(Verdict::Drop), ..whole };
     assert_eq!((seconded(&reads, &whole), suspended()), (Ok(true), 0));
     let found = |id: &str| block_on(store.find(signer(1), id)).expect("an answer").expect("a row");
     let lost = found("lost");

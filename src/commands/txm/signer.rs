@@ -80,7 +80,7 @@ pub fn run(
             let reason = &args.operator.reason;
             let body = json!({
                 "reason": reason, "foreign": foreign, "import": import, "pay": args.pay,
-                "drop": args.drop,
+                "drop": args.drop, "rest": args.rest,
             });
             let ops = Ops::of_node(&args.operator.access, clock)?;
             let ops = ops.approved_by(Some(&args.approver_token_file))?;

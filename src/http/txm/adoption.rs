@@ -84,46 +84,54 @@ async fn free(service: &TxmService, new: &NewTx) -> Result<(), Refusal> {
     Err(Refusal::because(Code::DuplicateRequest, message))
 }
 
-/// Each nonce that the chain has and no row is named once. `next`: the next nonce of the rows.
+/// Each nonce that the chain has and no row is named once, and is a transaction of the chain.
+/// `next`: the next nonce of the rows. The store compares the imports with its rows.
 ///
 /// # Errors
-/// INVALID_REQUEST.
-pub(super) fn name_nonces(adoption: &Adoption, needs: &ToAdopt, next: u64) -> Result<(), Refusal> {
+/// INVALID_REQUEST; SYSTEM_ERROR: the chain is away.
+pub(super) async fn name_nonces(
+    service: &TxmService,
+    signer: Address,
+    adoption: &Adoption,
+    needs: &ToAdopt,
+    next: u64,
+) -> Result<(), Refusal> {
     let Adoption { cursor, foreign, imports, .. } = adoption;
-    let wanted = || needs.lost.iter().copied().chain(next..*cursor);
-    let outside = imports.keys().find(|nonce| !wanted().any(|it| it == **nonce));
-    if let Some(nonce) = outside {
-        return Err(invalid(format!("import: nonce {nonce} has a row, or is below the next one.")));
-    }
-    for nonce in wanted() {
-        let why = match (foreign.contains_key(&nonce), imports.contains_key(&nonce)) {
-            (false, false) => "foreign and import lack",
-            (true, true) => "foreign and import both have",
-            _ => continue,
+    for nonce in needs.lost.iter().copied().chain(next..*cursor) {
+        let why = match (foreign.get(&nonce), imports.contains_key(&nonce)) {
+            (None, false) => "foreign and import lack",
+            (Some(_), true) => "foreign and import both have",
+            (None, true) => continue,
+            (Some(hash), false) => {
+                let found = service.desk.mined_with(signer, nonce, vec![*hash]).await;
+                match found.ok_or_else(|| Refusal::away("The chain"))?.contains(hash) {
+                    true => continue,
+                    false => "foreign names another transaction than the mined one at",
+                }
+            }
         };
         return Err(invalid(format!("{why} nonce {nonce}, which the chain has and no row.")));
     }
     Ok(())
 }
 
-/// Each request of an older copy without a nonce is named once. An import says that the rows are
-/// such a copy.
+/// Each request without a nonce from before the suspension is named once.
 ///
 /// # Errors
 /// INVALID_REQUEST; SYSTEM_ERROR: fills are under way.
 pub(super) fn name_requests(adoption: &Adoption, needs: &ToAdopt) -> Result<(), Refusal> {
-    let Adoption { imports, pays, drops, .. } = adoption;
+    let Adoption { imports, pays, drops, rest, .. } = adoption;
     if needs.filling > 0 {
         let message = format!("{} fills are not final yet. Wait for their ends.", needs.filling);
         return Err(Refusal::because(Code::SystemError, message));
     }
-    if !needs.is_older && imports.is_empty() {
-        return Ok(());
-    }
     let is_imported = |id: &String| imports.values().any(|it| it.new.request_id == *id);
     let waiting = needs.waiting.iter().filter(|id| !is_imported(id));
-    let unnamed: Vec<&str> =
-        waiting.filter(|id| pays.contains(id) == drops.contains(id)).map(String::as_str).collect();
+    let is_unnamed = |id: &&String| match (pays.contains(id), drops.contains(id)) {
+        (false, false) => rest.is_none(),
+        (is_paid, is_dropped) => is_paid && is_dropped,
+    };
+    let unnamed: Vec<&str> = waiting.filter(is_unnamed).map(String::as_str).collect();
     if unnamed.is_empty() {
         return Ok(());
     }

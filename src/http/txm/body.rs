@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use crate::http::refusal::{Refusal, invalid};
 use crate::http::schema::{ChainAccountText, ChainKeyText, ChainValueText};
+use crate::postgres::txm::details::Verdict;
 use crate::postgres::txm::reads::QUERY_MAX;
 use domain::code::Code;
 
@@ -136,6 +137,8 @@ pub(super) struct AdoptDraft {
     /// Those that are ended.
     #[serde(default)]
     pub(super) drop: Vec<String>,
+    /// The verdict on the others.
+    pub(super) rest: Option<Verdict>,
 }
 
 /// A mined transaction of ours that no row has, and the request that it pays.

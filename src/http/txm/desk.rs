@@ -4,6 +4,7 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use chain::tx::NewTx;
 use futures_util::future::BoxFuture;
 use txm::desk::Desk;
+use txm::options::ExternalUse;
 use txm::refusal::TxRefusal;
 use txm::rpc::Endpoint;
 use txm::rpc::pool::Counts;
@@ -37,6 +38,9 @@ pub trait TxDesk: Send + Sync {
 
     /// The counts of a signer at each endpoint that answered.
     fn counts(&self, signer: Address) -> BoxFuture<'_, Vec<Counts>>;
+
+    /// Whether other wallets use the same keys, so that the chain may be ahead of the rows.
+    fn shares_keys(&self) -> bool;
 
     /// The number of configured endpoints.
     fn endpoints(&self) -> usize;
@@ -82,6 +86,10 @@ impl<S: TxStore, E: Endpoint, K: Signer> TxDesk for Desk<S, E, K> {
 
     fn counts(&self, signer: Address) -> BoxFuture<'_, Vec<Counts>> {
         Box::pin(self.tools().pool.counts(signer))
+    }
+
+    fn shares_keys(&self) -> bool {
+        self.tools().options.external_use == ExternalUse::Follow
     }
 
     fn endpoints(&self) -> usize {

@@ -104,8 +104,8 @@ async fn settled_count(service: &TxmService, signer: Address, ours: u64) -> Resu
 }
 
 /// `POST /admin/v1/signers/{signer}/adopt`: two operators have matched every transaction that the
-/// chain has and no row: each is another's, or gets the row of the request that it pays. If the
-/// rows are an older copy, they say of each request without a nonce whether it is still to be paid.
+/// chain has and no row: each is another's, or gets the row of the request that it pays. They say
+/// of each older request without a nonce whether it is still to be paid.
 pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Outcome {
     let user = TxCaller::admin(&service.intake, &call)?;
     query(&call, "")?;
@@ -119,10 +119,11 @@ pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Out
     let cursor = settled_count(service, signer, next).await?;
     let needs = service.reads.to_adopt(signer).await.map_err(store_away)?;
     let imports = imports(service, signer, &draft.import).await?;
-    let adoption = Adoption { cursor, foreign, imports, pays: draft.pay, drops: draft.drop };
+    let (pays, drops, rest) = (draft.pay, draft.drop, draft.rest);
+    let adoption = Adoption { cursor, foreign, imports, pays, drops, rest };
     let upcoming = cursor.max(next);
     let waits_for = needs.seen.filter(|seen| *seen > upcoming);
-    name_nonces(&adoption, &needs, next)?;
+    name_nonces(service, signer, &adoption, &needs, next).await?;
     if waits_for.is_none() {
         name_requests(&adoption, &needs)?;
     }

@@ -233,10 +233,9 @@ pub(super) async fn cancel_by_request(service: &TxmService, call: Call) -> Outco
             refuse_of_suspended(service, signer, details.tx.nonce).await?;
         }
         Some(_) => {}
-        // A row needs its signer.
         None => {
-            known_signer(service, signer).await?;
             refuse_of_suspended(service, signer, None).await?;
+            is_compared(service, signer).await?;
         }
     }
     let actor = caller.actor();
@@ -270,13 +269,24 @@ async fn refuse_of_suspended(
     if is_refused { Err(suspended(&row.suspensions)) } else { Ok(()) }
 }
 
-/// Checks that the store knows a signer.
-async fn known_signer(service: &TxmService, signer: Address) -> Result<(), Refusal> {
+/// Checks that the store knows a signer, and that the chain has no nonce beyond its rows: such rows
+/// may be an older copy, and the request may be paid.
+async fn is_compared(service: &TxmService, signer: Address) -> Result<(), Refusal> {
     let rows = service.reads.signers().await.map_err(store_away)?;
-    match rows.iter().any(|row| row.signer == signer) {
-        true => Ok(()),
-        false => Err(Code::SignerUnknown.into()),
+    let Some(row) = rows.into_iter().find(|row| row.signer == signer) else {
+        return Err(Code::SignerUnknown.into());
+    };
+    if service.desk.shares_keys() {
+        return Ok(());
     }
+    let counts = service.desk.counts(signer).await;
+    let chain = counts.iter().map(|it| it.latest).max();
+    if chain.ok_or_else(|| Refusal::away("The chain"))? <= row.cursor {
+        return Ok(());
+    }
+    let message =
+        "The chain has nonces of this signer that no row has. Ask again once that is settled.";
+    Err(Refusal::because(Code::SystemError, message))
 }
 
 /// The id in a path. Every other text names nothing.

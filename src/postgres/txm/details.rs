@@ -8,6 +8,7 @@ use chain::decide::EndpointAnswer;
 use chain::fee::GasPrice;
 use chain::state::TxState;
 use chain::tx::{FailCode, NewTx, SubState, Tx, TxId, TxReceipt};
+use serde::Deserialize;
 use serde_json::Value;
 use txm::store::{CommandWish, Suspension};
 
@@ -218,15 +219,14 @@ pub struct TxImport {
 /// row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToAdopt {
-    /// Whether the rows are an older copy, as a node or the server has shown.
-    pub is_older: bool,
-    /// The next nonce before they became one: what was signed with those below may be under way.
+    /// The nonce behind the last one that was signed before the rows became an older copy: what was
+    /// signed with those below may be under way.
     pub seen: Option<u64>,
     /// The nonces of fills since then that another transaction has.
     pub lost: Vec<u64>,
     /// The number of those fills that are not final.
     pub filling: u64,
-    /// The requests without a nonce from before the suspension. The database that is lost may have
+    /// The requests without a nonce from before the suspension. A database that is lost may have
     /// ended one, and its client may know that.
     pub waiting: Vec<String>,
 }
@@ -245,6 +245,28 @@ pub struct Adoption {
     pub pays: Vec<String>,
     /// Those that are ended.
     pub drops: Vec<String>,
+    /// The verdict on all that are in neither list. `None`: there are none.
+    pub rest: Option<Verdict>,
+}
+
+/// The verdict of two operators on a request without a nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It is still to be paid.
+    Pay,
+    /// It is ended.
+    Drop,
+}
+
+impl Verdict {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Pay => "pay",
+            Verdict::Drop => "drop",
+        }
+    }
 }
 
 /// A command to be stored.

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::call::{Params, bigint, column, row, rows, unread, unsigned};
 use super::details::{
     Adoption, CancelByRequest, CommandState, Deed, FeedCursor, FeedEvent, NewCommand, SignerKind,
-    SignerRow, ToAdopt, TxDetails, TxEventKind, TxListFilter, TxPage,
+    SignerRow, ToAdopt, TxDetails, TxEventKind, TxListFilter, TxPage, Verdict,
 };
 use super::rows as words;
 use crate::postgres::{Address, Connections, Limits, pool_by_keys};
@@ -350,15 +350,14 @@ impl TxmReads {
     /// # Errors
     /// [`StoreError`].
     pub async fn to_adopt(&self, signer: Account) -> Result<ToAdopt, StoreError> {
-        let sql = "SELECT is_older, seen, lost, filling, waiting FROM txm.to_adopt($1)";
+        let sql = "SELECT seen, lost, filling, waiting FROM txm.to_adopt($1)";
         let row = self.row(sql, &[&address_text(&signer)]).await?;
-        let lost: Vec<i64> = column(&row, 2)?;
+        let lost: Vec<i64> = column(&row, 1)?;
         Ok(ToAdopt {
-            is_older: column(&row, 0)?,
-            seen: column::<Option<i64>>(&row, 1)?.map(unsigned).transpose()?,
+            seen: column::<Option<i64>>(&row, 0)?.map(unsigned).transpose()?,
             lost: lost.into_iter().map(unsigned).collect::<Result<_, _>>()?,
-            filling: unsigned(column(&row, 3)?)?,
-            waiting: column(&row, 4)?,
+            filling: unsigned(column(&row, 2)?)?,
+            waiting: column(&row, 3)?,
         })
     }
 
@@ -373,13 +372,14 @@ impl TxmReads {
         adoption: &Adoption,
         deed: &Deed<'_>,
     ) -> Result<u64, StoreError> {
-        let Adoption { cursor, foreign, imports, pays, drops } = adoption;
+        let Adoption { cursor, foreign, imports, pays, drops, rest } = adoption;
         let foreign: BTreeMap<String, String> =
             foreign.iter().map(|(nonce, hash)| (nonce.to_string(), format!("{hash:#x}"))).collect();
         let imports = imports.iter().map(|(nonce, it)| (nonce.to_string(), words::import(it)));
         let imports: BTreeMap<String, Value> = imports.collect();
         let body = json!({
             "cursor": cursor, "foreign": foreign, "import": imports, "pay": pays, "drop": drops,
+            "rest": rest.map(Verdict::name),
         });
         self.ask(signer, None, "adopt", &body, deed).await
     }

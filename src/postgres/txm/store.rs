@@ -470,7 +470,14 @@ impl TxStore for TxmStore {
             let text: Option<&str> = column(row, 0)?;
             text.map(|text| words::tx(text).map_err(unread)).transpose()
         };
-        answered(steps.len(), rows.iter().map(tx).collect::<Result<_, _>>()?)
+        let rows: Vec<Option<Tx>> = rows.iter().map(tx).collect::<Result<_, _>>()?;
+        let signed = |tx: &Tx| tx.nonce.filter(|_| !tx.attempts.is_empty());
+        if let (Some(witness), Some(nonce)) =
+            (&self.witness, rows.iter().flatten().filter_map(signed).max())
+        {
+            witness.saw_signed(lease.signer, nonce.saturating_add(1));
+        }
+        answered(steps.len(), rows)
     }
 
     async fn suspend(&self, lease: Lease, reason: &str, about: &str) -> Result<(), StoreError> {

@@ -53,21 +53,31 @@ pub enum WitnessError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SeenSigner {
-    /// The epoch. Each one begins with the suspension of all signers, so that the token of an
-    /// earlier one has done its work.
+    /// The epoch. Each one begins with the suspension of all signers, so that token and nonce of an
+    /// earlier one have done their work.
     pub epoch: u64,
     /// The fencing token.
     pub token: u64,
-    /// The next nonce, of any epoch: the chain may have all nonces below it.
+    /// The next nonce.
     pub nonce: u64,
+    /// The nonce behind the last one that was signed, in any epoch: the chain may get all below it.
+    #[serde(default)]
+    pub signed: u64,
 }
 
 impl SeenSigner {
-    /// The token of the later epoch counts, and within one the higher; the nonce never falls.
+    /// The later epoch counts; within one, the higher numbers. The signed nonce never falls.
     fn raise(&mut self, other: SeenSigner) -> bool {
         let before = *self;
-        (self.epoch, self.token) = (self.epoch, self.token).max((other.epoch, other.token));
-        self.nonce = self.nonce.max(other.nonce);
+        match other.epoch.cmp(&self.epoch) {
+            std::cmp::Ordering::Less => {}
+            std::cmp::Ordering::Greater => *self = SeenSigner { signed: self.signed, ..other },
+            std::cmp::Ordering::Equal => {
+                self.token = self.token.max(other.token);
+                self.nonce = self.nonce.max(other.nonce);
+            }
+        }
+        self.signed = self.signed.max(other.signed);
         *self != before
     }
 }
@@ -141,7 +151,7 @@ impl NodeWitness {
     }
 
     /// From now on the numbers are of this epoch. `known`: the database has these signers, so their
-    /// tokens from before this epoch have done their work.
+    /// tokens and nonces from before this epoch have done their work.
     pub fn enter(&self, epoch: u64, known: &[&str]) {
         let mut guard = self.shared.state.lock();
         let state = &mut *guard;
@@ -157,6 +167,11 @@ impl NodeWitness {
     /// A commit gave a signer this token.
     pub fn saw_token(&self, signer: Address, token: u64) {
         self.saw(signer, SeenSigner { token, ..SeenSigner::default() });
+    }
+
+    /// An attempt of the nonce below is committed.
+    pub fn saw_signed(&self, signer: Address, signed: u64) {
+        self.saw(signer, SeenSigner { signed, ..SeenSigner::default() });
     }
 
     /// The next nonce of a signer is committed.
@@ -252,7 +267,7 @@ mod tests {
     use super::*;
 
     fn seen(epoch: u64, token: u64, nonce: u64) -> SeenSigner {
-        SeenSigner { epoch, token, nonce }
+        SeenSigner { epoch, token, nonce, signed: 0 }
     }
 
     fn open(directory: &Path) -> NodeWitness {
@@ -260,13 +275,15 @@ mod tests {
     }
 
     #[test]
-    fn a_token_rises_within_an_epoch_and_a_nonce_for_ever() {
+    fn numbers_rise_within_an_epoch_and_the_signed_nonce_for_ever() {
         let mut kept = seen(1, 3, 7);
-        assert!(!kept.raise(seen(1, 2, 5)) && !kept.raise(seen(0, 9, 7)));
+        assert!(!kept.raise(seen(1, 2, 5)) && !kept.raise(seen(0, 9, 9)));
         assert!(kept.raise(seen(1, 4, 5)));
         assert_eq!(kept, seen(1, 4, 7));
         assert!(kept.raise(seen(2, 1, 0)));
-        assert_eq!(kept, seen(2, 1, 7), "the chain may have its nonces");
+        assert_eq!(kept, seen(2, 1, 0));
+        assert!(kept.raise(SeenSigner { signed: 5, ..seen(1, 9, 9) }) && kept.raise(seen(3, 1, 0)));
+        assert_eq!(kept, SeenSigner { signed: 5, ..seen(3, 1, 0) }, "the chain may get them");
     }
 
     #[test]

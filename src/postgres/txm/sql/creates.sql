@@ -173,7 +173,7 @@ $$;
 -- asks, also the next nonces, up to those that were seen before the rows became an older copy. One
 -- row a request, in their order: row, also one that was there; or none: it is no such nonce, or
 -- another row has it, and nothing is written. One row alone, suspended: the signer is, no operator
--- has asked, and nothing was done.
+-- has asked, and nothing was done. Of next nonces all are filled, or none.
 CREATE FUNCTION txm.fill(p_signer TEXT, p_me BIGINT, p_token BIGINT, p_nonces BIGINT[],
                          p_requests JSONB, p_asked BOOLEAN)
 RETURNS TABLE (outcome TEXT, tx TEXT) LANGUAGE plpgsql AS $$
@@ -199,7 +199,8 @@ BEGIN
            SET next_nonce = r.nonce + 1, fencing_token = p_token, updated_at = now
           FROM txm.signer_suspensions u
          WHERE p_asked AND t.tx_id IS NULL AND c.signer = p_signer AND c.next_nonce = r.nonce
-           AND u.signer = p_signer AND u.reason = 'DATABASE_RESTORED' AND r.nonce < u.seen_nonce;
+           AND u.signer = p_signer AND u.reason = 'DATABASE_RESTORED'
+           AND p_nonces[cardinality(p_nonces)] < u.seen_nonce;
         is_next := FOUND;
         IF t.tx_id IS NULL AND (is_next OR txm.is_jumped(p_signer, r.nonce)) THEN
             INSERT INTO txm.managed_tx

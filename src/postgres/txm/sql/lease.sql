@@ -48,7 +48,7 @@ BEGIN
     PERFORM FROM txm.signer_lease ORDER BY signer FOR UPDATE;
     INSERT INTO txm.signer_suspensions (signer, reason, actor, about, at)
     SELECT signer, 'DATABASE_RESTORED', 'txm', p_about, txm.clock() FROM txm.signers ORDER BY signer
-        ON CONFLICT DO NOTHING;
+        ON CONFLICT (signer, reason) DO UPDATE SET again_at = EXCLUDED.at;
     UPDATE txm.signer_lease SET expires_at = '-infinity', updated_at = txm.clock();
 END
 $$;
@@ -77,28 +77,28 @@ BEGIN
 END
 $$;
 
--- Keeps the nonces that a node has seen beside the suspension of each signer whose cursor is below:
--- they may be under way.
+-- Keeps the nonces that a node has seen signed beside the suspension of each signer with a lower
+-- cursor: they may be under way.
 CREATE FUNCTION txm.keep_seen(p_seen JSONB) RETURNS VOID LANGUAGE sql AS $$
-    UPDATE txm.signer_suspensions u SET seen_nonce = (e.value ->> 'nonce')::bigint
+    UPDATE txm.signer_suspensions u SET seen_nonce = (e.value ->> 'signed')::bigint
       FROM jsonb_each(p_seen) e JOIN txm.signer_nonce_cursor c ON c.signer = e.key
      WHERE u.signer = e.key AND u.reason = 'DATABASE_RESTORED'
-       AND (e.value ->> 'nonce')::bigint > GREATEST(c.next_nonce, u.seen_nonce)
+       AND (e.value ->> 'signed')::bigint > GREATEST(c.next_nonce, u.seen_nonce)
 $$;
 
--- Compares the rows with the numbers that a node has seen: {signer: {epoch, token, nonce}}. Rows
--- that show less are an older copy: every signer is suspended, and the epoch rises above each one
--- that was seen. Tokens of an earlier epoch have suspended all signers already, but for one that
--- was added since, without a lease. A nonce counts in every epoch, since the chain may have it.
--- Returns the epoch, the signers that are known here, and the difference if there is one.
+-- Compares the rows with the numbers that a node has seen: {signer: {epoch, token, nonce, signed}}.
+-- Rows that show less are an older copy: every signer is suspended, and the epoch rises above each
+-- one that was seen. Numbers of an earlier epoch have suspended all signers already, but for one
+-- that was added since, without a lease. A signed nonce counts in every epoch, since it may be
+-- mined. Returns the epoch, the signers that are known here, and the difference if there is one.
 CREATE FUNCTION txm.compare_seen(p_seen JSONB)
 RETURNS TABLE (epoch BIGINT, known TEXT[], difference TEXT) LANGUAGE plpgsql AS $$
 DECLARE
     here BIGINT;
+    is_kept BOOLEAN := FALSE;
     highest BIGINT := (SELECT max((e.value ->> 'epoch')::bigint) FROM jsonb_each(p_seen) e);
 BEGIN
     PERFORM txm.same_server();
-    PERFORM txm.keep_seen(p_seen);
     known := ARRAY(SELECT s.signer FROM txm.signers s WHERE p_seen ? s.signer);
     LOOP
         SELECT s.epoch INTO STRICT here FROM txm.settings s;
@@ -107,7 +107,8 @@ BEGIN
                       COALESCE(c.next_nonce, 0), here, e.token, e.nonce, e.epoch)
           INTO difference
           FROM (SELECT key, (value ->> 'epoch')::bigint AS epoch,
-                       (value ->> 'token')::bigint AS token, (value ->> 'nonce')::bigint AS nonce
+                       (value ->> 'token')::bigint AS token, (value ->> 'nonce')::bigint AS nonce,
+                       (value ->> 'signed')::bigint AS signed
                   FROM jsonb_each(p_seen)) e
           LEFT JOIN txm.signers s ON s.signer = e.key
           LEFT JOIN txm.signer_lease l ON l.signer = e.key
@@ -116,14 +117,20 @@ BEGIN
             ON u.signer = e.key AND u.reason = 'DATABASE_RESTORED'
          WHERE e.epoch > here
             OR e.epoch = here AND (COALESCE(l.fencing_token, 0) < e.token
-                                   OR s.signer IS NULL AND e.nonce > 0)
+                                   OR COALESCE(c.next_nonce, 0) < e.nonce)
             OR e.epoch < here AND e.token > 0 AND s.signer IS NOT NULL AND l.signer IS NULL
-            OR c.next_nonce < e.nonce AND u.signer IS NULL
+            OR c.next_nonce < e.signed AND u.signer IS NULL
          ORDER BY e.key LIMIT 1;
         epoch := here;
         IF difference IS NULL THEN
-            RETURN NEXT;
-            RETURN;
+            PERFORM txm.keep_seen(p_seen);
+            -- An adoption may have lifted a suspension meanwhile.
+            IF is_kept THEN
+                RETURN NEXT;
+                RETURN;
+            END IF;
+            is_kept := TRUE;
+            CONTINUE;
         END IF;
         -- Another node may have found the same a moment ago.
         PERFORM FROM txm.settings s WHERE s.epoch = here FOR UPDATE;

@@ -17,12 +17,16 @@ BEGIN
 END
 $$;
 
+-- Whether a suspension says that the rows may be older than the chain.
+CREATE FUNCTION txm.may_lack_rows(p_reason TEXT) RETURNS BOOLEAN LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_reason IN ('NONCE_AHEAD', 'NONCE_TAKEN', 'DATABASE_RESTORED', 'DATABASE_OLDER')
+$$;
+
 -- Lifts a suspension. Those that more than one operator or a comparison must end stay, with UB002.
 CREATE FUNCTION txm.resume(p_signer TEXT, p_reason TEXT, p_actor TEXT, p_why TEXT) RETURNS BOOLEAN
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_reason IN ('OUTFLOW_LIMIT', 'NONCE_AHEAD', 'NONCE_TAKEN', 'DATABASE_RESTORED',
-                    'DATABASE_OLDER') THEN
+    IF p_reason = 'OUTFLOW_LIMIT' OR txm.may_lack_rows(p_reason) THEN
         RAISE EXCEPTION '% of % wants two operators', p_reason, p_signer USING ERRCODE = 'UB002';
     END IF;
     RETURN txm.lifted(p_signer, p_reason, p_actor, p_why);
@@ -151,25 +155,23 @@ END
 $$;
 
 -- Everything of a signer that an adoption must name, beside the nonces that the chain has and no
--- row. `is_older`: the rows are an older copy. `seen`: the next nonce before they became one.
+-- row. `seen`: the nonce behind the last one that was signed before the rows became an older copy.
 -- `lost`: nonces of fills since then that another transaction has, and that row is not here.
 -- `filling`: those fills that are not final. `waiting`: the requests without a nonce from before
--- the suspension. The database that is lost may have ended one, and its client may know that.
+-- the suspension. A database that is lost may have ended one, and its client may know that.
 CREATE FUNCTION txm.to_adopt(p_signer TEXT)
-RETURNS TABLE (is_older BOOLEAN, seen BIGINT, lost BIGINT[], filling BIGINT, waiting TEXT[])
-LANGUAGE sql STABLE AS $$
+RETURNS TABLE (seen BIGINT, lost BIGINT[], filling BIGINT, waiting TEXT[]) LANGUAGE sql STABLE AS $$
     WITH since AS (
-        SELECT min(u.at) AS at, max(u.seen_nonce) AS nonce,
-               COALESCE(bool_or(u.reason ^@ 'DATABASE_'), FALSE) AS is_older
+        SELECT min(u.at) AS at, COALESCE(max(COALESCE(u.again_at, u.at)), txm.clock()) AS last,
+               max(u.seen_nonce) AS nonce
           FROM txm.signer_suspensions u
-         WHERE u.signer = p_signer
-           AND u.reason IN ('NONCE_AHEAD', 'NONCE_TAKEN', 'DATABASE_RESTORED', 'DATABASE_OLDER')),
+         WHERE u.signer = p_signer AND txm.may_lack_rows(u.reason)),
     fills AS (
         -- Ids of version 7 begin with their moment.
         SELECT t.* FROM since s JOIN txm.managed_tx t
             ON t.signer = p_signer AND t.request_id ^@ 'fill/' AND t.created_at >= s.at
            AND t.tx_id >= rpad(lpad(to_hex(txm.ms(s.at)), 12, '0'), 32, '0')::uuid)
-    SELECT s.is_older, s.nonce,
+    SELECT s.nonce,
            ARRAY(SELECT f.nonce FROM fills f
                   WHERE f.code = 6 AND NOT EXISTS (
                       SELECT FROM txm.managed_tx t WHERE t.signer = p_signer
@@ -178,7 +180,7 @@ LANGUAGE sql STABLE AS $$
            (SELECT count(*) FROM fills f WHERE f.final_at IS NULL),
            ARRAY(SELECT t.request_id FROM txm.managed_tx t
                   WHERE t.signer = p_signer AND t.nonce IS NULL AND t.final_at IS NULL
-                    AND t.state = 0 AND t.created_at < s.at
+                    AND t.state = 0 AND t.created_at < s.last
                   ORDER BY t.request_id)
       FROM since s
 $$;
@@ -219,6 +221,7 @@ DECLARE
     imports JSONB := COALESCE(c.body -> 'import', '{}');
     pays JSONB := COALESCE(c.body -> 'pay', '[]');
     drops JSONB := COALESCE(c.body -> 'drop', '[]');
+    rest TEXT := c.body ->> 'rest';
     was txm.signer_nonce_cursor;
     needs RECORD;
     wanted BIGINT[];
@@ -233,9 +236,13 @@ BEGIN
     PERFORM FROM txm.signer_suspensions u WHERE u.signer = c.signer ORDER BY u.reason FOR UPDATE;
     SELECT * INTO STRICT needs FROM txm.to_adopt(c.signer);
     wanted := needs.lost || ARRAY(SELECT generate_series(was.next_nonce, upcoming - 1));
-    -- A row of any other nonce would be a second one of it, or of a jump.
-    IF EXISTS (SELECT FROM jsonb_object_keys(imports) key WHERE key::bigint <> ALL (wanted)) THEN
-        RAISE EXCEPTION 'only nonces % of % can be imported', wanted, c.signer
+    -- A nonce has one row, beside one that has lost it.
+    IF EXISTS (SELECT FROM jsonb_object_keys(imports) key
+                WHERE key::bigint >= GREATEST(was.next_nonce, upcoming)
+                   OR EXISTS (SELECT FROM txm.managed_tx t
+                               WHERE t.signer = c.signer AND t.nonce = key::bigint
+                                 AND t.code IS DISTINCT FROM 6)) THEN
+        RAISE EXCEPTION 'a nonce of % that is to be imported has a row', c.signer
             USING ERRCODE = 'UB002';
     END IF;
     -- Every nonce that is passed over, or was lost, was named by the operators, once.
@@ -251,7 +258,7 @@ BEGIN
               FROM generate_series(was.next_nonce, upcoming - 1) n
              WHERE NOT imports ? n::text) run
      GROUP BY run.part ORDER BY 2;
-    FOR r IN SELECT n FROM unnest(wanted) n WHERE imports ? n::text ORDER BY n LOOP
+    FOR r IN SELECT key::bigint AS n FROM jsonb_object_keys(imports) key ORDER BY 1 LOOP
         PERFORM txm.imported(c, r.n, imports -> r.n::text, p_actor);
     END LOOP;
     UPDATE txm.signer_nonce_cursor n SET next_nonce = upcoming, updated_at = txm.clock()
@@ -263,17 +270,18 @@ BEGIN
         RAISE EXCEPTION '% fills of % are not final yet', needs.filling, c.signer
             USING ERRCODE = 'UB002';
     END IF;
-    -- An import has numbered some of them, and it says that the rows are an older copy.
+    -- An import has numbered some of them.
     SELECT * INTO STRICT needs FROM txm.to_adopt(c.signer);
-    IF (needs.is_older OR imports <> '{}')
-       AND EXISTS (SELECT FROM unnest(needs.waiting) q WHERE pays ? q = drops ? q) THEN
+    IF EXISTS (SELECT FROM unnest(needs.waiting) q
+                WHERE pays ? q AND drops ? q OR NOT (pays ? q OR drops ? q) AND rest IS NULL) THEN
         RAISE EXCEPTION 'the requests of % without a nonce are not all named, each once', c.signer
             USING ERRCODE = 'UB002';
     END IF;
-    PERFORM txm.dropped(c, ARRAY(SELECT q FROM unnest(needs.waiting) q WHERE drops ? q),
+    PERFORM txm.dropped(c, ARRAY(SELECT q FROM unnest(needs.waiting) q
+                                  WHERE drops ? q OR rest = 'drop' AND NOT pays ? q),
                         was.fencing_token, p_actor);
-    PERFORM txm.lifted(c.signer, reason, p_actor, c.reason)
-       FROM unnest('{NONCE_AHEAD,NONCE_TAKEN,DATABASE_RESTORED,DATABASE_OLDER}'::text[]) reason;
+    PERFORM txm.lifted(c.signer, u.reason, p_actor, c.reason)
+       FROM txm.signer_suspensions u WHERE u.signer = c.signer AND txm.may_lack_rows(u.reason);
 END
 $$;
 
@@ -316,6 +324,15 @@ BEGIN
         RAISE EXCEPTION 'signer % is unknown', p_signer USING ERRCODE = 'UB002';
     END IF;
     command := NULL;
+    -- Ordered with the suspensions of an older copy: one may have paid the request.
+    PERFORM FROM txm.signer_lease l WHERE l.signer = p_signer FOR KEY SHARE;
+    IF EXISTS (SELECT FROM txm.signer_suspensions u
+                WHERE u.signer = p_signer AND txm.may_lack_rows(u.reason))
+       AND NOT EXISTS (SELECT FROM txm.managed_tx m
+                        WHERE m.signer = p_signer AND m.request_id = p_request) THEN
+        RAISE EXCEPTION 'the rows of % may be older than the chain', p_signer
+            USING ERRCODE = 'UB002';
+    END IF;
     INSERT INTO txm.managed_tx
         (tx_id, signer, request_id, fingerprint, payload, state, code, refusal, version, event_seq,
          fencing_token, created_at, updated_at, final_at)

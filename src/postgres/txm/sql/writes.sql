@@ -318,7 +318,8 @@ BEGIN
     RETURN QUERY SELECT 'expired', m.signer, m.tx_id::text
                    FROM unnest(p_signers) s (signer)
                    JOIN txm.managed_tx m ON m.signer = s.signer AND m.nonce IS NULL
-                    AND m.final_at IS NULL AND m.deadline <= txm.clock() AND m.state = 0;
+                    AND m.final_at IS NULL AND m.deadline <= txm.clock() AND m.state = 0
+                  LIMIT 100;
     RETURN QUERY SELECT 'command', c.signer, txm.command_json(c)::text
                    FROM unnest(p_signers) s (signer)
                    JOIN txm.tx_commands c ON c.signer = s.signer AND c.state = 1
