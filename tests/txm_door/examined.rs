@@ -56,7 +56,7 @@ fn the_doctor_finds_the_faults_of_a_node() {
     let (code, found) = doctor(&all, &[("UBSCORE__POSTGRES__URL", &url)]);
     assert_eq!(code, 0, "{found:?}");
     for (check, expected, words) in [
-        ("txm schema", "ok", "version 1"),
+        ("txm schema", "ok", "version 2"),
         ("txm chain id", "ok", "the database is of chain 31337"),
         ("txm role", "warn", "public.balances"),
         ("core role", "warn", "txm."),

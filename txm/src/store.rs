@@ -224,13 +224,14 @@ pub trait TxStore: Send + Sync + 'static {
         signer: Address,
     ) -> impl Future<Output = Result<SignerOwner, StoreError>> + Send;
 
-    /// Renews all live leases of this process, and returns them. It also marks this node as seen.
+    /// Renews all live leases of this process, and returns them. Until it has left, this process is
+    /// marked as seen.
     ///
     /// # Errors
     /// [`StoreError`].
     fn renew(&self) -> impl Future<Output = Result<Vec<Lease>, StoreError>> + Send;
 
-    /// Marks this node as gone: it counts in no share, until its next renewal.
+    /// Marks this process as gone: it counts in no share, also while it renews and drains.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -393,7 +393,11 @@ impl TxStore for ModelStore {
     }
 
     async fn leave(&self) -> Result<(), StoreError> {
-        self.call(StoreCall::Leave, |base, me| Ok(base.leave(me))).await
+        self.call(StoreCall::Leave, |base, me| {
+            base.leave(me);
+            Ok(())
+        })
+        .await
     }
 
     async fn release(&self, lease: Lease) -> Result<(), StoreError> {

@@ -44,8 +44,8 @@ impl Judge {
         }
     }
 
-    /// A pool replaces only by a tenth more of both prices, so each attempt is above all before. One
-    /// that a restored database lacked comes behind later ones.
+    /// A pool replaces only by a tenth more of both prices, so each attempt is above all before.
+    /// One that a restored database lacked comes behind later ones.
     fn prices(&mut self, row: &Tx) {
         for (at, attempt) in row.attempts.iter().enumerate() {
             if self.priced.contains_key(&attempt.hash) {
