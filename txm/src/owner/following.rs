@@ -1,7 +1,7 @@
 //! Questions to the chain: counts, market, receipts, confirmations, and the lookup of a nonce that
 //! another transaction may have.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use alloy_primitives::{B256, Bytes};
@@ -12,7 +12,7 @@ use chain::state::AttemptKind;
 use chain::tx::{Tx, TxId, TxReceipt};
 use tokio::time::Instant;
 
-use super::book::{Place, back_off};
+use super::book::{Place, Row, back_off};
 use super::{Heard, Owner, TxRefusal};
 use crate::crash;
 use crate::options::{ExternalUse, Finality};
@@ -45,6 +45,8 @@ pub(super) struct Following {
     market_at: Option<Instant>,
     wants_market: bool,
     is_pricing: bool,
+    /// The block of the mined count that was answered last.
+    mined_at: Option<B256>,
     wants_mined: bool,
     is_asking_mined: bool,
     final_mined: u64,
@@ -54,6 +56,8 @@ pub(super) struct Following {
     pub underpriced: Vec<(TxId, TxFact)>,
     /// The same, until the market of that look is known.
     repriced: Vec<(TxId, TxFact)>,
+    /// Rows that an endpoint has acknowledged: the next look asks for their receipts.
+    pub entered: BTreeSet<TxId>,
     receipts: VecDeque<TxId>,
     receipts_under_way: usize,
     /// Rows, and the hash that a person named, if one did.
@@ -137,7 +141,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             let (tools, look) = (self.tools.clone(), self.look.clone());
             self.asks.push(Box::pin(async move {
                 let counts = tools.pool.mined(&look, &[signer]).await;
-                Heard::Mined(counts.into_iter().next().flatten())
+                let at = look.head().map(|head| head.at.hash);
+                Heard::Mined(at, counts.into_iter().next().flatten())
             }));
         }
         if self.following.wants_final && !self.following.is_asking_final {
@@ -243,7 +248,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         for id in self.book.watched() {
             self.watch(id, head.at.number);
         }
-        self.following.wants_mined |= self.book.is_flying();
+        for id in std::mem::take(&mut self.following.entered) {
+            self.want_receipts(id);
+        }
+        self.want_lacking();
+        let is_counted = self.following.mined_at == Some(head.at.hash);
+        self.following.wants_mined |= self.book.is_flying() && !is_counted;
         let lacking = self.book.unreceipted().len();
         self.tools.open_rows.lack_receipts(self.lease.signer, lacking);
     }
@@ -290,14 +300,23 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    /// The mined count at the head. Receipts are asked for below it only.
-    pub(super) fn heard_mined(&mut self, count: Option<u64>) {
+    /// The mined count at a head, asked once a head. Receipts are asked for below it only.
+    pub(super) fn heard_mined(&mut self, at: Option<B256>, count: Option<u64>) {
         self.following.is_asking_mined = false;
         let Some(count) = count else { return };
-        let now = Instant::now();
+        self.following.mined_at = at;
         self.book.mined = count;
-        self.filling.see(count, now);
-        let due = |id: &TxId| self.book.row(*id).is_some_and(|row| row.ask_at <= Some(now));
+        self.filling.see(count, Instant::now());
+        self.want_lacking();
+        // Sent and not mined: each pool is asked whether it has them.
+        self.following.wants_counts |= self.book.has_unmined();
+    }
+
+    /// Asks for the receipts that rows below the mined count lack.
+    fn want_lacking(&mut self) {
+        let now = Instant::now();
+        let is_due = |row: &Row| row.ask_at <= Some(now) && !row.is_busy();
+        let due = |id: &TxId| self.book.row(*id).is_some_and(is_due);
         let mut ids: Vec<TxId> = self.book.unreceipted().into_iter().filter(due).collect();
         // Those that were not found come behind the others.
         ids.sort_by_key(|id| self.book.row(*id).map(|row| row.misses));
@@ -306,8 +325,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
         // A count that was too high may fall again.
         self.following.wants_final |= !self.book.unaccounted().is_empty();
-        // Sent and not mined: each pool is asked whether it has them.
-        self.following.wants_counts |= self.book.has_unmined();
     }
 
     pub(super) fn heard_final_mined(&mut self, count: Option<u64>) {

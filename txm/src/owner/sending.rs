@@ -222,9 +222,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 SendClass::Underpriced => self.following.underpriced.push((id, fact)),
                 _ => self.book.tell(id, fact, None),
             }
-            // A chain that builds blocks at once may have it already.
+            // A chain that builds blocks at once may have it already, in a block of the next look.
             if self.tools.options.is_receipt_asked_at_once && class.is_in_pool() {
-                self.want_receipts(id);
+                self.following.entered.insert(id);
             }
         }
     }
