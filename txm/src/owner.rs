@@ -171,7 +171,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 Event::Order(order) => self.order(order),
                 Event::Looked => {
                     self.look = self.looks.borrow_and_update().clone();
-                    self.reprice();
                     self.looked();
                 }
                 Event::Time => {}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::signed::{self, Asker};
+use super::signed::{self, Asker, Further};
 use super::{Effect, EndpointAnswer, TxRules, TxStep, is_sent, newest};
 use crate::class::{self, SendClass};
 use crate::state::{TxEvent, TxState};
@@ -83,10 +83,14 @@ fn refused(step: &mut TxStep, class: SendClass, rules: &TxRules) {
                 step.effects.extend([Effect::LookFor, Effect::Raise("nonce_unaccounted")]);
             }
         }
-        SendClass::Underpriced if rules.is_resubmitted => {
-            signed::attempt(step, rules, Asker::Program);
-        }
-        SendClass::Underpriced => step.turns(SubState::Underpriced, Some("tx_underpriced")),
+        SendClass::Underpriced => match signed::further(&step.tx, rules, Asker::Program) {
+            // Due now: raised once the market of after the refusal is known.
+            Further::Sign(_) if rules.is_resubmitted => {
+                step.tx.resubmit_in = Some(Duration::ZERO);
+            }
+            Further::NotNow if rules.is_resubmitted => (),
+            _ => step.turns(SubState::Underpriced, Some("tx_underpriced")),
+        },
         SendClass::NonceTooHigh => {
             step.tx.resubmit_in = soon(&step.tx, rules);
             step.effects.push(Effect::Gap);

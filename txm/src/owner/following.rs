@@ -52,10 +52,8 @@ pub(super) struct Following {
     final_mined: u64,
     wants_final: bool,
     is_asking_final: bool,
-    /// Refusals of a price, until a look that is later than they are.
-    pub underpriced: Vec<(TxId, TxFact)>,
-    /// The same, until the market of that look is known.
-    repriced: Vec<(TxId, TxFact)>,
+    /// A price was refused. The market is not known before a look that is later.
+    pub is_refused: bool,
     /// Rows that an endpoint has acknowledged: the next look asks for their receipts.
     pub entered: BTreeSet<TxId>,
     receipts: VecDeque<TxId>,
@@ -75,7 +73,7 @@ pub(super) struct ReceiptAnswers {
 impl Following {
     /// Whether looks by time wait for the market.
     pub(super) fn waits_for_market(&self) -> bool {
-        self.wants_market || self.is_pricing
+        self.wants_market || self.is_pricing || self.is_refused
     }
 }
 
@@ -106,13 +104,14 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     /// Whether today's market is known, or cannot be. If not, it is asked for.
     pub(super) fn has_market(&mut self, now: Instant) -> bool {
-        let poll = self.tools.options.poll;
-        let is_fresh = self.following.market_at.is_some_and(|at| now.duration_since(at) < poll);
+        let (poll, waits) = (self.tools.options.poll, self.following.is_refused);
+        let is_young = |at: Instant| now.duration_since(at) < poll;
+        let is_fresh = !waits && self.following.market_at.is_some_and(is_young);
         let is_away = self.look.head().is_none();
         if is_away {
             self.following.market = None;
         }
-        self.following.wants_market |= !is_fresh && !is_away;
+        self.following.wants_market |= !is_fresh && !is_away && !waits;
         is_fresh || is_away
     }
 
@@ -160,12 +159,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.following.is_pricing = false;
         self.following.market = market;
         self.following.market_at = Some(Instant::now());
-        // If it is wanted again, this one may be older than a refusal.
-        if !self.following.wants_market {
-            for (id, fact) in std::mem::take(&mut self.following.repriced) {
-                self.book.tell(id, fact, None);
-            }
-        }
     }
 
     /// N1 and N7: the chain's counts against the cursor, and the pools' counts against our sends.
@@ -232,15 +225,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.want_suspension(NONCE_AHEAD, format!("chain {chain}, cursor {cursor}"));
     }
 
-    /// A later look than the refusals of a price: its market decides about them.
-    pub(super) fn reprice(&mut self) {
-        let refused = std::mem::take(&mut self.following.underpriced);
-        self.following.wants_market |= !refused.is_empty();
-        self.following.repriced.extend(refused);
-    }
-
     /// Compares all rows with a new look at the chain.
     pub(super) fn looked(&mut self) {
+        if std::mem::take(&mut self.following.is_refused) {
+            (self.following.market_at, self.following.wants_market) = (None, true);
+        }
         let Some(head) = self.look.head().filter(|_| self.writing.is_open) else { return };
         for id in self.book.mined_rows() {
             self.follow(id);

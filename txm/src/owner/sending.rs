@@ -213,15 +213,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                     self.following.wants_counts = true;
                 }
                 SendClass::Replacement => self.ask_known(id),
+                // Raised by the market that is known, it would spend all its attempts on prices of
+                // before the refusal.
+                SendClass::Underpriced => self.following.is_refused = true,
                 _ => {}
             }
-            let fact = TxFact::Answered { attempt, answers };
-            match class {
-                // Raised at once by the market that is known, it would spend all its attempts on
-                // prices of before the refusal.
-                SendClass::Underpriced => self.following.underpriced.push((id, fact)),
-                _ => self.book.tell(id, fact, None),
-            }
+            self.book.tell(id, TxFact::Answered { attempt, answers }, None);
             // A chain that builds blocks at once may have it already, in a block of the next look.
             if self.tools.options.is_receipt_asked_at_once && class.is_in_pool() {
                 self.following.entered.insert(id);
