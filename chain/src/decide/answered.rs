@@ -80,7 +80,9 @@ fn refused(step: &mut TxStep, class: SendClass, rules: &TxRules) {
         SendClass::Replacement => {
             // Another attempt of ours, or the key is used elsewhere.
             if !step.tx.attempts.iter().any(|attempt| attempt.was_in_pool) {
-                step.effects.extend([Effect::LookFor, Effect::Raise("nonce_unaccounted")]);
+                step.effects.push(Effect::LookFor);
+                let is_news = !step.tx.new.is_fill();
+                step.effects.extend(is_news.then_some(Effect::Raise("nonce_unaccounted")));
             }
         }
         SendClass::Underpriced => match signed::further(&step.tx, rules, Asker::Program) {

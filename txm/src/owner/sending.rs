@@ -255,8 +255,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         match known.iter().rev().find(|(_, is_known)| *is_known) {
             Some((attempt, _)) => self.book.tell_once(id, TxFact::Found { attempt: *attempt }),
             None => {
-                // No end: the receipts of all attempts tell, or the lookup by sender and nonce.
-                self.raise("tx_replaced_elsewhere", &id.to_string());
+                // No end: the receipts of all attempts tell, or the lookup by sender and nonce. The
+                // nonce of a fill may be another wallet's.
+                if self.book.row(id).is_some_and(|row| !row.tx.new.is_fill()) {
+                    self.raise("tx_replaced_elsewhere", &id.to_string());
+                }
                 self.want_receipts(id);
             }
         }

@@ -141,6 +141,16 @@ fn bytes_that_no_endpoint_has_are_sent_again_for_ever_with_back_off() {
     assert_eq!(row.sends(), [1], "a new owner sends the same bytes");
 }
 
+/// Story: each fill of a nonce that another wallet has in a pool raised an alert of a foreign use.
+#[test]
+fn a_replacement_of_a_fill_is_no_news() {
+    let mut row = Row::allocated();
+    (row.tx.new.request_id, row.tx.wish) = ("fill/3".to_owned(), Wish::Fill);
+    row.hand(TxFact::Turn);
+    row.sign();
+    assert_eq!(row.answer(1, Replacement), [Effect::LookFor]);
+}
+
 /// Story: a refused price waited in memory for its bump, and a later owner did not know of it.
 #[test]
 fn the_bump_of_a_refused_price_is_planned_in_the_row() {
