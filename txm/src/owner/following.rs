@@ -271,20 +271,17 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// Looks whether the chain still has a terminal row. The store keeps in mind that it is looked
     /// at, so that a later owner goes on.
     fn watch(&mut self, id: TxId, head: u64) {
-        let Some(row) = self.book.row(id) else { return };
-        let (receipt, is_final) = (row.tx.receipt, row.tx.is_final);
+        self.rest(id);
+        let Some(row) = self.book.row(id).filter(|row| !row.tx.is_final) else { return };
         let near = |number: u64| head <= number.saturating_add(self.tools.options.watch_blocks);
-        let Some(receipt) = receipt.filter(|receipt| near(receipt.block_number)) else {
-            match is_final {
-                true => self.book.forget(id),
-                false => self.book.tell_once(id, TxFact::Past),
-            }
+        let receipt = row.shown().filter(|receipt| near(receipt.block_number));
+        let Some((number, hash)) = receipt.map(|it| (it.block_number, it.block_hash)) else {
+            self.book.tell_once(id, TxFact::Past);
             return;
         };
-        let (number, hash) = (receipt.block_number, receipt.block_hash);
         if !self.look.has(number, hash) {
             self.want_receipts(id);
-        } else if !is_final && self.look.is_final(number, hash, Finality::Finalized, 0) {
+        } else if self.look.is_final(number, hash, Finality::Finalized, 0) {
             self.book.tell_once(id, TxFact::Past);
         }
     }
@@ -393,8 +390,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         match believed {
             Some((attempt, read)) => {
                 let Some(receipt) = receipt(&row.tx, attempt, &read) else { return };
-                let is_news = row.tx.receipt != Some(receipt);
-                self.book.change(id, |row| (row.misses, row.ask_at) = (0, None));
+                let is_news = row.shown() != Some(receipt);
+                self.book.change(id, |row| {
+                    (row.misses, row.ask_at) = (0, None);
+                    row.behind = row.tx.state.is_terminal().then_some(receipt);
+                });
                 if is_news {
                     crash::point("txm_after_receipt");
                     self.book.tell_once(id, TxFact::Mined(receipt));
