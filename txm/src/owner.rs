@@ -79,7 +79,7 @@ enum Heard {
     Known(TxId, Vec<(u32, bool)>),
     Counts(Instant, Vec<Counts>),
     Market(Option<GasMarket>),
-    Mined(Option<u64>),
+    Mined(Option<B256>, Option<u64>),
     FinalMined(Option<u64>),
     Receipts(following::ReceiptAnswers),
     Sought(TxId, Arc<Look>, Vec<TransactionRead>),
@@ -171,7 +171,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 Event::Order(order) => self.order(order),
                 Event::Looked => {
                     self.look = self.looks.borrow_and_update().clone();
-                    self.reprice();
                     self.looked();
                 }
                 Event::Time => {}
@@ -275,7 +274,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             Heard::Known(id, known) => self.heard_known(id, known),
             Heard::Counts(asked, counts) => self.heard_counts(asked, counts),
             Heard::Market(market) => self.heard_market(market),
-            Heard::Mined(count) => self.heard_mined(count),
+            Heard::Mined(at, count) => self.heard_mined(at, count),
             Heard::FinalMined(count) => self.heard_final_mined(count),
             Heard::Receipts(answers) => self.heard_receipts(answers),
             Heard::Sought(id, look, found) => self.heard_sought(id, &look, &found),

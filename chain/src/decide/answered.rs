@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::signed::{self, Asker};
+use super::signed::{self, Asker, Further};
 use super::{Effect, EndpointAnswer, TxRules, TxStep, is_sent, newest};
 use crate::class::{self, SendClass};
 use crate::state::{TxEvent, TxState};
@@ -80,13 +80,19 @@ fn refused(step: &mut TxStep, class: SendClass, rules: &TxRules) {
         SendClass::Replacement => {
             // Another attempt of ours, or the key is used elsewhere.
             if !step.tx.attempts.iter().any(|attempt| attempt.was_in_pool) {
-                step.effects.extend([Effect::LookFor, Effect::Raise("nonce_unaccounted")]);
+                step.effects.push(Effect::LookFor);
+                let is_news = !step.tx.new.is_fill();
+                step.effects.extend(is_news.then_some(Effect::Raise("nonce_unaccounted")));
             }
         }
-        SendClass::Underpriced if rules.is_resubmitted => {
-            signed::attempt(step, rules, Asker::Program);
-        }
-        SendClass::Underpriced => step.turns(SubState::Underpriced, Some("tx_underpriced")),
+        SendClass::Underpriced => match signed::further(&step.tx, rules, Asker::Program) {
+            // Due now: raised once the market of after the refusal is known.
+            Further::Sign(_) if rules.is_resubmitted => {
+                step.tx.resubmit_in = Some(Duration::ZERO);
+            }
+            Further::NotNow if rules.is_resubmitted => (),
+            _ => step.turns(SubState::Underpriced, Some("tx_underpriced")),
+        },
         SendClass::NonceTooHigh => {
             step.tx.resubmit_in = soon(&step.tx, rules);
             step.effects.push(Effect::Gap);

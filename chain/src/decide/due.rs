@@ -71,8 +71,12 @@ pub(super) fn stale(tx: &Tx, rules: &TxRules) -> Option<TxStep> {
 /// The time has come: a bump of the lowest nonce, else the same bytes.
 pub(super) fn due(tx: &Tx, is_lowest: bool, rules: &TxRules) -> Option<TxStep> {
     let mut step = TxStep::of(tx);
+    let is_stored = newest(tx).is_some();
+    // An attempt that waits for the market alone is tried again sooner.
+    let is_quick = rules.market.is_none() && !is_stored;
+    let pause = if is_quick { rules.interval / (1 << QUICK_RESENDS) } else { rules.interval };
     if tx.state == TxState::Allocated {
-        step.tx.resubmit_in = Some(rules.interval);
+        step.tx.resubmit_in = Some(pause);
         signed::attempt(&mut step, rules, Asker::Program);
         return resumed(step, tx);
     }
@@ -86,10 +90,9 @@ pub(super) fn due(tx: &Tx, is_lowest: bool, rules: &TxRules) -> Option<TxStep> {
     if is_stale(tx, rules) {
         step.tx.sub = Some(SubState::Stale);
     }
-    step.tx.resubmit_in = Some(rules.interval);
+    step.tx.resubmit_in = Some(pause);
     // Switched off: bytes that an endpoint has are left alone. Others are sent until one has them,
     // and a wish gets its attempt.
-    let is_stored = newest(tx).is_some();
     if tx.state == TxState::Tracking && !rules.is_resubmitted && is_stored {
         if step.tx.sub == Some(SubState::Stale) {
             step.tx.resubmit_in = None;

@@ -159,6 +159,13 @@ impl Row {
         self.hand(TxFact::Answered { attempt, answers: said(&[class]) })
     }
 
+    /// Every endpoint refuses the price of an attempt, and the time that this plans comes.
+    fn refuse(&mut self, attempt: u32) -> &[Effect] {
+        self.answer(attempt, SendClass::Underpriced);
+        assert_eq!((self.signs(), self.tx.resubmit_in), (vec![], Some(Duration::ZERO)));
+        self.hand(TxFact::Due { is_lowest: false })
+    }
+
     fn receipt(&self, attempt: u32, branch: u8, proof: Proof) -> TxReceipt {
         let hash = usize::try_from(attempt)
             .ok()

@@ -71,7 +71,8 @@ struct Site {
     lies: Vec<(Lie, u32)>,
     latency: Duration,
     is_away: bool,
-    calls: u64,
+    /// The calls that it was asked, by method.
+    calls: BTreeMap<&'static str, u64>,
 }
 
 /// The chain.
@@ -111,7 +112,7 @@ impl ModelChain {
             lies: Vec::new(),
             latency: Duration::ZERO,
             is_away: false,
-            calls: 0,
+            calls: BTreeMap::new(),
         };
         let mut world = World {
             chain_id,
@@ -297,7 +298,12 @@ impl ModelChain {
 
     /// The calls that an endpoint was asked.
     pub fn calls(&self, endpoint: usize) -> u64 {
-        self.world.lock().sites[endpoint].calls
+        self.world.lock().sites[endpoint].calls.values().sum()
+    }
+
+    /// The calls of a method that an endpoint was asked.
+    pub fn calls_of(&self, endpoint: usize, method: &str) -> u64 {
+        self.world.lock().sites[endpoint].calls.get(method).copied().unwrap_or_default()
     }
 
     /// The chain's head.

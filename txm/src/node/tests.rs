@@ -1,5 +1,6 @@
 //! Nodes on one model of the store, with a clock that tokio drives: leases, shares, take-overs.
 
+mod crowd;
 mod payments;
 
 use std::future::Future;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use alloy_primitives::B256;
 use chain::decide::{Effect, TxFact, TxRules, TxStep, decide};
 use chain::state::TxState;
-use chain::tx::{SubState, Tx, TxId, Wish};
+use chain::tx::{SubState, Tx, TxId, TxReceipt, Wish};
 use tokio::time::Instant;
 
 use crate::store::{Suspension, TxCommand};
@@ -75,6 +75,8 @@ pub(super) struct Row {
     pub ask_at: Option<Instant>,
     /// Questions for its receipts in a row that found none.
     pub misses: u32,
+    /// The receipt that the chain shows of a terminal row, in place of its own.
+    pub behind: Option<TxReceipt>,
     /// Its lookup by sender and nonce is under way or is planned.
     pub is_sought: bool,
     /// The hash that a person named as the one with its nonce.
@@ -110,6 +112,7 @@ impl Row {
             is_asked: false,
             ask_at: None,
             misses: 0,
+            behind: None,
             is_sought: false,
             named: None,
             blocked: None,
@@ -130,6 +133,11 @@ impl Row {
         tx.resubmit_in = self.due.map(|due| due.saturating_duration_since(now));
         tx.sent_since = self.first_sent.map(|sent| now.saturating_duration_since(sent));
         tx
+    }
+
+    /// The receipt that the chain showed last.
+    pub(super) fn shown(&self) -> Option<TxReceipt> {
+        self.behind.or(self.tx.receipt)
     }
 
     /// When it will be without a receipt for too long.

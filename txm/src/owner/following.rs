@@ -1,7 +1,7 @@
 //! Questions to the chain: counts, market, receipts, confirmations, and the lookup of a nonce that
 //! another transaction may have.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use alloy_primitives::{B256, Bytes};
@@ -12,7 +12,7 @@ use chain::state::AttemptKind;
 use chain::tx::{Tx, TxId, TxReceipt};
 use tokio::time::Instant;
 
-use super::book::{Place, back_off};
+use super::book::{Place, Row, back_off};
 use super::{Heard, Owner, TxRefusal};
 use crate::crash;
 use crate::options::{ExternalUse, Finality};
@@ -45,15 +45,17 @@ pub(super) struct Following {
     market_at: Option<Instant>,
     wants_market: bool,
     is_pricing: bool,
+    /// The block of the mined count that was answered last.
+    mined_at: Option<B256>,
     wants_mined: bool,
     is_asking_mined: bool,
     final_mined: u64,
     wants_final: bool,
     is_asking_final: bool,
-    /// Refusals of a price, until a look that is later than they are.
-    pub underpriced: Vec<(TxId, TxFact)>,
-    /// The same, until the market of that look is known.
-    repriced: Vec<(TxId, TxFact)>,
+    /// A price was refused. The market is not known before a look that is later.
+    pub is_refused: bool,
+    /// Rows that an endpoint has acknowledged: the next look asks for their receipts.
+    pub entered: BTreeSet<TxId>,
     receipts: VecDeque<TxId>,
     receipts_under_way: usize,
     /// Rows, and the hash that a person named, if one did.
@@ -71,7 +73,7 @@ pub(super) struct ReceiptAnswers {
 impl Following {
     /// Whether looks by time wait for the market.
     pub(super) fn waits_for_market(&self) -> bool {
-        self.wants_market || self.is_pricing
+        self.wants_market || self.is_pricing || self.is_refused
     }
 }
 
@@ -102,13 +104,14 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     /// Whether today's market is known, or cannot be. If not, it is asked for.
     pub(super) fn has_market(&mut self, now: Instant) -> bool {
-        let poll = self.tools.options.poll;
-        let is_fresh = self.following.market_at.is_some_and(|at| now.duration_since(at) < poll);
+        let (poll, waits) = (self.tools.options.poll, self.following.is_refused);
+        let is_young = |at: Instant| now.duration_since(at) < poll;
+        let is_fresh = !waits && self.following.market_at.is_some_and(is_young);
         let is_away = self.look.head().is_none();
         if is_away {
             self.following.market = None;
         }
-        self.following.wants_market |= !is_fresh && !is_away;
+        self.following.wants_market |= !is_fresh && !is_away && !waits;
         is_fresh || is_away
     }
 
@@ -137,7 +140,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             let (tools, look) = (self.tools.clone(), self.look.clone());
             self.asks.push(Box::pin(async move {
                 let counts = tools.pool.mined(&look, &[signer]).await;
-                Heard::Mined(counts.into_iter().next().flatten())
+                let at = look.head().map(|head| head.at.hash);
+                Heard::Mined(at, counts.into_iter().next().flatten())
             }));
         }
         if self.following.wants_final && !self.following.is_asking_final {
@@ -155,12 +159,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.following.is_pricing = false;
         self.following.market = market;
         self.following.market_at = Some(Instant::now());
-        // If it is wanted again, this one may be older than a refusal.
-        if !self.following.wants_market {
-            for (id, fact) in std::mem::take(&mut self.following.repriced) {
-                self.book.tell(id, fact, None);
-            }
-        }
     }
 
     /// N1 and N7: the chain's counts against the cursor, and the pools' counts against our sends.
@@ -227,15 +225,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.want_suspension(NONCE_AHEAD, format!("chain {chain}, cursor {cursor}"));
     }
 
-    /// A later look than the refusals of a price: its market decides about them.
-    pub(super) fn reprice(&mut self) {
-        let refused = std::mem::take(&mut self.following.underpriced);
-        self.following.wants_market |= !refused.is_empty();
-        self.following.repriced.extend(refused);
-    }
-
     /// Compares all rows with a new look at the chain.
     pub(super) fn looked(&mut self) {
+        if std::mem::take(&mut self.following.is_refused) {
+            (self.following.market_at, self.following.wants_market) = (None, true);
+        }
         let Some(head) = self.look.head().filter(|_| self.writing.is_open) else { return };
         for id in self.book.mined_rows() {
             self.follow(id);
@@ -243,7 +237,12 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         for id in self.book.watched() {
             self.watch(id, head.at.number);
         }
-        self.following.wants_mined |= self.book.is_flying();
+        for id in std::mem::take(&mut self.following.entered) {
+            self.want_receipts(id);
+        }
+        self.want_lacking();
+        let is_counted = self.following.mined_at == Some(head.at.hash);
+        self.following.wants_mined |= self.book.is_flying() && !is_counted;
         let lacking = self.book.unreceipted().len();
         self.tools.open_rows.lack_receipts(self.lease.signer, lacking);
     }
@@ -272,32 +271,38 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// Looks whether the chain still has a terminal row. The store keeps in mind that it is looked
     /// at, so that a later owner goes on.
     fn watch(&mut self, id: TxId, head: u64) {
-        let Some(row) = self.book.row(id) else { return };
-        let (receipt, is_final) = (row.tx.receipt, row.tx.is_final);
+        self.rest(id);
+        let Some(row) = self.book.row(id).filter(|row| !row.tx.is_final) else { return };
         let near = |number: u64| head <= number.saturating_add(self.tools.options.watch_blocks);
-        let Some(receipt) = receipt.filter(|receipt| near(receipt.block_number)) else {
-            match is_final {
-                true => self.book.forget(id),
-                false => self.book.tell_once(id, TxFact::Past),
-            }
+        let receipt = row.shown().filter(|receipt| near(receipt.block_number));
+        let Some((number, hash)) = receipt.map(|it| (it.block_number, it.block_hash)) else {
+            self.book.tell_once(id, TxFact::Past);
             return;
         };
-        let (number, hash) = (receipt.block_number, receipt.block_hash);
         if !self.look.has(number, hash) {
             self.want_receipts(id);
-        } else if !is_final && self.look.is_final(number, hash, Finality::Finalized, 0) {
+        } else if self.look.is_final(number, hash, Finality::Finalized, 0) {
             self.book.tell_once(id, TxFact::Past);
         }
     }
 
-    /// The mined count at the head. Receipts are asked for below it only.
-    pub(super) fn heard_mined(&mut self, count: Option<u64>) {
+    /// The mined count at a head, asked once a head. Receipts are asked for below it only.
+    pub(super) fn heard_mined(&mut self, at: Option<B256>, count: Option<u64>) {
         self.following.is_asking_mined = false;
         let Some(count) = count else { return };
-        let now = Instant::now();
+        self.following.mined_at = at;
         self.book.mined = count;
-        self.filling.see(count, now);
-        let due = |id: &TxId| self.book.row(*id).is_some_and(|row| row.ask_at <= Some(now));
+        self.filling.see(count, Instant::now());
+        self.want_lacking();
+        // Sent and not mined: each pool is asked whether it has them.
+        self.following.wants_counts |= self.book.has_unmined();
+    }
+
+    /// Asks for the receipts that rows below the mined count lack.
+    fn want_lacking(&mut self) {
+        let now = Instant::now();
+        let is_due = |row: &Row| row.ask_at <= Some(now) && !row.is_busy();
+        let due = |id: &TxId| self.book.row(*id).is_some_and(is_due);
         let mut ids: Vec<TxId> = self.book.unreceipted().into_iter().filter(due).collect();
         // Those that were not found come behind the others.
         ids.sort_by_key(|id| self.book.row(*id).map(|row| row.misses));
@@ -306,8 +311,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
         // A count that was too high may fall again.
         self.following.wants_final |= !self.book.unaccounted().is_empty();
-        // Sent and not mined: each pool is asked whether it has them.
-        self.following.wants_counts |= self.book.has_unmined();
     }
 
     pub(super) fn heard_final_mined(&mut self, count: Option<u64>) {
@@ -387,8 +390,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         match believed {
             Some((attempt, read)) => {
                 let Some(receipt) = receipt(&row.tx, attempt, &read) else { return };
-                let is_news = row.tx.receipt != Some(receipt);
-                self.book.change(id, |row| (row.misses, row.ask_at) = (0, None));
+                let is_news = row.shown() != Some(receipt);
+                self.book.change(id, |row| {
+                    (row.misses, row.ask_at) = (0, None);
+                    row.behind = row.tx.state.is_terminal().then_some(receipt);
+                });
                 if is_news {
                     crash::point("txm_after_receipt");
                     self.book.tell_once(id, TxFact::Mined(receipt));

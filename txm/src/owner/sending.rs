@@ -213,18 +213,15 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                     self.following.wants_counts = true;
                 }
                 SendClass::Replacement => self.ask_known(id),
+                // Raised by the market that is known, it would spend all its attempts on prices of
+                // before the refusal.
+                SendClass::Underpriced => self.following.is_refused = true,
                 _ => {}
             }
-            let fact = TxFact::Answered { attempt, answers };
-            match class {
-                // Raised at once by the market that is known, it would spend all its attempts on
-                // prices of before the refusal.
-                SendClass::Underpriced => self.following.underpriced.push((id, fact)),
-                _ => self.book.tell(id, fact, None),
-            }
-            // A chain that builds blocks at once may have it already.
+            self.book.tell(id, TxFact::Answered { attempt, answers }, None);
+            // A chain that builds blocks at once may have it already, in a block of the next look.
             if self.tools.options.is_receipt_asked_at_once && class.is_in_pool() {
-                self.want_receipts(id);
+                self.following.entered.insert(id);
             }
         }
     }
@@ -258,8 +255,11 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         match known.iter().rev().find(|(_, is_known)| *is_known) {
             Some((attempt, _)) => self.book.tell_once(id, TxFact::Found { attempt: *attempt }),
             None => {
-                // No end: the receipts of all attempts tell, or the lookup by sender and nonce.
-                self.raise("tx_replaced_elsewhere", &id.to_string());
+                // No end: the receipts of all attempts tell, or the lookup by sender and nonce. The
+                // nonce of a fill may be another wallet's.
+                if self.book.row(id).is_some_and(|row| !row.tx.new.is_fill()) {
+                    self.raise("tx_replaced_elsewhere", &id.to_string());
+                }
                 self.want_receipts(id);
             }
         }

@@ -475,10 +475,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         );
     }
 
-    /// Forgets a terminal row that no receipt can be watched of.
-    fn rest(&mut self, id: TxId) {
-        let Some(row) = self.book.row(id) else { return };
-        if row.tx.state.is_terminal() && row.tx.receipt.is_none() && row.facts.is_empty() {
+    /// Forgets a row that is final: its next owner does not know it either.
+    pub(super) fn rest(&mut self, id: TxId) {
+        if self.book.row(id).is_some_and(|row| row.tx.is_final && row.facts.is_empty()) {
             self.book.forget(id);
         }
     }

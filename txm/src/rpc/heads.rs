@@ -104,7 +104,10 @@ impl Cycles {
 }
 
 /// Reads one cycle and keeps it.
-async fn cycle<E: Endpoint>(member: &Member<E>, rules: &HeadRules) -> Result<Arc<Seen>, HeadError> {
+async fn cycle<E: Endpoint>(
+    member: &Arc<Member<E>>,
+    rules: &HeadRules,
+) -> Result<Arc<Seen>, HeadError> {
     bind(member, rules).await?;
     let mut calls = vec![RpcCall::Block(BlockAt::Latest), RpcCall::Block(BlockAt::Finalized)];
     if rules.asks_safe {
@@ -150,7 +153,7 @@ async fn cycle<E: Endpoint>(member: &Member<E>, rules: &HeadRules) -> Result<Arc
 }
 
 /// Compares the endpoint's chain with ours, once.
-async fn bind<E: Endpoint>(member: &Member<E>, rules: &HeadRules) -> Result<(), HeadError> {
+async fn bind<E: Endpoint>(member: &Arc<Member<E>>, rules: &HeadRules) -> Result<(), HeadError> {
     if member.chain.lock().is_bound {
         return Ok(());
     }
@@ -170,7 +173,7 @@ async fn bind<E: Endpoint>(member: &Member<E>, rules: &HeadRules) -> Result<(), 
 
 /// The blocks from the head down to a known one or to the floor, the head first.
 async fn walk<E: Endpoint>(
-    member: &Member<E>,
+    member: &Arc<Member<E>>,
     known: &ChainView,
     head: Block,
     floor: u64,
@@ -222,7 +225,7 @@ async fn walk<E: Endpoint>(
 /// Reads blocks below the view that receipts named, each with its confirmations. Only heights that
 /// nothing changes any more are kept: those below the view.
 async fn read_old<E: Endpoint>(
-    member: &Member<E>,
+    member: &Arc<Member<E>>,
     view: &ChainView,
     old: &mut BTreeMap<u64, BlockRef>,
     wanted: Vec<u64>,

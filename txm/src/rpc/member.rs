@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::breaker::Breaker;
 use super::look::Seen;
 use super::{Endpoint, RpcCall, RpcError, RpcValue};
+use crate::options::TxmOptions;
 
 /// The most calls of one batch, by the contract of [`Endpoint`].
 pub(super) const BATCH_CALLS_MAX: usize = 100;
@@ -21,8 +24,20 @@ pub(super) type Answer = Result<RpcValue, RpcError>;
 pub(super) struct Member<E> {
     pub(super) endpoint: E,
     breaker: Mutex<Breaker>,
+    /// The places of questions: half of the calls under way, so that sends have the others.
+    places: Semaphore,
+    /// The newest batch of questions. Further ones join it while it waits for a place.
+    batch: Mutex<Option<Batch>>,
     /// Changed by the cycle of heads, except for `wanted` and `lacks_hashes`.
     pub(super) chain: Mutex<MemberChain>,
+}
+
+/// Questions that go to an endpoint together. Each asker drives it, so that one that is dropped
+/// loses no answer of another, and it ends with its last asker.
+struct Batch {
+    /// `None`: they are under way.
+    calls: Arc<Mutex<Option<Vec<RpcCall>>>>,
+    answers: WeakShared<BoxFuture<'static, Arc<[Answer]>>>,
 }
 
 /// The chain of an endpoint.
@@ -39,26 +54,64 @@ pub(super) struct MemberChain {
 }
 
 impl<E: Endpoint> Member<E> {
-    pub(super) fn new(endpoint: E, pause: Duration) -> Member<E> {
-        let breaker = Mutex::new(Breaker::new(pause));
-        Member { endpoint, breaker, chain: Mutex::default() }
+    pub(super) fn new(endpoint: E, options: &TxmOptions) -> Member<E> {
+        let places = (options.calls_in_flight_max / 2).clamp(1, Semaphore::MAX_PERMITS);
+        Member {
+            endpoint,
+            breaker: Mutex::new(Breaker::new(options.poll)),
+            places: Semaphore::new(places),
+            batch: Mutex::default(),
+            chain: Mutex::default(),
+        }
     }
 
     /// Asks, in batches; `None`: the endpoint is left out for now.
-    pub(super) async fn ask(&self, calls: &[RpcCall]) -> Option<Vec<Answer>> {
+    pub(super) async fn ask(self: &Arc<Self>, calls: &[RpcCall]) -> Option<Vec<Answer>> {
         if !self.breaker.lock().admit(Instant::now()) {
             return None;
         }
         let mut answers = Vec::with_capacity(calls.len());
-        for batch in calls.chunks(BATCH_CALLS_MAX) {
-            answers.extend(self.call(batch).await);
+        for part in calls.chunks(BATCH_CALLS_MAX) {
+            let (batch, first) = self.join(part);
+            answers.extend_from_slice(&batch.await[first..first + part.len()]);
         }
         Some(answers)
     }
 
     /// Asks one thing.
-    pub(super) async fn ask_one(&self, call: RpcCall) -> Option<Answer> {
+    pub(super) async fn ask_one(self: &Arc<Self>, call: RpcCall) -> Option<Answer> {
         self.ask(&[call]).await?.pop()
+    }
+
+    /// Puts questions in the batch that waits for a place, or in a new one. Returns the answers to
+    /// the whole batch, and the index of the first of these.
+    ///
+    /// The questions of all signers that wait for a place form the next batch. One by one, the
+    /// questions of many signers take longer than the time between two heads.
+    fn join(
+        self: &Arc<Self>,
+        part: &[RpcCall],
+    ) -> (Shared<BoxFuture<'static, Arc<[Answer]>>>, usize) {
+        let mut newest = self.batch.lock();
+        if let Some(batch) = &*newest
+            && let Some(answers) = batch.answers.upgrade()
+            && let Some(calls) = &mut *batch.calls.lock()
+            && calls.len() + part.len() <= BATCH_CALLS_MAX
+        {
+            let first = calls.len();
+            calls.extend_from_slice(part);
+            return (answers, first);
+        }
+        let calls = Arc::new(Mutex::new(Some(part.to_vec())));
+        let (member, waiting) = (Arc::clone(self), Arc::clone(&calls));
+        let answers = async move {
+            let _place = member.places.acquire().await;
+            let calls = waiting.lock().take().unwrap_or_default();
+            member.call(&calls).await.into()
+        };
+        let answers = answers.boxed().shared();
+        *newest = answers.downgrade().map(|answers| Batch { calls, answers });
+        (answers, 0)
     }
 
     /// Makes calls, the breaker open or not. It always has one answer a call.

@@ -84,7 +84,7 @@ impl<E: Endpoint> Pool<E> {
             asks_safe: options.finality == Finality::Safe,
             genesis: Mutex::new(None),
         };
-        let member = |endpoint| Arc::new(Member::new(endpoint, options.poll));
+        let member = |endpoint| Arc::new(Member::new(endpoint, options));
         Pool {
             members: endpoints.into_iter().map(member).collect(),
             quorum: options.quorum.max(1),
@@ -216,7 +216,7 @@ impl<E: Endpoint> Pool<E> {
     pub async fn counts(&self, signer: Address) -> Vec<Counts> {
         let calls =
             [RpcCall::Count(signer, BlockAt::Latest), RpcCall::Count(signer, BlockAt::Pending)];
-        let of = |(member, answers): (&Member<E>, Vec<Answer>)| match answers.as_slice() {
+        let of = |(member, answers): (&Arc<Member<E>>, Vec<Answer>)| match answers.as_slice() {
             [Ok(RpcValue::Number(latest)), Ok(RpcValue::Number(pending))] => Some(Counts {
                 endpoint: member.endpoint.name().to_owned(),
                 latest: *latest,
@@ -451,8 +451,8 @@ impl<E: Endpoint> Pool<E> {
     }
 
     /// Asks every endpoint at once. Those that are left out are not in the answers.
-    async fn ask_all(&self, calls: &[RpcCall]) -> Vec<(&Member<E>, Vec<Answer>)> {
-        let members = self.members.iter().map(|member| &**member);
+    async fn ask_all(&self, calls: &[RpcCall]) -> Vec<(&Arc<Member<E>>, Vec<Answer>)> {
+        let members = self.members.iter();
         let asked = members
             .map(|member| async move { member.ask(calls).await.map(|answers| (member, answers)) });
         join_all(asked).await.into_iter().flatten().collect()
@@ -460,10 +460,10 @@ impl<E: Endpoint> Pool<E> {
 
     /// The endpoints of a look, each with its chain. They take turns by the height of the head, so
     /// that one that answers wrongly holds nothing up for long.
-    fn turn<'a>(&'a self, look: &'a Look) -> Vec<(&'a Member<E>, &'a Seen)> {
+    fn turn<'a>(&'a self, look: &'a Look) -> Vec<(&'a Arc<Member<E>>, &'a Seen)> {
         let pairs = self.members.iter().zip(&look.seen);
         let mut turn: Vec<_> =
-            pairs.filter_map(|(it, seen)| Some((&**it, &**seen.as_ref()?))).collect();
+            pairs.filter_map(|(it, seen)| Some((it, &**seen.as_ref()?))).collect();
         let head = look.head().map_or(0, |head| head.at.number);
         if let Ok(length @ 1..) = u64::try_from(turn.len()) {
             turn.rotate_left(usize::try_from(head % length).unwrap_or(0));
@@ -516,7 +516,7 @@ fn classify<E: Endpoint>(member: &Member<E>, hash: B256, answer: Answer) -> (Sen
 /// The counts of signers at a block at one endpoint: by the block's hash, or by its number if the
 /// endpoint refuses hashes.
 async fn counts_of<E: Endpoint>(
-    member: &Member<E>,
+    member: &Arc<Member<E>>,
     at: BlockRef,
     signers: &[Address],
 ) -> Vec<Option<u64>> {

@@ -43,7 +43,7 @@ fn each_class_of_the_table_for_a_row_that_no_endpoint_has() {
         assert!(!raised, "an alert is raised once");
     }
     let mut row = Row::submitted();
-    row.answer(1, Underpriced);
+    row.refuse(1);
     assert_eq!(row.signs(), [AttemptKind::Bump], "now");
     let mut row = Row::submitted();
     row.answer(1, InvalidGas);
@@ -62,18 +62,17 @@ fn each_class_of_the_table_for_a_row_that_a_pool_had() {
         let effects = match class {
             NonceTooLow => vec![Effect::Receipts],
             NonceTooHigh => vec![Effect::Gap],
-            Underpriced => row.effects.clone(),
             // Never after an earlier ACCEPTED or KNOWN of that nonce.
             _ => vec![],
         };
         assert_eq!((row.stands(), &row.effects), (pending, &effects), "{class:?}");
-        assert_eq!(row.tx.resubmit_in, Some(INTERVAL), "{class:?}");
+        let plan = if class == Underpriced { Duration::ZERO } else { INTERVAL };
+        assert_eq!(row.tx.resubmit_in, Some(plan), "{class:?}");
         assert!(row.tx.attempts[0].was_in_pool);
-        assert_eq!(row.signs().len(), usize::from(class == Underpriced));
     }
     // Also of another attempt: the pool had the first one.
     let mut row = Row::tracking();
-    row.answer(1, Underpriced);
+    row.refuse(1);
     row.sign();
     row.answer(2, Invalid);
     assert_eq!((row.stands(), row.effects.len()), (pending, 0));
@@ -140,6 +139,31 @@ fn bytes_that_no_endpoint_has_are_sent_again_for_ever_with_back_off() {
     assert_eq!(row.stands(), (TxState::Submitted, None));
     row.hand(TxFact::Turn);
     assert_eq!(row.sends(), [1], "a new owner sends the same bytes");
+}
+
+/// Story: each fill of a nonce that another wallet has in a pool raised an alert of a foreign use.
+#[test]
+fn a_replacement_of_a_fill_is_no_news() {
+    let mut row = Row::allocated();
+    (row.tx.new.request_id, row.tx.wish) = ("fill/3".to_owned(), Wish::Fill);
+    row.hand(TxFact::Turn);
+    row.sign();
+    assert_eq!(row.answer(1, Replacement), [Effect::LookFor]);
+}
+
+/// Story: a refused price waited in memory for its bump, and a later owner did not know of it.
+#[test]
+fn the_bump_of_a_refused_price_is_planned_in_the_row() {
+    let mut row = Row::submitted();
+    row.answer(1, Underpriced);
+    assert_eq!(
+        (row.tx.attempts[0].class, row.tx.resubmit_in),
+        (Some(Underpriced), Some(Duration::ZERO))
+    );
+    row.rules.market = Some(GasMarket { base_fee: 20 * GWEI, tip: GWEI });
+    row.hand(TxFact::Due { is_lowest: false });
+    row.sign();
+    assert_eq!(row.tx.attempts[1].price.max_fee, 41 * GWEI, "the market of after the refusal");
 }
 
 #[test]

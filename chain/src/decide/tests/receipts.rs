@@ -7,7 +7,7 @@ use super::*;
 /// Two attempts in a pool.
 fn bumped() -> Row {
     let mut row = Row::tracking();
-    row.answer(1, SendClass::Underpriced);
+    row.refuse(1);
     row.sign();
     row.answer(2, SendClass::Accepted);
     row

@@ -109,7 +109,7 @@ fn said(code: i64, message: &str) -> Answer {
 
 impl World {
     fn answer(&mut self, site: usize, call: &RpcCall) -> Answer {
-        self.sites[site].calls += 1;
+        *self.sites[site].calls.entry(call.method()).or_default() += 1;
         if self.sites[site].is_away {
             return lost();
         }

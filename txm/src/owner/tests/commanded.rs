@@ -149,6 +149,26 @@ async fn a_refused_price_is_raised_by_the_market_of_a_later_look() {
     assert!(attempts.last().expect("one").price.max_fee >= 40 * GWEI, "today's: {attempts:?}");
 }
 
+/// Story: a refused price waited in memory for the market of a later look. If the owner died before
+/// that, its successor waited for the next resend.
+#[tokio::test(start_paused = true)]
+async fn a_refused_price_is_raised_by_the_next_owner() {
+    let world = World::new(1);
+    let owner = world.start("a").await;
+    owner.create(world.request("one", payee(1), 5)).await;
+    world.until("tracked", |world| world.state("one") == TxState::Tracking).await;
+    world.chain.lie(0, Lie::Refuses("transaction underpriced".to_owned()), u32::MAX);
+    let sends = |world: &World| world.chain.calls_of(0, "eth_sendRawTransaction");
+    world.until("sent again", |world| sends(world) == 2).await;
+    owner.kill();
+    let _owner = world.start("b").await;
+    sleep(Duration::from_secs(5)).await;
+    assert!(world.row("one").attempts.len() > 1, "{:?}", world.row("one"));
+    world.chain.tell_the_truth();
+    world.mine_until("over", World::is_over).await;
+    world.check();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_suspended_signer_sends_stored_bytes_and_signs_no_payment() {
     let world = World::new(1);

@@ -1,11 +1,13 @@
 //! Nonces that another wallet used, or seemed to use, of a key that is shared on purpose.
 
 use alloy_primitives::{Address, Bytes, U256};
+use chain::class::SendClass;
 use chain::fee::GasPrice;
 use chain::state::{AttemptKind, TxState};
 use chain::tx::FailCode;
 use tokio::time::{Duration, sleep};
 
+use super::alerts::Alerts;
 use super::world::{CHAIN, GWEI, World, payee};
 use crate::model::store::CommandEnd;
 use crate::options::ExternalUse;
@@ -55,6 +57,28 @@ async fn a_jumped_nonce_that_is_lost_is_filled_by_time() {
     assert_eq!(world.database.jumped(world.signer()), Vec::<u64>::new());
     world.database.check();
     assert_eq!(world.row("r1").attempts.len(), 1, "no price helps behind a gap");
+}
+
+/// Goal: a fill that another wallet's transaction keeps out of the pool is no news: the jump has
+/// shown that use. Method: that transaction stays in the pool, at a higher price.
+#[tokio::test(start_paused = true)]
+async fn a_fill_behind_another_transaction_raises_no_alert() {
+    let alerts = Alerts::default();
+    let _counting = metrics::set_default_local_recorder(&alerts);
+    let (world, _) = shared(Duration::from_secs(60));
+    let owner = world.start("a").await;
+    owner.create(world.request("r1", payee(1), 5)).await;
+    let fill = |world: &World| {
+        let rows = world.database.rows().into_iter();
+        rows.filter(|tx| tx.new.is_fill()).find_map(|tx| tx.attempts.first()?.class)
+    };
+    world.until("refused", |world| fill(world) == Some(SendClass::Replacement)).await;
+    sleep(Duration::from_secs(5)).await;
+    for alert in ["nonce_unaccounted", "tx_replaced_elsewhere"] {
+        assert_eq!(alerts.of(alert), 0, "{alert}");
+    }
+    world.mine_until("over", World::is_over).await;
+    world.check();
 }
 
 /// Goal: a nonce that the chain has mined is never filled. Method: the other transaction is mined;

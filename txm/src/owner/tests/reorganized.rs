@@ -135,6 +135,58 @@ async fn a_failed_payment_that_is_taken_back_is_told_and_not_sent_again() {
     world.check();
 }
 
+/// Goal: another receipt behind an end is asked for once, and raises its alert once. Method: the
+/// payment takes the place of its cancel behind the end, in a chain that goes on.
+#[tokio::test(start_paused = true)]
+async fn another_receipt_behind_an_end_raises_one_alert() {
+    let mut world = World::new(1);
+    world.options.finality = Finality::Count;
+    world.chain.set_depths(1, 100);
+    let alerts = Alerts::default();
+    let _counting = metrics::set_default_local_recorder(&alerts);
+    let owner = world.start("a").await;
+    let tx = owner.create(world.request("one", payee(1), 5)).await;
+    world.until("tracked", |world| world.state("one") == TxState::Tracking).await;
+    world.database.command(world.signer(), Some(tx.id), CommandWish::Cancel);
+    owner.arrive().await;
+    world.until("sent", |world| world.row("one").attempts.len() == 2).await;
+    world.mine_until("over", World::is_over).await;
+    let row = world.row("one");
+    assert_eq!(row.code, Some(FailCode::Cancelled));
+    world.chain.reorg(6, &Fate::Replaced(vec![row.attempts[0].raw.clone()]));
+    world.chain.mine(1);
+    sleep(Duration::from_secs(3)).await;
+    let asked = world.chain.calls_of(0, "eth_getTransactionReceipt");
+    for _ in 0..10 {
+        world.chain.mine(1);
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(alerts.of("reorg_after_final"), 1);
+    assert_eq!(world.chain.calls_of(0, "eth_getTransactionReceipt"), asked);
+    assert_eq!(world.row("one").version, row.version);
+}
+
+/// Goal: an owner looks at no row that its successor would not know: one that is final. Method:
+/// both get a command for it.
+#[tokio::test(start_paused = true)]
+async fn an_owner_and_its_successor_know_no_final_row() {
+    let world = World::new(1);
+    let mut owner = mined(&world).await;
+    world.mine_until("over", World::is_over).await;
+    let row = world.row("one");
+    assert!(row.is_final);
+    sleep(Duration::from_secs(2)).await;
+    for next in ["b", "c"] {
+        let command = world.database.command(world.signer(), Some(row.id), CommandWish::Cancel);
+        owner.arrive().await;
+        owner.arrive().await;
+        let end = CommandEnd::Refused("it is over".to_owned());
+        assert_eq!(world.database.command_end(command), Some(end), "before {next}");
+        owner.kill();
+        owner = world.start(next).await;
+    }
+}
+
 /// Goal: the look ends, and the store knows it: by the tag `finalized`, or by so many blocks.
 #[tokio::test(start_paused = true)]
 async fn an_end_is_final_once_the_finalized_tag_or_enough_blocks_are_past_it() {

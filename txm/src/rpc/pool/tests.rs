@@ -7,6 +7,7 @@ use chain::class::best;
 use chain::fee::{GasCaps, GasPrice};
 use chain::payload::TokenTransfer;
 use chain::view::ChainView;
+use futures_util::FutureExt as _;
 use proptest::prelude::*;
 
 use super::*;
@@ -111,6 +112,94 @@ async fn pay(
         best(&answers.iter().map(|answer| answer.class).collect::<Vec<_>>(), false)
     };
     raws.iter().map(|(hash, _)| *hash).zip(answers.iter().map(class)).collect()
+}
+
+/// An endpoint that keeps the sizes of the batches, and the most questions under way.
+#[derive(Clone)]
+struct Counted {
+    inner: ModelEndpoint,
+    batches: Arc<Mutex<Vec<usize>>>,
+    under_way: Arc<Mutex<(usize, usize)>>,
+}
+
+impl Endpoint for Counted {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    async fn calls(&self, calls: &[RpcCall]) -> Vec<Answer> {
+        self.batches.lock().push(calls.len());
+        if matches!(calls, [RpcCall::Send(_), ..]) {
+            return self.inner.calls(calls).await;
+        }
+        {
+            let mut under_way = self.under_way.lock();
+            under_way.0 += 1;
+            under_way.1 = under_way.1.max(under_way.0);
+        }
+        let answers = self.inner.calls(calls).await;
+        self.under_way.lock().0 -= 1;
+        answers
+    }
+}
+
+/// A pool over one endpoint of 50 ms that counts.
+fn counted(calls_in_flight_max: usize) -> (ModelChain, Counted, Pool<Counted>) {
+    let chain = ModelChain::new(CHAIN, 1);
+    chain.set_latency(0, Duration::from_millis(50));
+    let inner = chain.endpoints().remove(0);
+    let endpoint = Counted { inner, batches: Arc::default(), under_way: Arc::default() };
+    let options = TxmOptions { calls_in_flight_max, ..options(1, Finality::Count) };
+    (chain, endpoint.clone(), Pool::new(vec![endpoint], &options))
+}
+
+/// Goal: the questions of many signers leave half of the calls under way to sends, and share
+/// batches. Story: one by one they took all of them, and sends waited for seconds. Method: 64
+/// signers ask for their counts, and 64 for their balances, at once.
+#[tokio::test(start_paused = true)]
+async fn questions_that_wait_for_a_place_share_a_batch() {
+    let (chain, endpoint, pool) = counted(8);
+    let signer = |number: u8| Address::repeat_byte(number);
+    for number in 0..64 {
+        chain.fund(signer(number), U256::from(number));
+    }
+    let counts = join_all((0..64).map(|number| pool.counts(signer(number))));
+    let balances = join_all((0..64).map(|number| pool.balance(signer(number), None)));
+    let (counts, balances) = futures_util::join!(counts, balances);
+    assert!(counts.iter().all(|counts| counts.len() == 1));
+    let amounts: Vec<_> = (0..64).map(|number| Some(U256::from(number))).collect();
+    assert_eq!(balances, amounts, "each has its own answer");
+    assert_eq!(endpoint.under_way.lock().1, 4);
+    // Four pairs of counts at once, then the other 60 and the balances.
+    assert_eq!(*endpoint.batches.lock(), [2, 2, 2, 2, 100, 84]);
+}
+
+/// Goal: a question that is dropped loses no answer of another in its batch. Method: of three that
+/// share one, the first and the last are dropped.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_question_loses_no_other_answer() {
+    let (chain, endpoint, pool) = counted(1);
+    let signer = |number: u8| Address::repeat_byte(number);
+    for number in 0..4 {
+        chain.fund(signer(number), U256::from(number));
+    }
+    let mut asked: Vec<_> =
+        (0..4).map(|number| Some(Box::pin(pool.balance(signer(number), None)))).collect();
+    for question in asked.iter_mut().flatten() {
+        assert!(question.as_mut().now_or_never().is_none());
+    }
+    (asked[1], asked[3]) = (None, None);
+    let answers = join_all(asked.into_iter().flatten()).await;
+    assert_eq!(answers, [Some(U256::from(0)), Some(U256::from(2))]);
+    assert_eq!(*endpoint.batches.lock(), [1, 3]);
+    // All of a batch are dropped while it waits: it does not go, and keeps no place.
+    let mut first = Box::pin(pool.balance(signer(0), None));
+    let mut second = Box::pin(pool.balance(signer(1), None));
+    assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+    drop(second);
+    assert_eq!(first.await, Some(U256::from(0)));
+    assert_eq!(pool.balance(signer(3), None).await, Some(U256::from(3)));
+    assert_eq!(*endpoint.batches.lock(), [1, 3, 1, 1]);
 }
 
 #[tokio::test(start_paused = true)]
