@@ -90,7 +90,7 @@ pub fn run(
                 None => format!("{signer}: adopted, next nonce {next}"),
                 Some(seen) => format!(
                     "{signer}: next nonce {next}, and still suspended: nonces up to {last} were \
-                     given before, and may be under way. Wait until they are mined, or fill them: \
+                     signed before, and may be under way. Wait until they are mined, or fill them: \
                      ubscore tx fill-gap --signer {signer} --nonce {last}. Then adopt again.",
                     last = seen - 1
                 ),
