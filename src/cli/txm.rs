@@ -294,7 +294,7 @@ pub struct ChainTxFillArgs {
     /// The signer of a nonce that no row has.
     #[arg(long, value_name = "ADDRESS", value_parser = payload::address, group = "gap", requires = "nonce")]
     pub signer: Option<Address>,
-    /// A nonce that a jump passed over; behind a restore also one that was given before: all up to
+    /// A nonce that a jump passed over; behind a restore also one that was signed before: all up to
     /// it are filled.
     #[arg(long, value_name = "NONCE", requires = "signer")]
     pub nonce: Option<u32>,

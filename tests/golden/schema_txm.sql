@@ -143,6 +143,7 @@ CREATE TABLE signer_suspensions (
     about text NOT NULL,
     at timestamp with time zone NOT NULL,
     seen_nonce bigint,
+    again_at timestamp with time zone,
     CONSTRAINT signer_suspensions_pkey PRIMARY KEY (signer, reason),
     CONSTRAINT signer_suspensions_reason_check CHECK (((octet_length(reason) >= 1) AND (octet_length(reason) <= 128))),
     CONSTRAINT signer_suspensions_seen_nonce_check CHECK ((seen_nonce > 0)),
@@ -287,6 +288,7 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION keep_seen(p_seen jsonb) RETURNS void LANGUAGE sql VOLATILE
 -- FUNCTION lifted(p_signer text, p_reason text, p_actor text, p_why text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION managed_tx_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
+-- FUNCTION may_lack_rows(p_reason text) RETURNS boolean LANGUAGE sql IMMUTABLE
 -- FUNCTION moment(p_ms bigint) RETURNS timestamp with time zone LANGUAGE sql STABLE
 -- FUNCTION ms(p_at timestamp with time zone) RETURNS bigint LANGUAGE sql STABLE
 -- FUNCTION ms_between(p_from timestamp with time zone, p_to timestamp with time zone) RETURNS bigint LANGUAGE sql STABLE
@@ -314,7 +316,7 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION suspended(p_signer text, p_reason text, p_actor text, p_about text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION suspension(p_signer text, p_reason text, p_actor text, p_about text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION timeline() RETURNS bigint LANGUAGE sql STABLE
--- FUNCTION to_adopt(p_signer text) RETURNS TABLE(is_older boolean, seen bigint, lost bigint[], filling bigint, waiting text[]) LANGUAGE sql STABLE
+-- FUNCTION to_adopt(p_signer text) RETURNS TABLE(seen bigint, lost bigint[], filling bigint, waiting text[]) LANGUAGE sql STABLE
 -- FUNCTION tx_attempts_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION tx_commands_guard() RETURNS trigger LANGUAGE plpgsql VOLATILE
 -- FUNCTION tx_json(t managed_tx, p_raw boolean DEFAULT true) RETURNS jsonb LANGUAGE plpgsql VOLATILE

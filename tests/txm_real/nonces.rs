@@ -289,9 +289,9 @@ fn non_005_nonces_that_were_seen_are_filled_before_a_restored_signer_pays() {
     assert_eq!(exit, 0, "{out}{why}");
 }
 
-/// Goal: a payment is not called taken because a restored database lacks the attempt that was mined.
-/// Method: behind a backup the price is raised, and that attempt is mined; the node starts on the
-/// backup, and stays suspended.
+/// Goal: a payment is not called taken because a restored database lacks the mined attempt. Method:
+/// behind a backup the price is raised, and that attempt is mined; the node starts on the backup,
+/// and stays suspended.
 #[test]
 fn non_005_a_mined_attempt_that_a_restored_database_lacks_ends_its_row_as_paid() {
     let mut place = Place::new(&[("RESUBMIT__BUMP_AFTER", "1000")]);
