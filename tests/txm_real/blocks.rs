@@ -213,6 +213,8 @@ fn cnf_005_heads_that_lie_end_nothing() {
         for method in ["eth_getBlockByNumber", "eth_getBlockByHash"] {
             place.proxy.lie(method, lie.clone());
         }
+        // A question from before the lie gets the truth.
+        place.looks(1);
         place.chain.mine(4);
         place.looks(3);
         let row = node.row(&id);
