@@ -10,3 +10,6 @@ ALTER TABLE txm.signer_suspensions
 ALTER TABLE txm.managed_tx DROP CONSTRAINT managed_tx_signer_nonce_key;
 CREATE UNIQUE INDEX managed_tx_nonce
     ON txm.managed_tx (signer, nonce, (code IS NOT DISTINCT FROM 6));
+
+-- The rows that have lost their nonce: an adoption names those behind the suspension.
+CREATE INDEX managed_tx_taken ON txm.managed_tx (signer, nonce) WHERE code = 6;

@@ -81,6 +81,21 @@ pub enum RpcCall {
     Tip,
 }
 
+impl RpcCall {
+    /// Whether an endpoint looks the answer up at once, so that questions of several signers may
+    /// share a request. A slow one would take the time of the others.
+    pub(crate) fn is_light(&self) -> bool {
+        matches!(
+            self,
+            RpcCall::Count(..)
+                | RpcCall::Receipt(_)
+                | RpcCall::Transaction(_)
+                | RpcCall::Balance(_)
+                | RpcCall::CodeLength(_)
+        )
+    }
+}
+
 /// A block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {

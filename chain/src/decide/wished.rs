@@ -26,7 +26,9 @@ pub(super) fn wished(tx: &Tx, wish: Wish, rules: &TxRules) -> Option<TxStep> {
     }
     // Mined: the wish waits for a reorganization. Mined by an unknown one: nothing can replace it.
     let is_mined = tx.receipt.is_some() || tx.sub == Some(SubState::Unaccounted);
-    if is_mined || newest(&step.tx).is_some() {
+    // Of a suspended signer the program raises no price: an operator does, by the same wish again.
+    let is_raised = rules.is_suspended && tx.wish == wish;
+    if is_mined || newest(&step.tx).is_some() && !is_raised {
         return step.done(tx);
     }
     if tx.state != TxState::Allocated {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use alloy_primitives::{Address, keccak256};
 use chain::payload::TxPayload;
 use chain::state::TxState;
-use chain::tx::NewTx;
+use chain::tx::{FailCode, NewTx};
 use domain::code::Code;
 
 use super::body::ImportDraft;
@@ -97,6 +97,13 @@ pub(super) async fn name_nonces(
     next: u64,
 ) -> Result<(), Refusal> {
     let Adoption { cursor, foreign, imports, .. } = adoption;
+    for nonce in imports.keys() {
+        let (rows, _) =
+            service.reads.nonces(signer, *nonce, nonce + 1).await.map_err(store_away)?;
+        if rows.iter().any(|row| row.code != Some(FailCode::NonceTaken)) {
+            return Err(invalid(format!("import: nonce {nonce} has a row.")));
+        }
+    }
     for nonce in needs.lost.iter().copied().chain(next..*cursor) {
         let why = match (foreign.get(&nonce), imports.contains_key(&nonce)) {
             (None, false) => "foreign and import lack",
@@ -126,6 +133,13 @@ pub(super) fn name_requests(adoption: &Adoption, needs: &ToAdopt) -> Result<(), 
         return Err(Refusal::because(Code::SystemError, message));
     }
     let is_imported = |id: &String| imports.values().any(|it| it.new.request_id == *id);
+    let mut named = pays.iter().chain(drops);
+    if let Some(id) = named.find(|id| !needs.waiting.contains(id) && !is_imported(id)) {
+        return Err(invalid(format!(
+            "pay and drop: {id} is none of the requests that wait without a nonce since before the \
+             suspension."
+        )));
+    }
     let waiting = needs.waiting.iter().filter(|id| !is_imported(id));
     let is_unnamed = |id: &&String| match (pays.contains(id), drops.contains(id)) {
         (false, false) => rest.is_none(),

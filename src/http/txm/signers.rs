@@ -116,8 +116,10 @@ pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Out
     check(&draft.reason)?;
     let foreign = draft.foreign()?;
     let next = stored(service, signer).await?.map_or(0, |row| row.cursor);
-    let cursor = settled_count(service, signer, next).await?;
     let needs = service.reads.to_adopt(signer).await.map_err(store_away)?;
+    // Signed nonces of the lost database may be pending: the suspension stays until they are mined.
+    let ours = next.max(needs.seen.unwrap_or(0));
+    let cursor = settled_count(service, signer, ours).await?;
     let imports = imports(service, signer, &draft.import).await?;
     let (pays, drops, rest) = (draft.pay, draft.drop, draft.rest);
     let adoption = Adoption { cursor, foreign, imports, pays, drops, rest };

@@ -269,9 +269,11 @@ async fn refuse_of_suspended(
     if is_refused { Err(suspended(&row.suspensions)) } else { Ok(()) }
 }
 
-/// Checks that the store knows a signer, and that the chain has no nonce beyond its rows: such rows
-/// may be an older copy, and the request may be paid.
+/// Checks that the store knows a signer, and that the chain and its pools have no nonce beyond its
+/// rows: such rows may be an older copy, and the request may be paid.
 async fn is_compared(service: &TxmService, signer: Address) -> Result<(), Refusal> {
+    // Before the rows, which may get further nonces meanwhile.
+    let counts = service.desk.counts(signer).await;
     let rows = service.reads.signers().await.map_err(store_away)?;
     let Some(row) = rows.into_iter().find(|row| row.signer == signer) else {
         return Err(Code::SignerUnknown.into());
@@ -279,8 +281,7 @@ async fn is_compared(service: &TxmService, signer: Address) -> Result<(), Refusa
     if service.desk.shares_keys() {
         return Ok(());
     }
-    let counts = service.desk.counts(signer).await;
-    let chain = counts.iter().map(|it| it.latest).max();
+    let chain = counts.iter().map(|it| it.latest.max(it.pending)).max();
     if chain.ok_or_else(|| Refusal::away("The chain"))? <= row.cursor {
         return Ok(());
     }

@@ -222,9 +222,9 @@ pub struct ToAdopt {
     /// The nonce behind the last one that was signed before the rows became an older copy: what was
     /// signed with those below may be under way.
     pub seen: Option<u64>,
-    /// The nonces of fills since then that another transaction has.
+    /// The nonces that rows have lost to another transaction since then, and that one has no row.
     pub lost: Vec<u64>,
-    /// The number of those fills that are not final.
+    /// The number of fills since then that are not final.
     pub filling: u64,
     /// The requests without a nonce from before the suspension. A database that is lost may have
     /// ended one, and its client may know that.
@@ -236,8 +236,7 @@ pub struct ToAdopt {
 pub struct Adoption {
     /// The chain's count.
     pub cursor: u64,
-    /// Nonces that no row has, or that a fill has lost, with the hash of the transaction that has
-    /// it.
+    /// Nonces that no row has, or that a row has lost, with the hash of the transaction that has it.
     pub foreign: BTreeMap<u64, B256>,
     /// The others of them: each gets its row.
     pub imports: BTreeMap<u64, TxImport>,

@@ -193,6 +193,14 @@ impl TxmStore {
         }
     }
 
+    /// Keeps the nonces of rows that have an attempt.
+    fn saw_signed<'a>(&self, signer: Account, txs: impl Iterator<Item = &'a Tx>) {
+        let signed = txs.filter(|tx| !tx.attempts.is_empty()).filter_map(|tx| tx.nonce).max();
+        if let (Some(witness), Some(nonce)) = (&self.witness, signed) {
+            witness.saw_signed(signer, nonce.saturating_add(1));
+        }
+    }
+
     /// The number of this process, for ever.
     pub fn incarnation(&self) -> u64 {
         u64::try_from(self.me).expect("a sequence rises from 1")
@@ -329,6 +337,7 @@ impl TxStore for TxmStore {
         if let Some(witness) = &self.witness {
             witness.saw_nonce(lease.signer, book.cursor);
         }
+        self.saw_signed(lease.signer, book.txs.iter());
         Ok(book)
     }
 
@@ -471,12 +480,7 @@ impl TxStore for TxmStore {
             text.map(|text| words::tx(text).map_err(unread)).transpose()
         };
         let rows: Vec<Option<Tx>> = rows.iter().map(tx).collect::<Result<_, _>>()?;
-        let signed = |tx: &Tx| tx.nonce.filter(|_| !tx.attempts.is_empty());
-        if let (Some(witness), Some(nonce)) =
-            (&self.witness, rows.iter().flatten().filter_map(signed).max())
-        {
-            witness.saw_signed(lease.signer, nonce.saturating_add(1));
-        }
+        self.saw_signed(lease.signer, rows.iter().flatten());
         answered(steps.len(), rows)
     }
 

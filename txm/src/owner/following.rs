@@ -38,6 +38,8 @@ pub(super) struct Following {
     /// Nothing is asked for the counts before this time.
     pub pause: Option<Instant>,
     counted: Option<Instant>,
+    /// A quorum has told its counts to this owner.
+    is_compared: bool,
     count_failures: u32,
     pub is_counting: bool,
     /// The market, as it was answered last.
@@ -97,7 +99,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// Whether a request without a nonce may be paid in a later copy of the rows: until the chain
     /// was asked, and while a suspension says so. Nothing ends it meanwhile.
     pub(super) fn may_lack_rows(&mut self) -> bool {
-        let is_unknown = self.following.counted.is_none();
+        let is_unknown = !self.following.is_compared;
         self.following.wants_counts |= is_unknown;
         is_unknown || self.book.suspensions.iter().any(Suspension::may_lack_rows)
     }
@@ -183,6 +185,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
         self.following.counted = Some(now);
         self.compare_cursor(&counts);
+        // One endpoint that lags does not show that the rows are whole.
+        let is_quorum = counts.len() >= self.tools.options.quorum.max(1);
+        self.following.is_compared |= is_quorum && self.following.counted.is_some();
         self.compare_jumped(&counts, now);
         let pause = self.tools.options.resubmit_interval;
         // An endpoint that lags behind lacks nothing: it does not know of the blocks.

@@ -22,7 +22,10 @@ pub(super) fn bytes(value: &Value) -> Option<Option<Bytes>> {
     let is_creation = value.get("to").is_some_and(Value::is_null);
     let v = part("yParity").filter(|_| !is_legacy).or_else(|| part("v"));
     let v = hex::u64(v?)?;
-    if is_creation || accesses.is_some_and(|all| !all.is_empty()) || is_legacy && v < 35 {
+    if is_creation
+        || accesses.is_some_and(|all| !all.is_empty())
+        || is_legacy && matches!(v, 27 | 28)
+    {
         return Some(None);
     }
     let price = if is_legacy {

@@ -210,6 +210,13 @@ fn a_cancel_at_each_state() {
         }
         row.hand(TxFact::Cancel);
         assert!(!row.is_moved, "it is stored already");
+        // Of a suspended signer only an operator raises its price, by the same command.
+        let mut raised = row.clone();
+        raised.rules.is_suspended = true;
+        raised.hand(TxFact::Due { is_lowest: true });
+        assert_eq!(raised.signs(), []);
+        raised.hand(TxFact::Cancel);
+        assert_eq!(raised.signs(), [AttemptKind::Cancel]);
         // The signature was lost: no payment is sent, and the cancel is signed again.
         for fact in [TxFact::Cancel, TxFact::Turn, TxFact::Missing, TxFact::Resubmit] {
             let mut row = lost.clone();

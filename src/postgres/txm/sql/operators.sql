@@ -156,14 +156,16 @@ $$;
 
 -- Everything of a signer that an adoption must name, beside the nonces that the chain has and no
 -- row. `seen`: the nonce behind the last one that was signed before the rows became an older copy.
--- `lost`: nonces of fills since then that another transaction has, and that row is not here.
--- `filling`: those fills that are not final. `waiting`: the requests without a nonce from before
--- the suspension. A database that is lost may have ended one, and its client may know that.
+-- `lost`: nonces that rows have lost to another transaction since then, and that one has no row.
+-- `filling`: the fills since then that are not final. `waiting`: the requests without a nonce from
+-- before the suspension. A database that is lost may have ended one, and its client may know that.
 CREATE FUNCTION txm.to_adopt(p_signer TEXT)
 RETURNS TABLE (seen BIGINT, lost BIGINT[], filling BIGINT, waiting TEXT[]) LANGUAGE sql STABLE AS $$
     WITH since AS (
-        SELECT min(u.at) AS at, COALESCE(max(COALESCE(u.again_at, u.at)), txm.clock()) AS last,
-               max(u.seen_nonce) AS nonce
+        -- A chain that is ahead of an older copy is the same news again.
+        SELECT min(u.at) AS at, max(u.seen_nonce) AS nonce,
+               COALESCE(max(COALESCE(u.again_at, u.at)) FILTER (WHERE u.reason ^@ 'DATABASE_'),
+                        max(COALESCE(u.again_at, u.at)), txm.clock()) AS last
           FROM txm.signer_suspensions u
          WHERE u.signer = p_signer AND txm.may_lack_rows(u.reason)),
     fills AS (
@@ -172,8 +174,10 @@ RETURNS TABLE (seen BIGINT, lost BIGINT[], filling BIGINT, waiting TEXT[]) LANGU
             ON t.signer = p_signer AND t.request_id ^@ 'fill/' AND t.created_at >= s.at
            AND t.tx_id >= rpad(lpad(to_hex(txm.ms(s.at)), 12, '0'), 32, '0')::uuid)
     SELECT s.nonce,
-           ARRAY(SELECT f.nonce FROM fills f
-                  WHERE f.code = 6 AND NOT EXISTS (
+           -- A row that loses its nonce suspends its signer a moment later.
+           ARRAY(SELECT f.nonce FROM txm.managed_tx f
+                  WHERE f.signer = p_signer AND f.code = 6
+                    AND f.updated_at >= s.at - INTERVAL '1 minute' AND NOT EXISTS (
                       SELECT FROM txm.managed_tx t WHERE t.signer = p_signer
                          AND t.nonce = f.nonce AND t.code IS DISTINCT FROM 6)
                   ORDER BY f.nonce),

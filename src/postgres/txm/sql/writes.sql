@@ -315,11 +315,12 @@ BEGIN
                AND m.tx_id <> ALL (p_known) AND m.state = 0
              ORDER BY m.tx_id LIMIT 100) r
          ORDER BY r.tx_id LIMIT 100) t;
-    RETURN QUERY SELECT 'expired', m.signer, m.tx_id::text
-                   FROM unnest(p_signers) s (signer)
-                   JOIN txm.managed_tx m ON m.signer = s.signer AND m.nonce IS NULL
-                    AND m.final_at IS NULL AND m.deadline <= txm.clock() AND m.state = 0
-                  LIMIT 100;
+    RETURN QUERY SELECT 'expired', s.signer, m.tx_id::text
+                   FROM unnest(p_signers) s (signer) CROSS JOIN LATERAL (
+                       SELECT r.tx_id FROM txm.managed_tx r
+                        WHERE r.signer = s.signer AND r.nonce IS NULL AND r.final_at IS NULL
+                          AND r.deadline <= txm.clock() AND r.state = 0
+                        ORDER BY r.deadline LIMIT 100) m;
     RETURN QUERY SELECT 'command', c.signer, txm.command_json(c)::text
                    FROM unnest(p_signers) s (signer)
                    JOIN txm.tx_commands c ON c.signer = s.signer AND c.state = 1
