@@ -242,6 +242,7 @@ CREATE INDEX managed_tx_by_signer ON txm.managed_tx USING btree (signer, tx_id);
 CREATE INDEX managed_tx_deadline ON txm.managed_tx USING btree (signer, deadline) WHERE ((nonce IS NULL) AND (final_at IS NULL) AND (deadline IS NOT NULL));
 CREATE UNIQUE INDEX managed_tx_nonce ON txm.managed_tx USING btree (signer, nonce, ((NOT (code IS DISTINCT FROM 6))));
 CREATE INDEX managed_tx_open ON txm.managed_tx USING btree (signer, nonce) WHERE (final_at IS NULL);
+CREATE INDEX managed_tx_taken ON txm.managed_tx USING btree (signer, nonce) WHERE (code = 6);
 CREATE INDEX managed_tx_unnumbered ON txm.managed_tx USING btree (signer, tx_id) WHERE ((nonce IS NULL) AND (final_at IS NULL));
 CREATE INDEX signer_lease_owner ON txm.signer_lease USING btree (owner_incarnation, signer);
 CREATE INDEX signer_lease_owner_node ON txm.signer_lease USING btree (owner_node);
