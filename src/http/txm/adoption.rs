@@ -84,11 +84,12 @@ async fn free(service: &TxmService, new: &NewTx) -> Result<(), Refusal> {
     Err(Refusal::because(Code::DuplicateRequest, message))
 }
 
-/// Each nonce that the chain has and no row is named once, and is a transaction of the chain.
-/// `next`: the next nonce of the rows. The store compares the imports with its rows.
+/// Each nonce that the chain has and no row is named once, a foreign hash is the mined one, and no
+/// row holds the nonce of an import. `next`: the next nonce of the rows. The store compares again,
+/// with its rows locked.
 ///
 /// # Errors
-/// INVALID_REQUEST; SYSTEM_ERROR: the chain is away.
+/// INVALID_REQUEST; SYSTEM_ERROR: the chain or the store is away.
 pub(super) async fn name_nonces(
     service: &TxmService,
     signer: Address,
