@@ -4,9 +4,10 @@
 //! until the request's row is kept, so that two requests never count on the same coins.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use alloy_primitives::{Address, U256};
+use alloy_primitives::{Address, U256, U512};
 use chain::tx::{Tx, TxId};
 use parking_lot::Mutex;
 
@@ -55,6 +56,10 @@ struct Signer {
     is_open: bool,
     rows: BTreeMap<TxId, Row>,
     holds: BTreeMap<u64, OpenCost>,
+    /// The costs of all rows and holds, wei.
+    native: U512,
+    /// Those of each token, in its units.
+    tokens: BTreeMap<Address, U512>,
     /// Rows that are mined, as far as the count says, and have no receipt.
     unreceipted: usize,
 }
@@ -65,17 +70,52 @@ struct Row {
 }
 
 impl Signer {
-    fn costs(&self) -> impl Iterator<Item = &OpenCost> {
-        self.rows.values().map(|row| &row.cost).chain(self.holds.values())
+    fn add(&mut self, cost: &OpenCost) {
+        self.native += U512::from(cost.native);
+        if let Some((contract, amount)) = cost.token {
+            *self.tokens.entry(contract).or_default() += U512::from(amount);
+        }
+    }
+
+    fn subtract(&mut self, cost: &OpenCost) {
+        self.native -= U512::from(cost.native);
+        if let Some((contract, amount)) = cost.token
+            && let Entry::Occupied(mut sum) = self.tokens.entry(contract)
+        {
+            *sum.get_mut() -= U512::from(amount);
+            if sum.get().is_zero() {
+                sum.remove();
+            }
+        }
+    }
+
+    /// Takes a row in place of the one of this id; `None`: there is none any more.
+    fn put(&mut self, id: TxId, row: Option<Row>) {
+        if let Some(row) = &row {
+            self.add(&row.cost);
+        }
+        let before = match row {
+            Some(row) => self.rows.insert(id, row),
+            None => self.rows.remove(&id),
+        };
+        if let Some(before) = before {
+            self.subtract(&before.cost);
+        }
+    }
+
+    /// Forgets all rows.
+    fn clear(&mut self) {
+        for row in std::mem::take(&mut self.rows).into_values() {
+            self.subtract(&row.cost);
+        }
     }
 
     /// Whether these balances pay for a cost and for all that is open.
     fn affords(&self, cost: &OpenCost, native: U256, token: U256) -> bool {
-        let sum = self.costs().fold(cost.native, |sum, open| sum.saturating_add(open.native));
-        let Some((contract, amount)) = cost.token else { return sum <= native };
-        let same = self.costs().filter_map(|open| open.token).filter(|open| open.0 == contract);
-        let tokens = same.fold(amount, |sum, open| sum.saturating_add(open.1));
-        sum <= native && tokens <= token
+        let sum = self.native + U512::from(cost.native);
+        let Some((contract, amount)) = cost.token else { return sum <= U512::from(native) };
+        let tokens = self.tokens.get(&contract).copied().unwrap_or_default() + U512::from(amount);
+        sum <= U512::from(native) && tokens <= U512::from(token)
     }
 }
 
@@ -92,7 +132,10 @@ impl OpenRows {
         let mut signers = self.signers.lock();
         let kept = signers.entry(signer).or_default();
         kept.is_open = true;
-        kept.rows = rows.iter().filter_map(|tx| Some((tx.id, row(tx, max_fee)?))).collect();
+        kept.clear();
+        for tx in rows {
+            kept.put(tx.id, row(tx, max_fee));
+        }
     }
 
     /// Takes a row as it was written last. A terminal one leaves.
@@ -100,10 +143,7 @@ impl OpenRows {
         let mut signers = self.signers.lock();
         let kept = signers.entry(tx.new.signer).or_default();
         kept.is_open = true;
-        match row(tx, max_fee) {
-            Some(row) => drop(kept.rows.insert(tx.id, row)),
-            None => drop(kept.rows.remove(&tx.id)),
-        }
+        kept.put(tx.id, row(tx, max_fee));
     }
 
     /// Forgets the rows of a signer. Holds of requests under way stay.
@@ -111,7 +151,7 @@ impl OpenRows {
         let mut signers = self.signers.lock();
         if let Some(kept) = signers.get_mut(&signer) {
             kept.is_open = false;
-            kept.rows.clear();
+            kept.clear();
             kept.unreceipted = 0;
             if kept.holds.is_empty() {
                 signers.remove(&signer);
@@ -165,6 +205,7 @@ impl OpenRows {
         }
         let mut last = self.holds.lock();
         *last += 1;
+        kept.add(&cost);
         kept.holds.insert(*last, cost);
         Some(Hold { rows: Arc::clone(self), signer, number: *last })
     }
@@ -188,10 +229,63 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let mut signers = self.rows.signers.lock();
         if let Some(kept) = signers.get_mut(&self.signer) {
-            kept.holds.remove(&self.number);
+            if let Some(cost) = kept.holds.remove(&self.number) {
+                kept.subtract(&cost);
+            }
             if !kept.is_open && kept.holds.is_empty() {
                 signers.remove(&self.signer);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloy_primitives::Bytes;
+    use chain::payload::TxPayload;
+    use chain::tx::NewTx;
+    use uuid::Uuid;
+
+    use super::*;
+
+    const SIGNER: Address = Address::repeat_byte(1);
+    const TOKEN: Address = Address::repeat_byte(2);
+
+    /// Holds wei and units of the token where there are 10 of each.
+    fn hold(rows: &Arc<OpenRows>, native: u64, token: u64) -> Option<Hold> {
+        let token = (token > 0).then_some((TOKEN, U256::from(token)));
+        let most = U256::from(10);
+        rows.hold(SIGNER, OpenCost::new(U256::from(native), token), most, most)
+    }
+
+    #[test]
+    fn a_hold_counts_until_it_is_dropped() {
+        let rows = Arc::default();
+        let (first, second) = (hold(&rows, 4, 7), hold(&rows, 6, 0));
+        assert!(first.is_some() && second.is_some());
+        assert!(hold(&rows, 1, 0).is_none(), "no wei is left");
+        drop(second);
+        assert!(hold(&rows, 1, 4).is_none(), "3 units are left");
+        assert!(hold(&rows, 6, 3).is_some());
+        drop(first);
+        assert!(rows.signers.lock().is_empty(), "no owner, and nothing held");
+    }
+
+    #[test]
+    fn a_row_counts_as_it_was_kept_last() {
+        let rows = Arc::<OpenRows>::default();
+        let payload = TxPayload::of_call(SIGNER, U256::from(4), Bytes::new());
+        let (request_id, business_key, deadline_ms) = ("a".to_owned(), None, None);
+        let signer = SIGNER;
+        let new = NewTx { signer, request_id, business_key, payload, gas: Some(1), deadline_ms };
+        let tx = Tx::stored(TxId(Uuid::from_u128(1)), new, Some(0));
+        rows.keep(&tx, 2);
+        assert!(hold(&rows, 5, 0).is_none(), "6 are taken");
+        rows.keep(&tx, 1);
+        assert!(hold(&rows, 5, 0).is_some(), "5 are taken");
+        rows.open(SIGNER, std::slice::from_ref(&tx), 3);
+        assert!(hold(&rows, 4, 0).is_none() && hold(&rows, 3, 0).is_some(), "7 are taken");
+        rows.close(SIGNER);
+        assert!(hold(&rows, 10, 0).is_some());
     }
 }
