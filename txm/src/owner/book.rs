@@ -251,7 +251,7 @@ pub(super) struct Plan {
 /// The rows of one signer.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    rows: BTreeMap<TxId, Row>,
+    rows: BTreeMap<TxId, Box<Row>>,
     nonces: BTreeMap<u64, TxId>,
     waiting: BTreeSet<u64>,
     flying: BTreeSet<u64>,
@@ -287,11 +287,14 @@ impl Book {
             self.nonces.insert(nonce, id);
         }
         let mut row = match self.take_out(id) {
-            Some(row) => Row { tx, ..row },
+            Some(mut row) => {
+                row.tx = tx;
+                row
+            }
             None => {
                 // Its last owner has sent what it stored: a pool may have dropped that.
                 let sent = (!tx.attempts.is_empty()).then_some(now);
-                Row { sent, ..Row::new(tx, Place::Later) }
+                Box::new(Row { sent, ..Row::new(tx, Place::Later) })
             }
         };
         row.has_turn |= !row.tx.attempts.is_empty();
@@ -314,7 +317,7 @@ impl Book {
         }
     }
 
-    fn take_out(&mut self, id: TxId) -> Option<Row> {
+    fn take_out(&mut self, id: TxId) -> Option<Box<Row>> {
         let row = self.rows.remove(&id)?;
         let nonce = row.tx.nonce.unwrap_or(u64::MAX);
         self.ready.remove(&(nonce, id));
@@ -331,7 +334,7 @@ impl Book {
         Some(row)
     }
 
-    fn put_in(&mut self, id: TxId, mut row: Row) {
+    fn put_in(&mut self, id: TxId, mut row: Box<Row>) {
         let nonce = row.tx.nonce.unwrap_or(u64::MAX);
         row.place = row.place();
         match row.place {
@@ -393,12 +396,12 @@ impl Book {
 
     /// A row.
     pub(super) fn row(&self, id: TxId) -> Option<&Row> {
-        self.rows.get(&id)
+        self.rows.get(&id).map(|row| &**row)
     }
 
     /// The row of a nonce.
     pub(super) fn at(&self, nonce: u64) -> Option<&Row> {
-        self.rows.get(self.nonces.get(&nonce)?)
+        self.row(*self.nonces.get(&nonce)?)
     }
 
     /// Every row's id.
