@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout};
 
 use super::breaker::Breaker;
 use super::look::Seen;
@@ -26,6 +27,8 @@ pub(super) struct Member<E> {
     breaker: Mutex<Breaker>,
     /// The places of questions: half of the calls under way, so that sends have the others.
     places: Semaphore,
+    /// The longest wait for a place: the time of a call.
+    patience: Duration,
     /// The newest batch of questions. Further ones join it while it waits for a place.
     batch: Mutex<Option<Batch>>,
     /// Changed by the cycle of heads, except for `wanted` and `lacks_hashes`.
@@ -60,6 +63,7 @@ impl<E: Endpoint> Member<E> {
             endpoint,
             breaker: Mutex::new(Breaker::new(options.poll)),
             places: Semaphore::new(places),
+            patience: options.rpc_timeout,
             batch: Mutex::default(),
             chain: Mutex::default(),
         }
@@ -79,8 +83,8 @@ impl<E: Endpoint> Member<E> {
                 let (batch, first) = self.join(part);
                 answers.extend_from_slice(&batch.await[first..first + part.len()]);
             } else {
-                let _place = self.places.acquire().await;
-                answers.extend(self.call(part).await);
+                let place = self.place().await;
+                answers.extend(self.call_in(place, part).await);
             }
         }
         Some(answers)
@@ -113,13 +117,26 @@ impl<E: Endpoint> Member<E> {
         let calls = Arc::new(Mutex::new(Some(part.to_vec())));
         let (member, waiting) = (Arc::clone(self), Arc::clone(&calls));
         let answers = async move {
-            let _place = member.places.acquire().await;
+            let place = member.place().await;
             let calls = waiting.lock().take().unwrap_or_default();
-            member.call(&calls).await.into()
+            member.call_in(place, &calls).await.into()
         };
         let answers = answers.boxed().shared();
         *newest = answers.downgrade().map(|answers| Batch { calls, answers });
         (answers, 0)
+    }
+
+    /// A place for a question; `None`: an endpoint that does not answer holds all of them.
+    async fn place(&self) -> Option<SemaphorePermit<'_>> {
+        timeout(self.patience, self.places.acquire()).await.ok()?.ok()
+    }
+
+    /// Makes calls if there is a place for them.
+    async fn call_in(&self, place: Option<SemaphorePermit<'_>>, calls: &[RpcCall]) -> Vec<Answer> {
+        match place {
+            Some(_) => self.call(calls).await,
+            None => vec![Err(RpcError::Unknown("no free place".to_owned())); calls.len()],
+        }
     }
 
     /// Makes calls, the breaker open or not. It always has one answer a call.
