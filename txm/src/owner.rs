@@ -171,6 +171,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 Event::Order(order) => self.order(order),
                 Event::Looked => {
                     self.look = self.looks.borrow_and_update().clone();
+                    self.following.forget_refused_market();
                     self.looked();
                 }
                 Event::Time => {}

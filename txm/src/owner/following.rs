@@ -77,6 +77,13 @@ impl Following {
     pub(super) fn waits_for_market(&self) -> bool {
         self.wants_market || self.is_pricing || self.is_refused
     }
+
+    /// Behind a new look: the market is asked for again if it had a price that was refused.
+    pub(super) fn forget_refused_market(&mut self) {
+        if std::mem::take(&mut self.is_refused) {
+            (self.market_at, self.wants_market) = (None, true);
+        }
+    }
 }
 
 impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
@@ -232,9 +239,6 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     /// Compares all rows with a new look at the chain.
     pub(super) fn looked(&mut self) {
-        if std::mem::take(&mut self.following.is_refused) {
-            (self.following.market_at, self.following.wants_market) = (None, true);
-        }
         let Some(head) = self.look.head().filter(|_| self.writing.is_open) else { return };
         for id in self.book.mined_rows() {
             self.follow(id);
