@@ -47,6 +47,8 @@ pub use self::token::X_APPROVER;
 /// The largest body of a client, bytes: the longest data of a call as hexadecimal digits, and the
 /// fields around it.
 pub const BODY_BYTES_MAX: usize = 131_072;
+/// The largest body of an adoption, bytes: some 6,000 imports, which have to be named in one call.
+const ADOPTION_BYTES_MAX: usize = 1_048_576;
 
 /// Between two looks at a row that a request waits for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use alloy_primitives::{B256, keccak256};
+use alloy_primitives::{B256, U256, keccak256};
 use serde_json::{Value, json};
 
 use super::place::{Party, Place, operator};
@@ -247,6 +247,12 @@ fn non_005_nonces_that_were_seen_are_filled_before_a_restored_signer_pays() {
         let adopt = ["signer", "adopt", &signer, "--approver-token-file", &token];
         operate(&node, &[&adopt[..], words].concat())
     };
+    let (exit, words) = adopt(&["--drop", "w-1"]);
+    assert!(exit == 1 && words.contains("the adoption that lifts the suspension"), "{words}");
+    let many = (1..=2_000).map(|n| format!("--import={}=m-{n}", B256::from(U256::from(n))));
+    let many: Vec<String> = many.collect();
+    let (exit, words) = adopt(&many.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(exit == 1 && words.contains("is not mined"), "a body for thousands: {words}");
     let (exit, words) = adopt(&[]);
     assert!(exit == 0 && words.contains("still suspended: nonces up to 2"), "{words}");
     let fill = |nonce| operate(&node, &["tx", "fill-gap", "--signer", &signer, "--nonce", nonce]);

@@ -8,6 +8,7 @@ use chain::payload::TxPayload;
 use chain::state::TxState;
 use chain::tx::{FailCode, NewTx};
 use domain::code::Code;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::body::ImportDraft;
 use super::{TxmService, store_away};
@@ -16,6 +17,8 @@ use crate::postgres::txm::details::{Adoption, ToAdopt, TxImport};
 
 /// The most requests that a refusal names.
 const NAMED_MAX: usize = 20;
+/// The questions of one adoption to the chain, or to PostgreSQL, at a time.
+const QUESTIONS_IN_FLIGHT: usize = 16;
 
 /// The rows of mined transactions, by nonce. Each is one of the signer, as its signature tells.
 ///
@@ -27,8 +30,9 @@ pub(super) async fn imports(
     drafts: &[ImportDraft],
 ) -> Result<BTreeMap<u64, TxImport>, Refusal> {
     let mut imports = BTreeMap::new();
-    for draft in drafts {
-        let (nonce, import) = import(service, signer, draft).await?;
+    let asked: Vec<_> = drafts.iter().map(|draft| import(service, signer, draft)).collect();
+    let mut found = stream::iter(asked).buffered(QUESTIONS_IN_FLIGHT);
+    while let Some((nonce, import)) = found.try_next().await? {
         if imports.insert(nonce, import).is_some() {
             return Err(invalid(format!("import names nonce {nonce} twice.")));
         }
@@ -98,9 +102,11 @@ pub(super) async fn name_nonces(
     next: u64,
 ) -> Result<(), Refusal> {
     let Adoption { cursor, foreign, imports, .. } = adoption;
-    for nonce in imports.keys() {
-        let (rows, _) =
-            service.reads.nonces(signer, *nonce, nonce + 1).await.map_err(store_away)?;
+    let mut found = stream::iter(imports.keys().copied())
+        .map(|nonce| async move { (nonce, service.reads.nonces(signer, nonce, nonce + 1).await) })
+        .buffered(QUESTIONS_IN_FLIGHT);
+    while let Some((nonce, rows)) = found.next().await {
+        let (rows, _) = rows.map_err(store_away)?;
         if rows.iter().any(|row| row.code != Some(FailCode::NonceTaken)) {
             return Err(invalid(format!("import: nonce {nonce} has a row.")));
         }
@@ -121,6 +127,20 @@ pub(super) async fn name_nonces(
         return Err(invalid(format!("{why} nonce {nonce}, which the chain has and no row.")));
     }
     Ok(())
+}
+
+/// The suspension stays. Its requests are named when it is lifted: until then others may be known.
+///
+/// # Errors
+/// INVALID_REQUEST: one is named. `nonce`: the count of the chain that ends the suspension.
+pub(super) fn name_no_requests(adoption: &Adoption, nonce: u64) -> Result<(), Refusal> {
+    if adoption.pays.is_empty() && adoption.drops.is_empty() && adoption.rest.is_none() {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "pay, drop and rest are given with the adoption that lifts the suspension. It stays until \
+         the chain has mined the nonces below {nonce}. Leave them out now."
+    )))
 }
 
 /// Each request without a nonce from before the suspension is named once.

@@ -7,15 +7,16 @@ use hyper::StatusCode;
 use serde_json::json;
 use txm::store::Suspension;
 
-use super::adoption::{imports, name_nonces, name_requests};
+use super::adoption::{imports, name_no_requests, name_nonces, name_requests};
 use super::body::{AdoptDraft, ReasonDraft, SignerDraft, SuspensionDraft, address};
 use super::shown::{SignerBody, SignersBody};
 use super::token::{TxCaller, admin};
-use super::{TxmService, store_away};
+use super::{ADOPTION_BYTES_MAX, TxmService, store_away};
 use crate::audit::halt::check_reason;
 use crate::http::answer::json;
 use crate::http::refusal::{Outcome, Refusal, invalid};
 use crate::http::request::{Call, parse, query};
+use crate::http::service::BodyLimits;
 use crate::postgres::txm::details::{Adoption, Deed, SignerKind, SignerRow};
 use domain::code::Code;
 
@@ -112,7 +113,8 @@ pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Out
     let second = admin(TxCaller::second(&service.intake, &call, user)?);
     let signer = known(service, signer).await?;
     let request_id = call.request_id.clone();
-    let draft: AdoptDraft = parse(&service.intake.body(call).await?)?;
+    let limits = BodyLimits { bytes_max: ADOPTION_BYTES_MAX, ..service.intake.limits };
+    let draft: AdoptDraft = parse(&limits.body(call).await?)?;
     check(&draft.reason)?;
     let foreign = draft.foreign()?;
     let next = stored(service, signer).await?.map_or(0, |row| row.cursor);
@@ -126,8 +128,9 @@ pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Out
     let upcoming = cursor.max(next);
     let waits_for = needs.seen.filter(|seen| *seen > upcoming);
     name_nonces(service, signer, &adoption, &needs, next).await?;
-    if waits_for.is_none() {
-        name_requests(&adoption, &needs)?;
+    match waits_for {
+        None => name_requests(&adoption, &needs)?,
+        Some(nonce) => name_no_requests(&adoption, nonce)?,
     }
     let actor = admin(user);
     let deed = Deed { actor: &actor, reason: &draft.reason };
