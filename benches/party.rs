@@ -127,11 +127,11 @@ impl Place {
     }
 
     /// How long [`Place::commits`] takes, ms.
-    pub(crate) const COUNTERS_PAUSE_MS: u64 = 1_500;
+    pub(crate) const COUNTERS_PAUSE_MS: u64 = 11_000;
 
     /// Transactions of the database that have ended, those that only read too.
     pub(crate) async fn commits(&self) -> anyhow::Result<i64> {
-        // PostgreSQL's own counters lag by up to a second.
+        // A session that is idle tells its counters within 10 s (PGSTAT_IDLE_INTERVAL).
         let pause = format!(
             "SELECT pg_stat_force_next_flush(), pg_sleep({}::float8 / 1000)",
             Place::COUNTERS_PAUSE_MS
