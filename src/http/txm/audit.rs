@@ -184,8 +184,8 @@ async fn part(
     to: Option<u64>,
 ) -> Result<Part, Refusal> {
     let before = mined(service, signer).await?;
-    let signers = service.reads.signers().await.map_err(store_away)?;
-    let cursor = signers.iter().find(|row| row.signer == signer).map_or(0, |row| row.cursor);
+    let row = service.reads.signer(signer).await.map_err(store_away)?;
+    let cursor = row.map_or(0, |row| row.cursor);
     let all = before.max(cursor);
     let end = to.map_or(all, |to| all.min(to + 1)).min(from + NONCES_MAX);
     let (rows, jumps) = service.reads.nonces(signer, from, end).await.map_err(store_away)?;

@@ -17,7 +17,7 @@ use crate::http::answer::json;
 use crate::http::refusal::{Outcome, Refusal, invalid};
 use crate::http::request::{Call, parse, query};
 use crate::http::service::BodyLimits;
-use crate::postgres::txm::details::{Adoption, Deed, SignerKind, SignerRow};
+use crate::postgres::txm::details::{Adoption, Deed, SignerKind};
 use domain::code::Code;
 
 /// The operators' own suspension.
@@ -64,14 +64,14 @@ pub(super) async fn add(service: &TxmService, call: Call) -> Outcome {
             json!({"signer": signer, "kind": kind.name(), "nextNonce": cursor, "added": is_new});
         json(StatusCode::OK, &body, &request_id)
     };
-    if let Some(row) = stored(service, signer).await? {
+    if let Some(row) = service.reads.signer(signer).await.map_err(store_away)? {
         return Ok(told(row.kind, row.cursor, false));
     }
     let cursor = settled_count(service, signer, 0).await?;
     let actor = admin(user);
     let deed = Deed { actor: &actor, reason: &draft.reason };
     let is_new = service.reads.add_signer(signer, kind, cursor, &deed).await.map_err(store_away)?;
-    match stored(service, signer).await? {
+    match service.reads.signer(signer).await.map_err(store_away)? {
         // Another one was faster, perhaps with another kind.
         Some(row) if !is_new => Ok(told(row.kind, row.cursor, false)),
         _ => Ok(told(kind, cursor, is_new)),
@@ -117,7 +117,7 @@ pub(super) async fn adopt(service: &TxmService, signer: &str, call: Call) -> Out
     let draft: AdoptDraft = parse(&limits.body(call).await?)?;
     check(&draft.reason)?;
     let foreign = draft.foreign()?;
-    let next = stored(service, signer).await?.map_or(0, |row| row.cursor);
+    let next = service.reads.signer(signer).await.map_err(store_away)?.map_or(0, |row| row.cursor);
     let needs = service.reads.to_adopt(signer).await.map_err(store_away)?;
     // Signed nonces of the lost database may be pending: the suspension stays until they are mined.
     let ours = next.max(needs.seen.unwrap_or(0));
@@ -250,15 +250,10 @@ fn told(signer: Address, name: &str, is_set: bool, changed: bool, request_id: &s
 /// The signer of a path, if the store knows it.
 pub(super) async fn known(service: &TxmService, text: &str) -> Result<Address, Refusal> {
     let signer = address("signer", text)?;
-    match stored(service, signer).await? {
+    match service.reads.signer(signer).await.map_err(store_away)? {
         Some(_) => Ok(signer),
         None => Err(Code::SignerUnknown.into()),
     }
-}
-
-async fn stored(service: &TxmService, signer: Address) -> Result<Option<SignerRow>, Refusal> {
-    let rows = service.reads.signers().await.map_err(store_away)?;
-    Ok(rows.into_iter().find(|row| row.signer == signer))
 }
 
 /// Checks the reason of an action.

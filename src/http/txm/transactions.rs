@@ -260,8 +260,8 @@ async fn refuse_of_suspended(
     signer: Address,
     nonce: Option<u64>,
 ) -> Result<(), Refusal> {
-    let rows = service.reads.signers().await.map_err(store_away)?;
-    let Some(row) = rows.into_iter().find(|row| row.signer == signer) else { return Ok(()) };
+    let row = service.reads.signer(signer).await.map_err(store_away)?;
+    let Some(row) = row else { return Ok(()) };
     let is_refused = match nonce {
         Some(_) => !row.suspensions.is_empty(),
         None => row.suspensions.iter().any(Suspension::may_lack_rows),
@@ -274,8 +274,7 @@ async fn refuse_of_suspended(
 async fn is_compared(service: &TxmService, signer: Address) -> Result<(), Refusal> {
     // Before the rows, which may get further nonces meanwhile.
     let counts = service.desk.counts(signer).await;
-    let rows = service.reads.signers().await.map_err(store_away)?;
-    let Some(row) = rows.into_iter().find(|row| row.signer == signer) else {
+    let Some(row) = service.reads.signer(signer).await.map_err(store_away)? else {
         return Err(Code::SignerUnknown.into());
     };
     if service.desk.shares_keys() {

@@ -45,7 +45,7 @@ const SIGNERS: &str = "\
       FROM txm.signers s JOIN txm.signer_nonce_cursor c ON c.signer = s.signer \
       LEFT JOIN txm.signer_lease l ON l.signer = s.signer \
       LEFT JOIN txm.nodes n ON n.incarnation = l.owner_incarnation \
-     ORDER BY s.signer";
+     WHERE $1 IN ('', s.signer) ORDER BY s.signer";
 
 /// Nothing becomes visible behind a place below the oldest running transaction.
 const EVENTS: &str = "\
@@ -53,8 +53,8 @@ const EVENTS: &str = "\
            txm.ms(e.at) \
       FROM txm.tx_events e \
      WHERE (e.epoch, e.xid, e.event_id) > ($1, $2, $3) \
-       AND (e.epoch < (SELECT epoch FROM txm.settings) \
-            OR e.xid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint) \
+       AND (e.epoch, e.xid) < ((SELECT epoch FROM txm.settings), \
+                               pg_snapshot_xmin(pg_current_snapshot())::text::bigint) \
      ORDER BY e.epoch, e.xid, e.event_id LIMIT $4";
 
 /// The rows of the manager, for any node.
@@ -234,7 +234,16 @@ impl TxmReads {
     /// # Errors
     /// [`StoreError`].
     pub async fn signers(&self) -> Result<Vec<SignerRow>, StoreError> {
-        self.rows(SIGNERS, &[]).await?.iter().map(signer).collect()
+        self.rows(SIGNERS, &[&""]).await?.iter().map(signer).collect()
+    }
+
+    /// One signer.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn signer(&self, address: Account) -> Result<Option<SignerRow>, StoreError> {
+        let rows = self.rows(SIGNERS, &[&address_text(&address)]).await?;
+        rows.first().map(signer).transpose()
     }
 
     /// The rows of a signer with a nonce from `first` up to `before`, without it, by nonce; and the

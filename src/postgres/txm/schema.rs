@@ -21,7 +21,7 @@ const HISTORY: &str = "txm.migrations";
 
 /// The version of the functions: rises with each change that nodes of the version before still work
 /// with. A node that starts leaves functions of a later version in place.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The pause behind a lock that was not free, and the most tries.
 const TRIES: usize = 60;

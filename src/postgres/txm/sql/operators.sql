@@ -222,7 +222,9 @@ $$;
 CREATE FUNCTION txm.adopted(c txm.tx_commands, p_actor TEXT) RETURNS VOID LANGUAGE plpgsql AS $$
 DECLARE
     upcoming BIGINT := (c.body ->> 'cursor')::bigint;
+    -- Taken out of the body once: it may be long.
     imports JSONB := COALESCE(c.body -> 'import', '{}');
+    foreigns JSONB := COALESCE(c.body -> 'foreign', '{}');
     pays JSONB := COALESCE(c.body -> 'pay', '[]');
     drops JSONB := COALESCE(c.body -> 'drop', '[]');
     rest TEXT := c.body ->> 'rest';
@@ -251,7 +253,7 @@ BEGIN
     END IF;
     -- Every nonce that is passed over, or was lost, was named by the operators, once.
     IF EXISTS (SELECT FROM unnest(wanted) n
-                WHERE (c.body -> 'foreign') ? n::text = imports ? n::text) THEN
+                WHERE foreigns ? n::text = imports ? n::text) THEN
         RAISE EXCEPTION 'nonces % of % are not all named, each once', wanted, c.signer
             USING ERRCODE = 'UB002';
     END IF;
@@ -268,6 +270,11 @@ BEGIN
     UPDATE txm.signer_nonce_cursor n SET next_nonce = upcoming, updated_at = txm.clock()
      WHERE n.signer = c.signer AND n.next_nonce < upcoming;
     IF needs.seen > GREATEST(was.next_nonce, upcoming) THEN
+        -- A node that was started meanwhile has seen more.
+        IF pays <> '[]' OR drops <> '[]' OR rest IS NOT NULL THEN
+            RAISE EXCEPTION '% stays suspended: its requests are named later', c.signer
+                USING ERRCODE = 'UB002';
+        END IF;
         RETURN;
     END IF;
     IF needs.filling > 0 THEN

@@ -129,7 +129,9 @@ BEGIN
            answers = t.answers || COALESCE(c -> 'answers', '{}'),
            answered_at = CASE WHEN c ? 'answers' THEN p_now ELSE t.answered_at END
       FROM unnest(p_steps) s CROSS JOIN LATERAL jsonb_array_elements(s -> 'classes') c
-     WHERE t.tx_id = (s ->> 'id')::uuid AND t.attempt = (c ->> 'number')::int;
+     WHERE t.tx_id = (s ->> 'id')::uuid AND t.attempt = (c ->> 'number')::int
+       AND (c ? 'answers' OR t.class IS DISTINCT FROM c ->> 'class'
+            OR (c ->> 'was_in_pool')::boolean AND NOT t.was_in_pool);
     INSERT INTO txm.tx_confirmations (tx_id, fork, block_number, at, block_hash, parent_hash)
     SELECT (s ->> 'id')::uuid, (s ->> 'fork')::int, (b ->> 'number')::bigint, p_now,
            txm.bytes(b ->> 'hash'), txm.bytes(b ->> 'parent')
@@ -267,9 +269,9 @@ BEGIN
 END
 $$;
 
--- Fenced: everything of a signer that its new owner must know. Kinds: suspended, cursor, tx (by
--- nonce those that are not final, ended ones among them, then the oldest 1000 of those without a
--- nonce), jumped (those below a row that is final on chain are mined, and left out), command. The
+-- Fenced: everything of a signer that its new owner must know. Kinds: suspended, cursor, command,
+-- tx (by nonce those that are not final, ended ones among them, then the oldest 1000 of those
+-- without a nonce), jumped (those below a row that is final on chain are mined, and left out). The
 -- others arrive.
 CREATE FUNCTION txm.book(p_signer TEXT, p_me BIGINT, p_token BIGINT)
 RETURNS TABLE (kind TEXT, body TEXT) LANGUAGE plpgsql AS $$
@@ -286,6 +288,9 @@ BEGIN
                    FROM txm.signer_suspensions s WHERE s.signer = p_signer ORDER BY s.reason;
     RETURN QUERY SELECT 'cursor', c.next_nonce::text
                    FROM txm.signer_nonce_cursor c WHERE c.signer = p_signer;
+    -- Before the rows: a command about a row that is not read then is about one that is over.
+    RETURN QUERY SELECT 'command', txm.command_json(c)::text FROM txm.tx_commands c
+                  WHERE c.signer = p_signer AND c.state = 1 ORDER BY c.command_id;
     RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM txm.managed_tx t
                   WHERE t.signer = p_signer AND t.final_at IS NULL AND t.nonce IS NOT NULL
                   ORDER BY t.nonce;
@@ -298,15 +303,17 @@ BEGIN
                   WHERE j.signer = p_signer AND j.before_nonce > settled AND n > settled
                     AND txm.is_jumped(p_signer, n)
                   ORDER BY n;
-    RETURN QUERY SELECT 'command', txm.command_json(c)::text FROM txm.tx_commands c
-                  WHERE c.signer = p_signer AND c.state = 1 ORDER BY c.command_id;
 END
 $$;
 
 -- Work that came to signers: rows without a nonce that are not known, the oldest first, at most
 -- 100; rows without a nonce and with a deadline that has passed; open commands; suspensions.
+-- Planned anew for each look: as a constant, the list of known rows is hashed.
 CREATE FUNCTION txm.arrived(p_signers TEXT[], p_known UUID[])
-RETURNS TABLE (kind TEXT, signer TEXT, body TEXT) LANGUAGE plpgsql AS $$
+RETURNS TABLE (kind TEXT, signer TEXT, body TEXT)
+LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    now TIMESTAMPTZ := txm.clock();
 BEGIN
     RETURN QUERY SELECT 'tx', t.signer, txm.tx_json(t)::text FROM (
         SELECT r.* FROM unnest(p_signers) s (signer) CROSS JOIN LATERAL (
@@ -319,7 +326,7 @@ BEGIN
                    FROM unnest(p_signers) s (signer) CROSS JOIN LATERAL (
                        SELECT r.tx_id FROM txm.managed_tx r
                         WHERE r.signer = s.signer AND r.nonce IS NULL AND r.final_at IS NULL
-                          AND r.deadline <= txm.clock() AND r.state = 0
+                          AND r.deadline <= now AND r.state = 0
                         ORDER BY r.deadline LIMIT 100) m;
     RETURN QUERY SELECT 'command', c.signer, txm.command_json(c)::text
                    FROM unnest(p_signers) s (signer)
