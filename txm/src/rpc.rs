@@ -90,6 +90,7 @@ impl RpcCall {
             RpcCall::Count(..)
                 | RpcCall::Receipt(_)
                 | RpcCall::Transaction(_)
+                | RpcCall::Raw(_)
                 | RpcCall::Balance(_)
                 | RpcCall::CodeLength(_)
         )

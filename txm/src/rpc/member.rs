@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::breaker::Breaker;
 use super::look::Seen;
@@ -27,8 +26,6 @@ pub(super) struct Member<E> {
     breaker: Mutex<Breaker>,
     /// The places of questions: half of the calls under way, so that sends have the others.
     places: Semaphore,
-    /// The longest wait for a place: the time of a call.
-    patience: Duration,
     /// The newest batch of questions. Further ones join it while it waits for a place.
     batch: Mutex<Option<Batch>>,
     /// Changed by the cycle of heads, except for `wanted` and `lacks_hashes`.
@@ -63,7 +60,6 @@ impl<E: Endpoint> Member<E> {
             endpoint,
             breaker: Mutex::new(Breaker::new(options.poll)),
             places: Semaphore::new(places),
-            patience: options.rpc_timeout,
             batch: Mutex::default(),
             chain: Mutex::default(),
         }
@@ -71,19 +67,23 @@ impl<E: Endpoint> Member<E> {
 
     /// Asks, in batches; `None`: the endpoint is left out for now.
     pub(super) async fn ask(self: &Arc<Self>, calls: &[RpcCall]) -> Option<Vec<Answer>> {
-        if !self.breaker.lock().admit(Instant::now()) {
-            return None;
-        }
+        let tries = {
+            let mut breaker = self.breaker.lock();
+            if !breaker.admit(Instant::now()) {
+                return None;
+            }
+            breaker.is_shut()
+        };
         let mut answers = Vec::with_capacity(calls.len());
         for part in calls.chunks(BATCH_CALLS_MAX) {
             if part.iter().all(|call| matches!(call, RpcCall::Block(_))) {
                 // Heads wait for no other question: without them the node gives its signers back.
                 answers.extend(self.call(part).await);
             } else if part.iter().all(RpcCall::is_light) {
-                let (batch, first) = self.join(part);
+                let (batch, first) = self.join(part, tries);
                 answers.extend_from_slice(&batch.await[first..first + part.len()]);
             } else {
-                let place = self.place().await;
+                let place = self.place(tries).await;
                 answers.extend(self.call_in(place, part).await);
             }
         }
@@ -103,6 +103,7 @@ impl<E: Endpoint> Member<E> {
     fn join(
         self: &Arc<Self>,
         part: &[RpcCall],
+        tries: bool,
     ) -> (Shared<BoxFuture<'static, Arc<[Answer]>>>, usize) {
         let mut newest = self.batch.lock();
         if let Some(batch) = &*newest
@@ -117,7 +118,7 @@ impl<E: Endpoint> Member<E> {
         let calls = Arc::new(Mutex::new(Some(part.to_vec())));
         let (member, waiting) = (Arc::clone(self), Arc::clone(&calls));
         let answers = async move {
-            let place = member.place().await;
+            let place = member.place(tries).await;
             let calls = waiting.lock().take().unwrap_or_default();
             member.call_in(place, &calls).await.into()
         };
@@ -126,16 +127,18 @@ impl<E: Endpoint> Member<E> {
         (answers, 0)
     }
 
-    /// A place for a question; `None`: an endpoint that does not answer holds all of them.
-    async fn place(&self) -> Option<SemaphorePermit<'_>> {
-        timeout(self.patience, self.places.acquire()).await.ok()?.ok()
+    /// A place for questions; `None`: the breaker has opened since they were admitted, so those that
+    /// wait do not each take the time of a call. `tries`: they are to try an open one.
+    async fn place(&self, tries: bool) -> Option<SemaphorePermit<'_>> {
+        let place = self.places.acquire().await.ok()?;
+        (tries || !self.is_shut()).then_some(place)
     }
 
     /// Makes calls if there is a place for them.
     async fn call_in(&self, place: Option<SemaphorePermit<'_>>, calls: &[RpcCall]) -> Vec<Answer> {
         match place {
             Some(_) => self.call(calls).await,
-            None => vec![Err(RpcError::Unknown("no free place".to_owned())); calls.len()],
+            None => vec![Err(RpcError::Unknown("it does not answer".to_owned())); calls.len()],
         }
     }
 

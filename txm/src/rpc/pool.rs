@@ -297,13 +297,15 @@ impl<E: Endpoint> Pool<E> {
         let mut calls = vec![RpcCall::BySenderAndNonce(signer, nonce)];
         calls.extend(hashes.iter().map(|hash| RpcCall::Transaction(*hash)));
         let answers = self.ask_all(&calls).await;
+        let mut all = answers.iter().flat_map(|(_, answers)| answers);
+        let is_away = all.all(|answer| matches!(answer, Err(RpcError::Unknown(_))));
         let answers: Vec<&RpcValue> = answers
             .iter()
             .flat_map(|(_, answers)| answers)
             .filter_map(|it| it.as_ref().ok())
             .collect();
         // The call by nonce may be unknown everywhere, and a row may have no hash.
-        let is_silent = answers.is_empty() && !hashes.is_empty();
+        let is_silent = is_away || answers.is_empty() && !hashes.is_empty();
         let mut found: Vec<B256> = answers
             .into_iter()
             .filter_map(|value| match value {
