@@ -10,11 +10,15 @@ use std::time::Duration;
 use alloy_primitives::{Address, B256};
 use chain::decide::TxStep;
 use chain::tx::{NewTx, Tx, TxId};
+use uuid::Uuid;
 
 use crate::news::News;
 
 /// The most rows that one look for arrivals returns.
 pub const ARRIVED_MAX: usize = 100;
+
+/// The most rows without a nonce that a book has.
+pub const BOOK_UNNUMBERED_MAX: usize = 1_000;
 
 /// A lease of a signer: this process may act for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,6 +153,14 @@ pub struct SignerBook {
     pub jumped: Vec<u64>,
     /// The commands that are not done, the oldest first.
     pub commands: Vec<TxCommand>,
+}
+
+impl SignerBook {
+    /// The last id up to which each open row is here. Those with a nonce all are.
+    pub fn read_to(&self) -> TxId {
+        let mut ids = self.txs.iter().filter(|tx| tx.nonce.is_none()).map(|tx| tx.id);
+        ids.nth(BOOK_UNNUMBERED_MAX - 1).unwrap_or(TxId(Uuid::max()))
+    }
 }
 
 /// The row of a request.

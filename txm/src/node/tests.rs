@@ -10,18 +10,20 @@ use std::task::{Context, Poll};
 
 use alloy_primitives::{B256, Bytes, U256};
 use chain::payload::TxPayload;
-use chain::tx::{NewTx, Tx};
+use chain::state::TxState;
+use chain::tx::{NewTx, SubState, Tx, TxId};
 use chain::view::BlockRef;
 use futures_util::task::AtomicWaker;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout};
+use uuid::Uuid;
 
 use super::*;
-use crate::model::store::{ModelDatabase, ModelStore, StoreCall, StoreFault};
+use crate::model::store::{CommandEnd, ModelDatabase, ModelStore, StoreCall, StoreFault};
 use crate::refusal::TxRefusal;
 use crate::rpc::{Block, BlockAt, RpcCall, RpcError, RpcValue};
 use crate::signer::{SignError, SignedBytes, Unsigned};
-use crate::store::{CommandWish, Created, OtherOwner, TxStore as _};
+use crate::store::{BOOK_UNNUMBERED_MAX, CommandWish, Created, OtherOwner, TxStore as _};
 
 /// A chain that stands still: accounts are rich, and nothing was ever sent.
 #[derive(Clone, Default)]
@@ -338,6 +340,34 @@ async fn later_rows_get_their_nonce_from_the_owner() {
     a.desk.create(request(keys[0], "3"), true).await.expect("kept");
     eventually("a nonce", || database.rows()[2].nonce == Some(2)).await;
     assert!(before.elapsed() < Duration::from_millis(80), "{:?}", before.elapsed());
+    database.check();
+}
+
+/// Goal: a row without a nonce that a book has no place for is still known, and is cancelled. Method:
+/// a suspended signer with more of them than a book has; a command about no row has it read again.
+#[tokio::test(start_paused = true)]
+async fn a_cancel_reaches_a_row_that_the_book_has_no_place_for() {
+    let (database, keys) = database(1);
+    database.suspend(keys[0], "OPERATOR", "admin/7");
+    let node = start(&database, "a", &keys);
+    for number in 0..BOOK_UNNUMBERED_MAX + 2 {
+        node.desk.create(request(keys[0], &number.to_string()), true).await.expect("kept");
+    }
+    let rows = database.rows();
+    let last = rows.iter().map(|tx| tx.id).max().expect("rows");
+    let is_told = |tx: &Tx| tx.sub == Some(SubState::Suspended);
+    eventually("all are at the owner", || database.rows().iter().all(is_told)).await;
+    let cancel = |id| database.command(keys[0], Some(id), CommandWish::Cancel);
+    for (id, end) in [
+        (TxId(Uuid::nil()), CommandEnd::Refused("it is over".to_owned())),
+        (last, CommandEnd::Done),
+    ] {
+        let command = cancel(id);
+        eventually("an end", || database.command_end(command).is_some()).await;
+        assert_eq!(database.command_end(command), Some(end));
+    }
+    let row = database.row(last).expect("it is there");
+    assert_eq!((row.state, row.nonce), (TxState::Failed, None));
     database.check();
 }
 

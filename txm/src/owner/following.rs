@@ -269,7 +269,14 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             self.want_receipts(id);
             return;
         }
-        let confirmed = self.look.confirmed(&row.tx.told, (number, hash), options.required);
+        // Told all: the lists of each endpoint are compared once more only if this one has ended.
+        let told = &row.tx.told;
+        let is_told = told.len() > options.required
+            && told.last().is_some_and(|last| self.look.has(last.number, last.hash));
+        let confirmed = match is_told {
+            true => None,
+            false => self.look.confirmed(told, (number, hash), options.required),
+        };
         if let Some(confirmed) = confirmed {
             self.book.tell(id, TxFact::Confirmed(confirmed), None);
         } else if self.look.is_final(number, hash, options.finality, options.required) {

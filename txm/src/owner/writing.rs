@@ -68,7 +68,7 @@ pub(super) struct Writing {
     /// The calls that the store did.
     wells: u64,
     /// Rows of a write with an unknown outcome: their effects are lost.
-    lost: Vec<TxId>,
+    pub lost: Vec<TxId>,
     /// Suspensions to be written.
     suspensions: VecDeque<(&'static str, String)>,
     /// Commands that are over.
@@ -486,7 +486,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     fn opened(&mut self, read: SignerBook) {
         let now = Instant::now();
         self.well();
-        let is_first = !self.writing.is_open;
+        let (is_first, read_to) = (!self.writing.is_open, read.read_to());
         (self.writing.is_open, self.writing.must_open) = (true, false);
         // Arrivals that came while it was read may be newer, or older: both count.
         let suspensions = match self.writing.is_arrived {
@@ -522,14 +522,18 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.take_up(id);
             }
         }
-        // A row that is final is not in the book; nothing of it is left to do.
+        // A row that is final is not in the book; nothing of it is left to do. One behind those that
+        // were read is as it was, or arrives again.
         for id in self.book.ids() {
-            let is_open = self.book.row(id).is_some_and(|row| !row.tx.state.is_terminal());
-            if is_open && !known.contains(&id) {
+            let Some(row) = self.book.row(id).filter(|row| !row.tx.state.is_terminal()) else {
+                continue;
+            };
+            let was_read = row.tx.nonce.is_some() || id <= read_to || lost.contains(&id);
+            if was_read && !known.contains(&id) {
                 self.book.forget(id);
             }
         }
-        self.take_commands(read.commands, true);
+        self.take_commands(read.commands, Some(read_to));
         for order in std::mem::take(&mut self.early) {
             self.order(Some(match order {
                 // It was read before the book, or beside it.

@@ -11,10 +11,9 @@ use super::base::{Base, CommandEnd, Row};
 use super::judge;
 use super::{ModelPassage, StoreBug};
 use crate::desk::differences;
-use crate::store::{ARRIVED_MAX, Arrived, Created, Lease, Ready, SignerBook, StoreError};
-
-/// The most rows without a nonce that a book has.
-const BOOK_UNNUMBERED_MAX: usize = 1_000;
+use crate::store::{
+    ARRIVED_MAX, Arrived, BOOK_UNNUMBERED_MAX, Created, Lease, Ready, SignerBook, StoreError,
+};
 
 impl Base {
     /// A row as a reader sees it now.
