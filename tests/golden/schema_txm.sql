@@ -258,7 +258,7 @@ CREATE SEQUENCE tx_events_event_id_seq AS bigint INCREMENT BY 1 START WITH 1 CAC
 -- FUNCTION add_signer(p_signer text, p_kind text, p_cursor bigint, p_actor text, p_reason text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 -- FUNCTION adopted(c tx_commands, p_actor text) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION alive(p_expires_at timestamp with time zone) RETURNS boolean LANGUAGE sql VOLATILE
--- FUNCTION arrived(p_signers text[], p_known uuid[]) RETURNS TABLE(kind text, signer text, body text) LANGUAGE plpgsql VOLATILE
+-- FUNCTION arrived(p_signers text[], p_known uuid[]) RETURNS TABLE(kind text, signer text, body text) LANGUAGE plpgsql VOLATILE SET plan_cache_mode=force_custom_plan
 -- FUNCTION begin(p_node text, p_url text, p_signers text[]) RETURNS bigint LANGUAGE sql VOLATILE
 -- FUNCTION begun(p_ids uuid[], p_node text, p_token bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 -- FUNCTION bind(p_chain bigint, p_genesis text, p_duration_ms bigint, p_skew_ms bigint) RETURNS text LANGUAGE plpgsql VOLATILE
