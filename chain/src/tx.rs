@@ -17,6 +17,11 @@ use crate::view::BlockRef;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub Uuid);
 
+impl TxId {
+    /// Above every other one.
+    pub const MAX: TxId = TxId(Uuid::max());
+}
+
 impl fmt::Display for TxId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.hyphenated().fmt(f)

@@ -10,14 +10,13 @@ use std::time::Duration;
 use alloy_primitives::{Address, B256};
 use chain::decide::TxStep;
 use chain::tx::{NewTx, Tx, TxId};
-use uuid::Uuid;
 
 use crate::news::News;
 
 /// The most rows that one look for arrivals returns.
 pub const ARRIVED_MAX: usize = 100;
 
-/// The most rows without a nonce that a book has.
+/// The most rows without a nonce that a book has, beside those with an open command.
 pub const BOOK_UNNUMBERED_MAX: usize = 1_000;
 
 /// A lease of a signer: this process may act for it.
@@ -145,8 +144,8 @@ pub struct SignerBook {
     pub suspensions: Vec<Suspension>,
     /// The next nonce of the store.
     pub cursor: u64,
-    /// The rows that are not final, by nonce; the oldest of those without one behind them. The
-    /// others arrive.
+    /// The rows that are not final, by nonce; behind them, by id, the oldest of those without one,
+    /// and those with an open command. The others arrive.
     pub txs: Vec<Tx>,
     /// The nonces that a jump passed over and that have no row, ascending. Those below a row that
     /// is final on chain are left out: they are mined.
@@ -159,7 +158,7 @@ impl SignerBook {
     /// The last id up to which each open row is here. Those with a nonce all are.
     pub fn read_to(&self) -> TxId {
         let mut ids = self.txs.iter().filter(|tx| tx.nonce.is_none()).map(|tx| tx.id);
-        ids.nth(BOOK_UNNUMBERED_MAX - 1).unwrap_or(TxId(Uuid::max()))
+        ids.nth(BOOK_UNNUMBERED_MAX - 1).unwrap_or(TxId::MAX)
     }
 }
 

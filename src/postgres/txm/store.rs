@@ -334,6 +334,7 @@ impl TxStore for TxmStore {
                 _ => book.commands.extend(words::command(body).map_err(unread)?),
             }
         }
+        book.txs.sort_by_key(|tx| tx.nonce.unwrap_or(u64::MAX));
         if let Some(witness) = &self.witness {
             witness.saw_nonce(lease.signer, book.cursor);
         }

@@ -116,26 +116,26 @@ where
                 commands.map(|(_, command)| command).filter(fresh).cloned().collect();
             let expired = arrived.expired.iter().filter(|(of, _)| *of == signer);
             let expired: Vec<TxId> = expired.map(|(_, id)| *id).collect();
-            // One that the owner does not know yet is told again at the next look.
-            if !expired.is_empty() && seat.orders.try_send(Order::Expired(expired)).is_err() {
-                tracing::debug!(%signer, "the owner has too many orders");
-                self.is_behind = true;
-            }
             let reasons = suspended.remove(&signer).unwrap_or_default();
             let given = self.handed.suspensions.get(&signer);
             let is_same = given.is_some_and(|given| given.0 == seat.lease && given.1 == reasons);
-            if txs.is_empty() && commands.is_empty() && is_same {
-                continue;
+            if !txs.is_empty() || !commands.is_empty() || !is_same {
+                let ids: Vec<TxId> = txs.iter().map(|tx| tx.id).collect();
+                let numbers: Vec<u64> = commands.iter().map(|command| command.id).collect();
+                let order = Order::Arrived(txs, commands, reasons.clone());
+                // A full or ended owner is given them at the next look.
+                if seat.orders.try_send(order).is_ok() {
+                    self.handed.txs.extend(ids.into_iter().map(|id| (id, now)));
+                    self.handed.commands.extend(numbers.into_iter().map(|id| (id, now)));
+                    self.handed.suspensions.insert(signer, (seat.lease, reasons, now));
+                } else {
+                    self.is_behind = true;
+                }
             }
-            let ids: Vec<TxId> = txs.iter().map(|tx| tx.id).collect();
-            let numbers: Vec<u64> = commands.iter().map(|command| command.id).collect();
-            let order = Order::Arrived(txs, commands, reasons.clone());
-            // A full or ended owner is given them at the next look.
-            if seat.orders.try_send(order).is_ok() {
-                self.handed.txs.extend(ids.into_iter().map(|id| (id, now)));
-                self.handed.commands.extend(numbers.into_iter().map(|id| (id, now)));
-                self.handed.suspensions.insert(signer, (seat.lease, reasons, now));
-            } else {
+            // Behind the rows: one may be among them. One that the owner does not know yet is told
+            // again at the next look.
+            if !expired.is_empty() && seat.orders.try_send(Order::Expired(expired)).is_err() {
+                tracing::debug!(%signer, "the owner has too many orders");
                 self.is_behind = true;
             }
         }

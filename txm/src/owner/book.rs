@@ -67,6 +67,8 @@ pub(super) struct Row {
     pub missed: Option<Instant>,
     /// Failures in a row: of its signature, or of a question about it.
     pub failures: u32,
+    /// It is in line for a prepare.
+    pub is_in_line: bool,
     /// A prepare is under way.
     pub is_preparing: bool,
     /// A question for its receipts is under way.
@@ -108,6 +110,7 @@ impl Row {
             sent: None,
             missed: None,
             failures: 0,
+            is_in_line: false,
             is_preparing: false,
             is_asked: false,
             ask_at: None,
@@ -365,13 +368,16 @@ impl Book {
         }
     }
 
-    /// Forgets a row.
+    /// Forgets a row, and the commands of facts that it was told: they are open, and arrive again.
     pub(super) fn forget(&mut self, id: TxId) {
-        if let Some(row) = self.take_out(id)
-            && let Some(nonce) = row.tx.nonce
+        let Some(row) = self.take_out(id) else { return };
+        if let Some(nonce) = row.tx.nonce
             && self.nonces.get(&nonce) == Some(&id)
         {
             self.nonces.remove(&nonce);
+        }
+        for command in row.facts.iter().filter_map(|told| told.command) {
+            self.commands.remove(&command);
         }
     }
 

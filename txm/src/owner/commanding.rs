@@ -39,7 +39,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             }
         }
         self.set_suspensions(suspensions);
-        self.take_commands(commands, None);
+        self.take_commands(commands, false);
     }
 
     /// A row that has no nonce yet gets none. It is told again, so nothing is lost if it waits.
@@ -106,17 +106,16 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         self.refuse_creates(&refusal);
     }
 
-    /// Takes open commands. `read_to`: the book was just read, so that a row that is not in memory
-    /// is over, up to this id.
-    pub(super) fn take_commands(&mut self, commands: Vec<TxCommand>, read_to: Option<TxId>) {
+    /// Takes open commands. `is_whole`: the book was just read, so that a row that is not in memory
+    /// is over.
+    pub(super) fn take_commands(&mut self, commands: Vec<TxCommand>, is_whole: bool) {
         for command in commands {
             if self.book.commands.contains_key(&command.id) {
                 continue;
             }
             let known = command.tx.is_none_or(|id| self.book.has(id));
-            if !known && command.tx > read_to {
-                // A row behind those that were read arrives later, and so does its command again.
-                self.writing.must_open |= read_to.is_none();
+            if !known && !is_whole {
+                self.writing.must_open = true;
                 continue;
             }
             let unnumbered = |id: TxId| self.book.row(id).is_some_and(|row| row.tx.nonce.is_none());

@@ -1,6 +1,6 @@
 //! New rows: requests that get their nonce at once, and rows without a nonce that are prepared.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::mem;
 
 use chain::decide::TxFact;
@@ -33,8 +33,7 @@ pub(super) struct Request {
 #[derive(Default)]
 pub(super) struct Creating {
     requests: VecDeque<Request>,
-    /// The oldest first: their ids begin with the time.
-    to_prepare: BTreeSet<TxId>,
+    to_prepare: VecDeque<TxId>,
     preparing: usize,
     /// Prepared rows. The cost of each is held until it has its nonce.
     pub ready: Vec<(Ready, Hold)>,
@@ -146,14 +145,18 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
 
     /// Puts a row without a nonce in line for its preparation.
     pub(super) fn want_prepare(&mut self, id: TxId) {
-        self.creating.to_prepare.insert(id);
+        if self.book.row(id).is_some_and(|row| !row.is_in_line) {
+            self.book.change(id, |row| row.is_in_line = true);
+            self.creating.to_prepare.push_back(id);
+        }
     }
 
     /// Begins preparations, at most `calls_in_flight_max` at a time.
     pub(super) fn begin_prepares(&mut self, now: Instant) {
         let most = self.tools.options.calls_in_flight_max.max(1);
         while self.creating.preparing < most {
-            let Some(id) = self.creating.to_prepare.pop_first() else { break };
+            let Some(id) = self.creating.to_prepare.pop_front() else { break };
+            self.book.change(id, |row| row.is_in_line = false);
             let Some(row) = self.book.row(id).filter(|row| row.tx.state == TxState::Created) else {
                 continue;
             };
@@ -250,7 +253,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             // Passed over: its row changed meanwhile. The store is asked for it.
             if self.book.row(*id).is_some_and(|row| row.tx.state == TxState::Created) {
                 self.writing.must_open = true;
-                self.writing.lost.push(*id);
+                self.prepare_later(*id, now);
             }
         }
     }

@@ -437,7 +437,9 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         let now = Instant::now();
         let Some(row) = self.book.row(id) else { return };
         let Some(receipt) = row.tx.receipt else { return };
-        if self.look.has(receipt.block_number, receipt.block_hash) {
+        // A look that ends below the block does not show that it has gone.
+        let is_below = self.look.head().is_none_or(|head| head.at.number < receipt.block_number);
+        if is_below || self.look.has(receipt.block_number, receipt.block_hash) {
             return;
         }
         // A terminal row keeps its receipt: its bytes are sent again each interval.

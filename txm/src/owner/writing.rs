@@ -68,7 +68,7 @@ pub(super) struct Writing {
     /// The calls that the store did.
     wells: u64,
     /// Rows of a write with an unknown outcome: their effects are lost.
-    pub lost: Vec<TxId>,
+    lost: Vec<TxId>,
     /// Suspensions to be written.
     suspensions: VecDeque<(&'static str, String)>,
     /// Commands that are over.
@@ -529,11 +529,16 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 continue;
             };
             let was_read = row.tx.nonce.is_some() || id <= read_to || lost.contains(&id);
-            if was_read && !known.contains(&id) {
-                self.book.forget(id);
+            if known.contains(&id) {
+                continue;
             }
+            if !was_read {
+                self.tools.open_rows.keep(&row.tx, max_fee);
+                continue;
+            }
+            self.book.forget(id);
         }
-        self.take_commands(read.commands, Some(read_to));
+        self.take_commands(read.commands, true);
         for order in std::mem::take(&mut self.early) {
             self.order(Some(match order {
                 // It was read before the book, or beside it.

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::breaker::Breaker;
 use super::look::Seen;
@@ -16,6 +17,10 @@ use crate::options::TxmOptions;
 
 /// The most calls of one batch, by the contract of [`Endpoint`].
 pub(super) const BATCH_CALLS_MAX: usize = 100;
+
+/// A question waits for a place no longer than so many calls may take. A busy endpoint that answers
+/// is given more time than one call.
+const PATIENCE_CALLS: u32 = 4;
 
 /// An answer to one call.
 pub(super) type Answer = Result<RpcValue, RpcError>;
@@ -26,6 +31,8 @@ pub(super) struct Member<E> {
     breaker: Mutex<Breaker>,
     /// The places of questions: half of the calls under way, so that sends have the others.
     places: Semaphore,
+    /// The longest wait for one.
+    patience: Duration,
     /// The newest batch of questions. Further ones join it while it waits for a place.
     batch: Mutex<Option<Batch>>,
     /// Changed by the cycle of heads, except for `wanted` and `lacks_hashes`.
@@ -60,6 +67,7 @@ impl<E: Endpoint> Member<E> {
             endpoint,
             breaker: Mutex::new(Breaker::new(options.poll)),
             places: Semaphore::new(places),
+            patience: options.rpc_timeout * PATIENCE_CALLS,
             batch: Mutex::default(),
             chain: Mutex::default(),
         }
@@ -128,9 +136,10 @@ impl<E: Endpoint> Member<E> {
     }
 
     /// A place for questions; `None`: the breaker has opened since they were admitted, so those that
-    /// wait do not each take the time of a call. `tries`: they are to try an open one.
+    /// wait do not each take the time of a call; or slow questions hold all places for too long, and
+    /// another endpoint is asked. `tries`: they are to try an open one.
     async fn place(&self, tries: bool) -> Option<SemaphorePermit<'_>> {
-        let place = self.places.acquire().await.ok()?;
+        let place = timeout(self.patience, self.places.acquire()).await.ok()?.ok()?;
         (tries || !self.is_shut()).then_some(place)
     }
 

@@ -296,6 +296,10 @@ impl<E: Endpoint> Pool<E> {
     ) -> Option<Vec<B256>> {
         let mut calls = vec![RpcCall::BySenderAndNonce(signer, nonce)];
         calls.extend(hashes.iter().map(|hash| RpcCall::Transaction(*hash)));
+        if hashes.is_empty() {
+            // Its answer tells an endpoint without the call by nonce from one that is away.
+            calls.push(RpcCall::Count(signer, BlockAt::Latest));
+        }
         let answers = self.ask_all(&calls).await;
         let mut all = answers.iter().flat_map(|(_, answers)| answers);
         let is_away = all.all(|answer| matches!(answer, Err(RpcError::Unknown(_))));

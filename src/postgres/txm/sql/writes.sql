@@ -270,13 +270,14 @@ END
 $$;
 
 -- Fenced: everything of a signer that its new owner must know. Kinds: suspended, cursor, command,
--- tx (by nonce those that are not final, ended ones among them, then the oldest 1000 of those
--- without a nonce), jumped (those below a row that is final on chain are mined, and left out). The
--- others arrive.
+-- tx (the oldest 1000 of those without a nonce, and those of them with an open command; those with
+-- one that are not final, ended ones among them), jumped (those below a row that is final on chain
+-- are mined, and left out). The others arrive.
 CREATE FUNCTION txm.book(p_signer TEXT, p_me BIGINT, p_token BIGINT)
 RETURNS TABLE (kind TEXT, body TEXT) LANGUAGE plpgsql AS $$
 DECLARE
     settled BIGINT;
+    last UUID;
 BEGIN
     PERFORM txm.fence(p_signer, p_me, p_token);
     SELECT COALESCE(max(top.nonce), -1) INTO settled FROM (
@@ -291,13 +292,21 @@ BEGIN
     -- Before the rows: a command about a row that is not read then is about one that is over.
     RETURN QUERY SELECT 'command', txm.command_json(c)::text FROM txm.tx_commands c
                   WHERE c.signer = p_signer AND c.state = 1 ORDER BY c.command_id;
+    SELECT u.tx_id INTO last FROM (
+        SELECT m.tx_id FROM txm.managed_tx m
+         WHERE m.signer = p_signer AND m.nonce IS NULL AND m.final_at IS NULL
+         ORDER BY m.tx_id LIMIT 1000) u
+     ORDER BY u.tx_id DESC LIMIT 1;
+    -- Before those with a nonce: one that gets its nonce meanwhile is in both.
+    RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM txm.managed_tx t
+                  WHERE t.signer = p_signer AND t.nonce IS NULL AND t.final_at IS NULL
+                    AND (t.tx_id <= last OR t.tx_id IN (
+                         SELECT c.tx_id FROM txm.tx_commands c
+                          WHERE c.signer = p_signer AND c.state = 1))
+                  ORDER BY t.tx_id;
     RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM txm.managed_tx t
                   WHERE t.signer = p_signer AND t.final_at IS NULL AND t.nonce IS NOT NULL
                   ORDER BY t.nonce;
-    RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM (
-        SELECT * FROM txm.managed_tx m
-         WHERE m.signer = p_signer AND m.nonce IS NULL AND m.final_at IS NULL
-         ORDER BY m.tx_id LIMIT 1000) t;
     RETURN QUERY SELECT 'jumped', n::text FROM txm.nonce_jumps j
                   CROSS JOIN LATERAL generate_series(j.first_nonce, j.before_nonce - 1) n
                   WHERE j.signer = p_signer AND j.before_nonce > settled AND n > settled

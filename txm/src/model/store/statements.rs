@@ -60,7 +60,15 @@ impl Base {
             self.rows.values().filter(of_signer).filter(|row| !row.tx.is_final).collect();
         rows.sort_by_key(|row| (row.tx.nonce.unwrap_or(u64::MAX), row.made));
         let numbered = rows.iter().filter(|row| row.tx.nonce.is_some()).count();
-        rows.truncate(numbered + BOOK_UNNUMBERED_MAX);
+        let has_command = |row: &Row| {
+            let mut open = self.commands.values().filter(|it| it.end.is_none());
+            open.any(|it| it.command.tx == Some(row.tx.id))
+        };
+        let mut place = 0;
+        rows.retain(|row| {
+            place += 1;
+            place <= numbered + BOOK_UNNUMBERED_MAX || has_command(row)
+        });
         let settled = self.rows.values().filter(of_signer);
         let settled = settled.filter(|row| row.tx.is_final && row.tx.receipt.is_some());
         let settled = settled.filter_map(|row| row.tx.nonce).max();

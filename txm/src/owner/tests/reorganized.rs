@@ -109,6 +109,37 @@ async fn a_payment_that_is_taken_back_under_no_owner_is_sent_again_by_the_next_o
     world.check();
 }
 
+/// Goal: an endpoint that lags takes nothing back. Method: a payment that is over, and one that is
+/// mined; the next owner's only endpoint ends below both.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_ends_below_a_receipt_takes_nothing_back() {
+    let mut world = World::new(1);
+    world.options.finality = Finality::Count;
+    world.chain.set_depths(1, 100);
+    let owner = mined(&world).await;
+    world.mine_until("over", World::is_over).await;
+    owner.create(world.request("two", payee(2), 5)).await;
+    world.until("tracked", |world| world.state("two") == TxState::Tracking).await;
+    world.chain.mine(1);
+    world.until("mined", |world| world.row("two").receipt.is_some()).await;
+    let before = world.row("two");
+    owner.kill();
+    let alerts = Alerts::default();
+    let _counting = metrics::set_default_local_recorder(&alerts);
+    world.chain.lag(0, 7);
+    let _next = world.start("b").await;
+    for _ in 0..5 {
+        sleep(Duration::from_secs(1)).await;
+        world.chain.mine(1);
+    }
+    assert_eq!(alerts.of("reorg_after_final"), 0);
+    assert_eq!((world.row("two").fork, world.row("two").receipt), (before.fork, before.receipt));
+    world.chain.lag(0, 0);
+    world.mine_until("over", World::is_over).await;
+    assert_eq!((alerts.of("reorg_after_final"), world.row("two").fork), (0, 0));
+    world.check();
+}
+
 /// Goal: behind FAILED nothing that pays is sent again, by a later owner either.
 #[tokio::test(start_paused = true)]
 async fn a_failed_payment_that_is_taken_back_is_told_and_not_sent_again() {
