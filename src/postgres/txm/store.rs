@@ -1,7 +1,7 @@
 //! The fenced store of one node: each call is one statement, so that a paused process holds no
 //! lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -334,7 +334,10 @@ impl TxStore for TxmStore {
                 _ => book.commands.extend(words::command(body).map_err(unread)?),
             }
         }
+        // One that got its nonce meanwhile was read twice: its later state stands first.
         book.txs.sort_by_key(|tx| tx.nonce.unwrap_or(u64::MAX));
+        let mut ids = BTreeSet::new();
+        book.txs.retain(|tx| ids.insert(tx.id));
         if let Some(witness) = &self.witness {
             witness.saw_nonce(lease.signer, book.cursor);
         }

@@ -146,7 +146,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
     /// Puts a row without a nonce in line for its preparation.
     pub(super) fn want_prepare(&mut self, id: TxId) {
         if self.book.row(id).is_some_and(|row| !row.is_in_line) {
-            self.book.change(id, |row| row.is_in_line = true);
+            self.book.change(id, |row| (row.is_in_line, row.retry) = (true, None));
             self.creating.to_prepare.push_back(id);
         }
     }
@@ -253,6 +253,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             // Passed over: its row changed meanwhile. The store is asked for it.
             if self.book.row(*id).is_some_and(|row| row.tx.state == TxState::Created) {
                 self.writing.must_open = true;
+                self.writing.lost.push(*id);
                 self.prepare_later(*id, now);
             }
         }

@@ -70,6 +70,8 @@ pub(super) struct ReceiptAnswers {
     answers: Vec<ReceiptAnswer>,
     /// The final count that was known when it was asked.
     final_mined: u64,
+    /// The height of the look that was asked.
+    head: u64,
 }
 
 impl Following {
@@ -370,26 +372,32 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             self.following.receipts_under_way += 1;
             let final_mined = self.following.final_mined;
             let (tools, look) = (self.tools.clone(), self.look.clone());
+            let head = look.head().map_or(0, |head| head.at.number);
             self.asks.push(Box::pin(async move {
                 let answers = tools.pool.receipts(&look, &hashes).await;
-                Heard::Receipts(ReceiptAnswers { rows, answers, final_mined })
+                Heard::Receipts(ReceiptAnswers { rows, answers, final_mined, head })
             }));
         }
     }
 
     pub(super) fn heard_receipts(&mut self, answers: ReceiptAnswers) {
         self.following.receipts_under_way -= 1;
-        let ReceiptAnswers { rows, answers, final_mined } = answers;
+        let ReceiptAnswers { rows, answers, final_mined, head } = answers;
         let mut answers = answers.into_iter();
         for (id, attempts) in rows {
             let of_row: Vec<(u32, ReceiptAnswer)> =
                 attempts.iter().copied().zip(answers.by_ref().take(attempts.len())).collect();
             self.book.change(id, |row| row.is_asked = false);
-            self.take_receipts(id, of_row, final_mined);
+            self.take_receipts(id, of_row, (final_mined, head));
         }
     }
 
-    fn take_receipts(&mut self, id: TxId, answers: Vec<(u32, ReceiptAnswer)>, final_mined: u64) {
+    fn take_receipts(
+        &mut self,
+        id: TxId,
+        answers: Vec<(u32, ReceiptAnswer)>,
+        (final_mined, head): (u64, u64),
+    ) {
         let signer = self.lease.signer;
         let is_clear = answers.iter().all(|(_, answer)| *answer == ReceiptAnswer::NotFound);
         let believed = answers.into_iter().find_map(|(attempt, answer)| match answer {
@@ -416,7 +424,7 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                     self.book.tell_once(id, TxFact::Mined(receipt));
                 }
             }
-            None if is_clear && row.tx.receipt.is_some() => self.unfound(id),
+            None if is_clear && row.tx.receipt.is_some() => self.unfound(id, head),
             None => {
                 let nonce = row.tx.nonce.unwrap_or(u64::MAX);
                 if nonce < self.book.mined {
@@ -432,13 +440,14 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
         }
     }
 
-    /// A receipt that was believed is not found any more.
-    fn unfound(&mut self, id: TxId) {
+    /// A receipt that was believed is not found any more. `asked`: the height of the look of then.
+    fn unfound(&mut self, id: TxId, asked: u64) {
         let now = Instant::now();
         let Some(row) = self.book.row(id) else { return };
-        let Some(receipt) = row.tx.receipt else { return };
+        let Some(receipt) = row.shown() else { return };
         // A look that ends below the block does not show that it has gone.
-        let is_below = self.look.head().is_none_or(|head| head.at.number < receipt.block_number);
+        let head = self.look.head().map_or(0, |head| head.at.number);
+        let is_below = head.min(asked) < receipt.block_number;
         if is_below || self.look.has(receipt.block_number, receipt.block_hash) {
             return;
         }

@@ -68,7 +68,7 @@ pub(super) struct Writing {
     /// The calls that the store did.
     wells: u64,
     /// Rows of a write with an unknown outcome: their effects are lost.
-    lost: Vec<TxId>,
+    pub lost: Vec<TxId>,
     /// Suspensions to be written.
     suspensions: VecDeque<(&'static str, String)>,
     /// Commands that are over.
@@ -583,6 +583,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
             _ => None,
         };
         match state {
+            // One that was passed over waits.
+            TxState::Created if row.retry.is_some() => {}
             TxState::Created => self.want_prepare(id),
             // Its turn comes again. Bytes that are not stored have never left.
             TxState::Allocated => self.book.change(id, |row| row.has_turn = row.is_signing),

@@ -300,9 +300,12 @@ BEGIN
     -- Before those with a nonce: one that gets its nonce meanwhile is in both.
     RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM txm.managed_tx t
                   WHERE t.signer = p_signer AND t.nonce IS NULL AND t.final_at IS NULL
-                    AND (t.tx_id <= last OR t.tx_id IN (
-                         SELECT c.tx_id FROM txm.tx_commands c
-                          WHERE c.signer = p_signer AND c.state = 1))
+                    AND t.tx_id <= last
+                  ORDER BY t.tx_id;
+    RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM txm.tx_commands c
+                   JOIN txm.managed_tx t ON t.tx_id = c.tx_id
+                  WHERE c.signer = p_signer AND c.state = 1
+                    AND t.nonce IS NULL AND t.final_at IS NULL AND t.tx_id > last
                   ORDER BY t.tx_id;
     RETURN QUERY SELECT 'tx', txm.tx_json(t)::text FROM txm.managed_tx t
                   WHERE t.signer = p_signer AND t.final_at IS NULL AND t.nonce IS NOT NULL
