@@ -86,7 +86,10 @@ impl TxCaller {
             }
             _ => Err(Refusal::because(
                 Code::Forbidden,
-                format!("This needs the token of a second operator, in the header {X_APPROVER}."),
+                format!(
+                    "This needs the token of a second operator, made by token --txm, in the header \
+                     {X_APPROVER}."
+                ),
             )),
         }
     }
