@@ -343,8 +343,9 @@ async fn later_rows_get_their_nonce_from_the_owner() {
     database.check();
 }
 
-/// Goal: a row without a nonce that a book has no place for is still known, and is cancelled. Method:
-/// a suspended signer with more of them than a book has; a command about no row has it read again.
+/// Goal: a row without a nonce that a book has no place for is still known, and is cancelled.
+/// Method: a suspended signer with more of them than a book has; a command about no row has it
+/// read again.
 #[tokio::test(start_paused = true)]
 async fn a_cancel_reaches_a_row_that_the_book_has_no_place_for() {
     let (database, keys) = database(1);

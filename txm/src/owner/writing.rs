@@ -522,8 +522,8 @@ impl<S: TxStore, E: Endpoint, K: Signer> Owner<S, E, K> {
                 self.take_up(id);
             }
         }
-        // A row that is final is not in the book; nothing of it is left to do. One behind those that
-        // were read is as it was, or arrives again.
+        // A row that is final is not in the book; nothing of it is left to do. One behind those
+        // that were read is as it was, or arrives again.
         for id in self.book.ids() {
             let Some(row) = self.book.row(id).filter(|row| !row.tx.state.is_terminal()) else {
                 continue;

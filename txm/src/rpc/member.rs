@@ -135,9 +135,9 @@ impl<E: Endpoint> Member<E> {
         (answers, 0)
     }
 
-    /// A place for questions; `None`: the breaker has opened since they were admitted, so those that
-    /// wait do not each take the time of a call; or slow questions hold all places for too long, and
-    /// another endpoint is asked. `tries`: they are to try an open one.
+    /// A place for questions; `None`: the breaker has opened since they were admitted, so those
+    /// that wait do not each take the time of a call; or slow questions hold all places for too
+    /// long, and another endpoint is asked. `tries`: they are to try an open one.
     async fn place(&self, tries: bool) -> Option<SemaphorePermit<'_>> {
         let place = timeout(self.patience, self.places.acquire()).await.ok()?.ok()?;
         (tries || !self.is_shut()).then_some(place)
